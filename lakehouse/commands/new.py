@@ -7,9 +7,11 @@ lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample
 from __future__ import annotations
 
 import keyword
+import os
 import re
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +19,7 @@ import typer
 
 from lakehouse.commands.options import EnvelopeOption
 from lakehouse.errors import SettingsError
+from lakehouse.printable import printable
 from lakehouse.record_lines import opened, read_lines
 from lakehouse.scaffold.package import Sampled, files_of
 from lakehouse.scaffold.samples import objects_of
@@ -26,7 +29,10 @@ from lakehouse.terminal import echo
 
 app = typer.Typer(no_args_is_help=True, help="Write a package for your own stream.")
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
+_TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+_OF_TESTS = ("here", "samples", "first", "second", "record")
+"""Their capitals are names in the tests that are written."""
 _EPILOG = (
     "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
     "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
@@ -69,10 +75,12 @@ def stream(
         name, {one.topic: one.objects for one in samples}, by=tuple(by or ()), value=value, time=time
     )
     files = files_of(name, KINDS[kind](wanted), samples)
+    Path(name).mkdir()  # a new one: nothing of somebody else is in it
     for path, code in files.items():
         file = Path(name, path)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(code, encoding="utf-8")
+        with file.open("x", encoding="utf-8") as made:
+            made.write(code)
     echo(*(f"{name}/{path}" for path in files))
     echo("", f"Look at the guesses in {name}/{name}/streams.py; README.md says how to try and test it.")
 
@@ -81,13 +89,17 @@ def _check(name: str) -> None:
     """Raise SettingsError if a package cannot have the name, or is there already."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(
-            f"{name} cannot be the name of a stream and its package: lower-case letters, digits and "
-            "underscores, beginning with a letter"
+            f"{printable(name)} cannot be the name of a stream and its package: lower-case letters, digits "
+            "and underscores, at most 40, beginning with a letter and not ending with an underscore"
         )
     if name in OWN or name in sys.stdlib_module_names or name in ("lakehouse", "expectations", "tests"):
         raise SettingsError(f"{name} is taken, by lakehouse or by Python: choose another name")
-    if Path(name).exists():
+    if name in _OF_TESTS:
+        raise SettingsError(f"{name} is taken, by a name in the tests of a new stream: choose another name")
+    if os.path.lexists(name):
         raise SettingsError(f"./{name} is there already: remove it, or choose another name")
+    if find_spec(name) is not None:
+        raise SettingsError(f"{name} is taken, by an installed package: choose another name")
 
 
 def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sampled]:
@@ -95,6 +107,11 @@ def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sample
     for one in given:
         topic, said, path = one.partition("=")
         topic, path = (topic, path) if said else (topic_of(name), one)
+        if not _TOPIC.fullmatch(topic):
+            raise SettingsError(
+                f"--sample {printable(one)}: {printable(topic)!r} cannot be the name of a topic: letters, "
+                "digits, dots, hyphens and underscores, at most 249"
+            )
         if topic in found:
             raise SettingsError(f"two files have samples of {topic}: name their topics, --sample TOPIC=FILE")
         with opened(path) as file:

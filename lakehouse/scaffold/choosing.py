@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from lakehouse.contract import FieldType
 from lakehouse.errors import SettingsError
-from lakehouse.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, Seen, Time, time_of
+from lakehouse.printable import printable
+from lakehouse.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, Seen, Time, listed, time_of
 
 _NUMBERS = (FieldType.LONG, FieldType.DECIMAL, FieldType.DOUBLE)
 _KEYS = (FieldType.STRING, FieldType.LONG)
@@ -40,8 +41,8 @@ def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
         field = _named("--time", named, fields)
         if named not in times:
             raise SettingsError(
-                f"--time {named}: its values are no times of the years 2000 to 2099; expected a number of "
-                "s, ms, us or ns since 1970, or ISO 8601 such as 2026-03-01T12:00:00Z"
+                f"--time {printable(named)}: its values are no times of the years 2000 to 2099; expected a "
+                "number of s, ms, us or ns since 1970, or ISO 8601 such as 2026-03-01T12:00:00Z"
             )
         return ChosenTime(field, times[named], f"{field.how_often}, {times[named].said}")
     hinted = [field for field in fields if field.path in times and _is_likely(field, times[field.path])]
@@ -76,18 +77,20 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
         field = _named(part.option, named, fields)
         if field.type not in part.types:
             kind = field.type.value
-            raise SettingsError(f"{part.option} {named}: its values are {kind}; expected {part.what}")
+            raise SettingsError(
+                f"{part.option} {printable(named)}: its values are {kind}; expected {part.what}"
+            )
         return Chosen(field, "")
     fitting = [
         field for field in fields if field.type in part.types and field.is_required and field not in taken
     ]
     if not fitting:
-        names = ", ".join(field.path for field in fields)
+        names = printable(listed([field.path for field in fields]))
         raise SettingsError(
             f"no field of the samples is {part.what} in every record: name one by {part.option}, of {names}"
         )
     best = max(fitting, key=part.rank)
-    others = ", ".join(field.path for field in fitting if field is not best)
+    others = listed([field.path for field in fitting if field is not best])
     return Chosen(best, f"{part.what} {best.how_often}" + (f"; others: {others}" if others else ""))
 
 
@@ -95,8 +98,8 @@ def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:
     for field in fields:
         if field.path == path:
             return field
-    known = ", ".join(field.path for field in fields)
-    raise SettingsError(f"{option} {path}: no sample has such a field; known: {known}")
+    known = printable(listed([field.path for field in fields]))
+    raise SettingsError(f"{option} {printable(path)}: no sample has such a field; known: {known}")
 
 
 def _is_likely(field: Seen, time: Time) -> bool:

@@ -1,28 +1,89 @@
-"""Pieces of Python that a new package has."""
+"""Pieces of Python that a new package has.
+
+Names in samples are anybody's. What comes from samples, or from the command line, gets into a file through
+`escaped` alone: as text in code, in a docstring or in a comment; in Markdown through `span`.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
 from lakehouse.contract import FieldType
 from lakehouse.kinds.records import column_of
-from lakehouse.scaffold.samples import Seen
+from lakehouse.printable import printable
+from lakehouse.scaffold.samples import Seen, shown
 
 _TAKEN = frozenset(
     {"event_time", "own_time", "topic", "partition", "offset", "window_start", "window_end", "count", "total"}
     | {"ts", "recomputed", "status", "last_event_time", "is_final", "crossing", "sum", "min", "max", "avg"}
     | {"variance", "stddev", "m2", "mean", "p50", "p90", "p95", "p99", "sketch", "partitions", "reached"}
+    | {"closed_at", "was_closed", "made_anew", "apart", "call", "touched", "old", "olds", "has_new", "coming"}
+    | {"more", "standing", "sales", "crossings", "is_new", "ordered_at", "epoch", "crosses", "notified"}
+    | {"place", "last", "new", "notifications", "state", "first", "earliest", "unique_id", "sequence"}
 )
+"""Names of columns that the kinds' own tables and transformations have."""
 _SHORT = 96
+_LONGEST_COLUMN = 40
+_BYTE, _SHORT_CODE = 0x100, 0x10000
+_ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def escaped(value: str) -> str:
+    """Return text on one line, as Python has it between double quotes, one or three; it stays within them.
+
+    Unprintable characters are escaped, such as line ends, NUL and those that turn the direction of text.
+    """
+    return "".join(map(_escape, value))
 
 
 def text(value: str) -> str:
     """Return a string as Python writes it, in double quotes."""
-    quoted = json.dumps(value, ensure_ascii=False)
-    return quoted if value.isprintable() else json.dumps(value)
+    return f'"{escaped(value)}"'
+
+
+def comment(value: str) -> str:
+    """Return a comment, which ends with its line."""
+    return f"# {escaped(value)}"
+
+
+def span(value: str) -> str:
+    """Return text as Markdown's code, in which nothing is markup, on one line."""
+    inside = printable(value)
+    fence = "`" * (1 + max(map(len, re.findall("`+", inside)), default=0))
+    space = " " if inside.startswith("`") or inside.endswith("`") or not inside.strip(" ") else ""
+    return f"{fence}{space}{inside}{space}{fence}"
+
+
+@dataclass(frozen=True)
+class About:
+    """What a stream is about: a sentence with a {} for each of the names, which samples and users give."""
+
+    sentence: str
+    names: tuple[str, ...]
+
+    @property
+    def in_docstring(self) -> str:
+        """The sentence within three double quotes."""
+        return self.sentence.format(*(escaped(shown(name)) for name in self.names))
+
+    @property
+    def in_markdown(self) -> str:
+        """The sentence in Markdown."""
+        return self.sentence.format(*(span(shown(name)) for name in self.names))
+
+
+def _escape(character: str) -> str:
+    known = _ESCAPES.get(character)
+    if known is not None or character.isprintable():
+        return known or character
+    code = ord(character)
+    if code < _BYTE:
+        return rf"\x{code:02x}"
+    return rf"\u{code:04x}" if code < _SHORT_CODE else rf"\U{code:08x}"
 
 
 def literal(value: Any, indent: int = 0) -> str:
@@ -45,31 +106,41 @@ def _bracketed(opening: str, parts: Sequence[str], closing: str, indent: int) ->
     return "\n".join([opening, *(f"{space}{part}," for part in parts), f"{' ' * indent}{closing}"])
 
 
-def column(field: Seen) -> str:
-    """Return the column of a field: its path in words, unless a table needs that name itself."""
-    name = column_of(field.path)
-    return f"record_{name}" if name in _TAKEN or not name or not name[0].isalpha() else name
+class Columns:
+    """The columns of a table's fields: each its path in words, unless another one has that name already.
+
+    `taken` are names that this table needs itself.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._names = {*_TAKEN, *taken}
+        self._by_path: dict[str, str] = {}
+
+    def take(self, field: Seen, *makes: str) -> str:
+        """Return the field's column; columns that are made of it, {} being its name, are then taken, too."""
+        if field.path not in self._by_path:
+            name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
+            if name in _TAKEN or not name[:1].isalpha():
+                name = f"record_{name}".rstrip("_")
+            base, number = name, 2
+            while not self._names.isdisjoint(made := {name, *(one.format(name) for one in makes)}):
+                name, number = f"{base}_{number}", number + 1
+            self._names |= made
+            self._by_path[field.path] = name
+        return self._by_path[field.path]
 
 
-def named(field: Seen, type_: FieldType) -> str:
+def named(field: Seen, column: str, type_: FieldType) -> str:
     """Return a field as an argument of a kind, which gives it this type: its name alone if that says all."""
     is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
-    if column(field) == column_of(field.path) and not is_number:
+    if column == column_of(field.path) and not is_number:
         return text(field.path)
     more = ", accepts_numbers=True" if is_number else ""
-    return f"Field({text(field.path)}, {text(column(field))}, FieldType.{type_.name}{more})"
+    return f"Field({text(field.path)}, {text(column)}, FieldType.{type_.name}{more})"
 
 
-def declared(fields: Sequence[Seen], taken: Sequence[Seen]) -> list[tuple[str, Seen]]:
-    """Return fields as they are declared, with guessed types, beside those that are declared already."""
-    names = {column(field) for field in taken}
-    found = []
-    for field in fields:
-        name, number = column(field), 2
-        while name in names:
-            name, number = f"{column(field)}_{number}", number + 1
-        names.add(name)
-        more = "" if field.is_required else ", required=False"
-        more += ", accepts_numbers=True" if field.accepts_numbers else ""
-        found.append((f"Field({text(field.path)}, {text(name)}, FieldType.{field.type.name}{more})", field))
-    return found
+def declared(field: Seen, column: str) -> str:
+    """Return a field as it is declared, with its guessed type."""
+    more = "" if field.is_required else ", required=False"
+    more += ", accepts_numbers=True" if field.accepts_numbers else ""
+    return f"Field({text(field.path)}, {text(column)}, FieldType.{field.type.name}{more})"

@@ -39,9 +39,9 @@ def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str
 
 
 def _as_lines(samples: Sampled) -> str:
-    """Return the first samples as lines: values, to the last digit."""
+    """Return the first samples as lines: values, to the last digit; line ends can only be between tokens."""
     values = (line.record.value for line in samples.lines if line.record.value is not None)
-    kept = [value.decode() for value in values][:_MOST_SAMPLES]
+    kept = [value.decode().replace("\r", " ").replace("\n", " ") for value in values][:_MOST_SAMPLES]
     return "".join(f"{value}\n" for value in kept)
 
 
@@ -83,7 +83,7 @@ def _readme(name: str, made: Made, samples: Sequence[Sampled]) -> str:
     return f"""\
 # {name}
 
-{made.about}
+{made.about.in_markdown}
 
 Each guess that was made from the samples has a comment in `{name}/streams.py`. Look at them first.
 
@@ -93,7 +93,7 @@ Each guess that was made from the samples has a comment in `{name}/streams.py`. 
 
 Before it is installed, this lets every command find it in this directory:
 
-    export PYTHONPATH=. LAKEHOUSE_STREAMS={name}.streams:{name.upper()}
+    export LAKEHOUSE_STREAMS={name}.streams:{name.upper()}
 
 The suites in `{name}/suites` say what gold must look like. A table without one is expected to have what
 every table has, such as unique keys.

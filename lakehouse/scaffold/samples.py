@@ -11,12 +11,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from lakehouse.contract import FieldType, TimeUnit
 from lakehouse.errors import SettingsError
 from lakehouse.kinds.records import column_of
 from lakehouse.messages import json_path
+from lakehouse.printable import printable
 from lakehouse.record_lines import Line
 from lakehouse.records.event_times import AS_DIGITS
 
@@ -32,6 +35,8 @@ VALUE_WORDS = frozenset(
     | {"bytes", "score", "kwh", "ms"}
 )
 
+MOST_FIELDS, MOST_LEVELS = 1_000, 50
+_MOST_LISTED, _MOST_SHOWN = 10, 60
 _LONG = range(-(2**63), 2**63)
 _MOST_DIGITS, _MOST_PLACES = 29, 9
 _LIKELY = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
@@ -49,12 +54,12 @@ class Seen:
     values: tuple[Any, ...]
     records: int
 
-    @property
+    @cached_property
     def path(self) -> str:
         """The path, as a contract has it."""
         return json_path.text_of(self.names)
 
-    @property
+    @cached_property
     def is_required(self) -> bool:
         """Whether every record has it, and never empty."""
         return len(self.values) == self.records and "" not in self.values
@@ -70,7 +75,7 @@ class Seen:
         """The words of its last name."""
         return frozenset(column_of(self.names[-1]).split("_"))
 
-    @property
+    @cached_property
     def type(self) -> FieldType:
         """The narrowest type that takes all values."""
         if all(isinstance(value, bool) for value in self.values):
@@ -116,18 +121,38 @@ class Time:
         return "ISO 8601 without an offset" if self.zone else "ISO 8601 with an offset"
 
 
+def shown(path: str) -> str:
+    """Return a path as it is told of, which may be long."""
+    return path if len(path) <= _MOST_SHOWN else f"{path[: _MOST_SHOWN - 1]}…"
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Return the first of several paths, and how many more there are."""
+    more = len(paths) - _MOST_LISTED
+    first = ", ".join(map(shown, paths[:_MOST_LISTED]))
+    return f"{first} and {more:,} more" if more > 0 else first
+
+
 def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the values of sample records; raises SettingsError for a value that is not a JSON object."""
+    """Return the values of sample records.
+
+    Raises SettingsError for a value that is not a JSON object of UTF-8, or that nests too deep.
+    """
     found = []
     for line in lines:
         if line.record.value is None:  # a tombstone
             continue
         try:
-            value = json.loads(line.record.value, parse_float=Decimal)
+            value = json.loads(line.record.value.decode(), parse_float=Decimal, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
             raise SettingsError(f"{line.place} is not JSON: {error}; leave it out of the samples") from error
         if not isinstance(value, dict):
             raise SettingsError(f"{line.place} is not a JSON object; leave it out of the samples")
+        if _is_deep(value):
+            raise SettingsError(
+                f"{line.place} nests objects and arrays more than {MOST_LEVELS} deep; leave it out of the "
+                "samples"
+            )
         found.append(value)
     if not found:
         raise SettingsError("the samples have no record with a value")
@@ -137,21 +162,26 @@ def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
     """Return the fields that samples have, in the order in which they come first; `deep`: in objects, too.
 
-    A field that only ever is null has no type, and is left out. So is one whose name no path can say.
+    A field that only ever is null has no type, and is left out. So is one whose name no path can say. Raises
+    SettingsError for more fields than a stream can well have.
     """
     found: dict[Names, list[Any]] = {}
     for record in records:
         for names, value in _leaves(record, (), deep=deep):
             found.setdefault(names, []).append(value)
-    mixed = {
-        names for names in found if any(other != names and other[: len(names)] == names for other in found)
-    }
+    if len(found) > MOST_FIELDS:
+        first = listed([json_path.text_of(names) for names in islice(found, _MOST_LISTED)])
+        raise SettingsError(
+            f"the samples have {len(found):,} fields, such as {printable(first)}; expected at most "
+            f"{MOST_FIELDS:,}: leave out fields that the stream does not need, or whose names are data"
+        )
+    mixed = {outer for names in found for outer in _outer(names) if outer in found}
     seen = []
     for names, values in found.items():
-        inside = any(_is_inside(names, one) for one in mixed)
-        every = [value for value in (_at(record, names) for record in records) if value is not None]
-        if every and not inside and _has_path(names):
-            seen.append(Seen(names, tuple(every if names in mixed else values), len(records)))
+        if not mixed.isdisjoint(_outer(names)) or not _has_path(names):
+            continue
+        every = [_at(record, names) for record in records] if names in mixed else values
+        seen.append(Seen(names, tuple(value for value in every if value is not None), len(records)))
     return seen
 
 
@@ -161,7 +191,7 @@ def time_of(field: Seen) -> Time | None:
         for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
             if all(_is_likely(int(value), unit) for value in field.values):
                 return Time(unit, None)
-        found = [_ISO.fullmatch(value) for value in field.values]
+        found = [_ISO.fullmatch(value) if _is_moment(value) else None for value in field.values]
         if not all(found):
             return None
         return Time(None, None if all(one and one[3] for one in found) else "UTC")
@@ -175,8 +205,16 @@ def time_of(field: Seen) -> Time | None:
 
 
 def _is_likely(number: int | Decimal, unit: TimeUnit) -> bool:
-    first, last = (bound.timestamp() for bound in _LIKELY)
-    return first <= number / _PER_SECOND[unit] <= last
+    first, last = (int(bound.timestamp()) * _PER_SECOND[unit] for bound in _LIKELY)
+    return first <= number <= last
+
+
+def _is_moment(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
 
 
 def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[tuple[Names, Any]]:
@@ -187,8 +225,25 @@ def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[t
             yield (*names, name), one
 
 
-def _is_inside(names: Names, outer: Names) -> bool:
-    return len(names) > len(outer) and names[: len(outer)] == outer
+def _outer(names: Names) -> list[Names]:
+    """Return the objects in which a field lies."""
+    return [names[:length] for length in range(1, len(names))]
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [
+            one
+            for outer in level
+            for one in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(one, dict | list)
+        ]
+    return bool(level)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is no number of JSON")
 
 
 def _at(record: Mapping[str, Any], names: Names) -> Any:
@@ -200,6 +255,7 @@ def _at(record: Mapping[str, Any], names: Names) -> Any:
 
 def _has_path(names: Names) -> bool:
     try:
+        "".join(names).encode()
         return all(names) and json_path.names_of(json_path.text_of(names)) == names
     except ValueError:
         return False
@@ -215,6 +271,9 @@ def _is_number(value: Any) -> bool:
 
 def _fits(value: Any) -> bool:
     exact = Decimal(value)
-    exponent = exact.normalize().as_tuple().exponent
+    try:
+        exponent = exact.normalize().as_tuple().exponent
+    except ArithmeticError:  # beyond what decimals are computed with
+        return False
     is_fine = isinstance(exponent, int) and -exponent <= _MOST_PLACES
     return is_fine and abs(exact) < Decimal(10) ** _MOST_DIGITS

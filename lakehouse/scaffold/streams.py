@@ -12,14 +12,16 @@ from typing import Any
 from lakehouse.contract import FieldType
 from lakehouse.errors import SettingsError
 from lakehouse.kinds.records import column_of, json_name_of, label_of
+from lakehouse.printable import printable
 from lakehouse.scaffold.choosing import Chosen, ChosenTime, choose_key, choose_time, choose_value
-from lakehouse.scaffold.code import column, declared, named, text
-from lakehouse.scaffold.samples import Seen, fields_of
+from lakehouse.scaffold.code import About, Columns, comment, declared, named, text
+from lakehouse.scaffold.samples import Seen, fields_of, listed
 from lakehouse.scaffold.texts import Record, call_tests_text, stream_text, suite_text, tests_text
 
 _LENGTH_S = 300
 _THRESHOLD = 1000
 _PAIR = 2
+_PAYLOAD = "in this topic alone"
 _NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event time"
 
 
@@ -42,7 +44,7 @@ class Wanted:
 class Made:
     """The Python of a new package: the stream's module, suites by gold table, tests; and what it is about."""
 
-    about: str
+    about: About
     stream: str
     suites: Mapping[str, str]
     tests: str
@@ -50,7 +52,7 @@ class Made:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The fields of one topic in their parts, and a record of it."""
+    """The fields of one topic in their parts, with their columns by path, and a record of it."""
 
     topic: str
     is_topic_guessed: bool
@@ -58,6 +60,7 @@ class _Parts:
     keys: Sequence[Chosen]
     value: Chosen
     others: Sequence[Seen]
+    columns: Columns
     record: Record
 
     def two_records(self, second: Any) -> tuple[Record, Record]:
@@ -65,27 +68,39 @@ class _Parts:
         one, other = (_with(self.record, self.value.field.names, value) for value in (2, second))
         return one, other
 
+    def about(self, sentence: str) -> About:
+        """Return a sentence with the field of the number, and those of the key."""
+        keys = " and ".join("{}" for _ in self.keys)
+        names = (self.value.field.path, *(key.field.path for key in self.keys))
+        return About(sentence.replace("{key}", keys), names)
+
     @property
-    def key_paths(self) -> str:
-        """The fields of the key, in words."""
-        return " and ".join(key.field.path for key in self.keys)
+    def value_column(self) -> str:
+        """The column of the number."""
+        return self.columns.take(self.value.field)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
         """The columns of the key."""
-        return tuple(column(key.field) for key in self.keys)
+        return tuple(self.columns.take(key.field) for key in self.keys)
 
     @property
     def key_row(self) -> dict[str, str]:
         """The key of the record, as silver has it."""
-        return {column(key.field): str(_at(self.record, key.field.names)) for key in self.keys}
+        return {self.columns.take(key.field): str(_at(self.record, key.field.names)) for key in self.keys}
 
     @property
     def by(self) -> list[str]:
         """The lines of the argument with the key."""
-        names = ", ".join(named(key.field, FieldType.STRING) for key in self.keys)
+        names = ", ".join(
+            named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys
+        )
         why = dict.fromkeys(line for key in self.keys for line in _why(key))
         return [*why, f"by={names if len(self.keys) == 1 else f'({names})'},"]
+
+    def value_as(self, type_: FieldType) -> list[str]:
+        """Return the lines of the argument with the number."""
+        return [*_why(self.value), f"value={named(self.value.field, self.value_column, type_)},"]
 
     @property
     def window_key(self) -> tuple[str, ...]:
@@ -99,13 +114,12 @@ def windowed_sums(wanted: Wanted) -> Made:
     is_signed = any(value <= 0 for value in parts.value.field.values)
     signed = ["signed=True,  # guess: a sample is not above zero"] if is_signed else []
     table = f"{wanted.name}_{label_of(_LENGTH_S)}"
-    total = f"total_{column(parts.value.field)}"
-    about = f"The sum and the number of {parts.value.field.path} in windows of each {parts.key_paths}."
+    total = f"total_{parts.value_column}"
+    about = parts.about("The sum and the number of {} in windows of each {key}.")
     arguments = [
         *_records(parts),
         *parts.by,
-        *_why(parts.value),
-        f"value={named(parts.value.field, FieldType.DECIMAL)},",
+        *parts.value_as(FieldType.DECIMAL),
         f"length_s={_LENGTH_S},  # guess: five minutes of event time",
         *signed,
     ]
@@ -127,11 +141,10 @@ def windowed_statistics(wanted: Wanted) -> Made:
     """Return a stream of statistics in windows."""
     parts = _parts(wanted)
     table = f"{wanted.name}_{label_of(_LENGTH_S)}"
-    about = f"Statistics of {parts.value.field.path} in windows of each {parts.key_paths}."
+    about = parts.about("Statistics of {} in windows of each {key}.")
     arguments = [
         *_records(parts),
-        *_why(parts.value),
-        f"value={named(parts.value.field, FieldType.DOUBLE)},",
+        *parts.value_as(FieldType.DOUBLE),
         "windows=Windows(",
         *(f"    {line}" for line in parts.by),
         *_absent(parts),
@@ -158,15 +171,13 @@ def running_totals(wanted: Wanted) -> Made:
     sums, told = f"{wanted.name}_totals", f"{wanted.name}_notifications"
     if len(parts.keys) > 1:
         raise SettingsError("running-totals has a key of one field: give --by once")
-    about = (
-        f"The total of {parts.value.field.path} for each {parts.key_paths}, and a notification each "
-        "time it reaches a threshold."
+    about = parts.about(
+        "The total of {} for each {key}, and a notification each time it reaches a threshold."
     )
     arguments = [
         *_records(parts),
         *parts.by,
-        *_why(parts.value),
-        f"value={named(parts.value.field, FieldType.DECIMAL)},",
+        *parts.value_as(FieldType.DECIMAL),
         f"threshold=Decimal({_THRESHOLD}),  # guess: no sample can say it",
     ]
     expected = {**parts.key_row, "total": _THRESHOLD + 2, "count": 2}
@@ -192,21 +203,22 @@ def joined_calls(wanted: Wanted) -> Made:
     fields = {topic: fields_of(records, deep=False) for topic, records in wanted.samples.items()}
     times = {topic: choose_time(found, wanted.time) for topic, found in fields.items()}
     one, other = _pair(wanted, fields, times)
-    sides, payloads = [], {}
-    ends = [named(field, FieldType.STRING) for field in (one, other)]
+    sides, payloads, shared = [], dict[str, str](), Columns()
+    ends = [named(field, shared.take(field), FieldType.STRING) for field in (one, other)]
     for topic, found in fields.items():
         time = times[topic]
         taken = {one.path, other.path} | ({time.field.path} if time else set())
         others = [field for field in found if field.path not in taken]
         payload = _payload(topic, others, fields)
-        payloads[topic] = payload
+        payloads[topic] = shared.take(payload, "{}_events")
         also = [field for field in others if field is not payload]
-        said = _records_of(topic, time, also, [one, other, payload])
+        said = _records_of(topic, time, also, Columns(map(shared.take, (one, other, payload))))
         sides += [
             "    Side(",
             f"        records={said[0]}",
             *(f"        {line}" for line in said[1:]),
-            f"        payload={named(payload, FieldType.JSON)},  # guess: in this topic alone",
+            f"        # guess: {_PAYLOAD}",
+            f"        payload={named(payload, payloads[topic], FieldType.JSON)},",
             "    ),",
         ]
     arguments = [
@@ -217,13 +229,19 @@ def joined_calls(wanted: Wanted) -> Made:
         "gap_s=60,  # guess: events a minute apart are of one call",
         "grace_s=180,  # guess: a call waits three minutes for late ones",
     ]
-    about = f"Records of {', '.join(wanted.samples)} that lie close together in time, joined into one row."
+    topics = ", ".join("{}" for _ in wanted.samples)
+    about = About(
+        f"Records of {topics} that lie close together in time, joined into one row.", tuple(wanted.samples)
+    )
     first = next(iter(wanted.samples))
-    row = {**_ends(wanted.samples[first][0], (one, other)), f"{column(payloads[first])}_events": 1}
+    row: dict[str, Any] = {
+        shared.take(end): str(_at(wanted.samples[first][0], end.names)) for end in (one, other)
+    }
+    row[f"{payloads[first]}_events"] = 1
     return Made(
         about,
         stream_text(wanted.name, "joined_calls", arguments, about),
-        {wanted.name: suite_text(wanted.name, (column(one), column(other), "ts"), ["status"])},
+        {wanted.name: suite_text(wanted.name, (shared.take(one), shared.take(other), "ts"), ["status"])},
         call_tests_text(
             wanted.name,
             sample_files(wanted.samples),
@@ -257,12 +275,14 @@ def topic_of(name: str) -> str:
 
 
 def sample_files(topics: Collection[str]) -> dict[str, str]:
-    """Return the name of the file with a topic's samples, by topic."""
-    return {topic: "samples.jsonl" if len(topics) == 1 else f"{column_of(topic)}.jsonl" for topic in topics}
-
-
-def _ends(record: Record, pair: Sequence[Seen]) -> dict[str, Any]:
-    return {column(field): str(_at(record, field.names)) for field in pair}
+    """Return the name of the file with a topic's samples, by topic: each has its own."""
+    if len(topics) == 1:
+        return dict.fromkeys(topics, "samples.jsonl")
+    names: dict[str, str] = {}
+    for number, topic in enumerate(topics, start=1):
+        name = f"{column_of(topic)}.jsonl"
+        names[topic] = f"{number}_{name}" if name in (*names.values(), ".jsonl") else name
+    return names
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
@@ -285,13 +305,17 @@ def _parts(wanted: Wanted) -> _Parts:
     taken += [value.field, *(key.field for key in keys)]
     others = [field for field in fields if field not in taken]
     parts = [value.field, *(key.field for key in keys)]
+    columns = Columns()
+    columns.take(value.field, "total_{}", "value")
+    for field in (*parts[1:], *others):
+        columns.take(field)
     record = next((one for one in records if all(_has(one, field.names) for field in parts)), records[0])
-    return _Parts(topic, topic == topic_of(wanted.name), time, keys, value, others, record)
+    return _Parts(topic, topic == topic_of(wanted.name), time, keys, value, others, columns, record)
 
 
 def _why(chosen: Chosen) -> list[str]:
     """Return the comment on a choice; there is none on what the user has named."""
-    return [f"# guess: {chosen.why}"] if chosen.why else []
+    return [comment(f"guess: {chosen.why}")] if chosen.why else []
 
 
 def _absent(parts: _Parts) -> list[str]:
@@ -318,7 +342,7 @@ def _pair(
     if len(common) < _PAIR:
         raise SettingsError(
             "two strings that every record of every topic has are the ends of a call; found "
-            f"{', '.join(field.path for field in common) or 'none'}: name them by --by, twice"
+            f"{printable(listed([field.path for field in common])) or 'none'}: name them by --by, twice"
         )
     return common[0], common[1]
 
@@ -333,29 +357,25 @@ def _payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[S
 
 
 def _records(parts: _Parts) -> list[str]:
-    taken = [*(key.field for key in parts.keys), parts.value.field]
-    lines = _records_of(parts.topic, parts.time, parts.others, taken)
+    lines = _records_of(parts.topic, parts.time, parts.others, parts.columns)
     return [lines[0], f"{lines[1]}{'  # guess: its name' if parts.is_topic_guessed else ''}", *lines[2:]]
 
 
-def _records_of(
-    topic: str, time: ChosenTime | None, others: Sequence[Seen], taken: Sequence[Seen]
-) -> list[str]:
+def _records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], columns: Columns) -> list[str]:
     """Return the lines of the argument that says what records are."""
     lines = ["Records(", f"    {text(topic)},"]
     if time is None:
         lines.append(f"    # {_NO_TIME}")
     else:
-        lines.append(f"    event_time={text(time.field.path)},  # guess: {time.why}")
+        lines.append(f"    event_time={text(time.field.path)},  {comment(f'guess: {time.why}')}")
         if time.time.unit not in (None, "ms"):
             lines.append(f"    event_time_unit={text(str(time.time.unit))},")
         if time.time.zone is not None:
             lines.append(f"    event_time_zone={text(time.time.zone)},  # guess: no sample says its zone")
     if others:
-        fields = declared(others, taken)
         lines += [
             "    also=(",
-            *(f"        {code},  # guess: {one.how_often}" for code, one in fields),
+            *(f"        {declared(one, columns.take(one))},  # guess: {one.how_often}" for one in others),
             "    ),",
         ]
     return [*lines, "),"]

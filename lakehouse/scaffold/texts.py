@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lakehouse.scaffold.code import literal, text
+from lakehouse.scaffold.code import About, literal, text
 
 Record = Mapping[str, Any]
 
@@ -27,28 +28,24 @@ def lines(name):
 '''
 
 
-def stream_text(name: str, kind: str, arguments: Sequence[str], about: str) -> str:
+def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) -> str:
     """Return the module of a stream: a call of a kind, an argument on each line."""
-    body, used = "\n".join(f"        {line}" for line in arguments), "\n".join(arguments)
-    names = sorted([kind, *(one for one in ("Records", "Side", "Windows") if f"{one}(" in used)])
-    decimals = "from decimal import Decimal\n" if "Decimal(" in used else ""
-    names += ["Field", "FieldType"] if "Field(" in used else []
-    raw = "r" if "\\" in about else ""
+    call = "\n".join([f"{kind}(", *(f"        {line}" for line in [f"{text(name)},", *arguments]), "    )"])
+    used = {node.id for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Name)}
+    decimals = "from decimal import Decimal\n" if "Decimal" in used else ""
+    about_it = about.in_docstring
     return f'''\
-{raw}"""{name}: {about[0].lower()}{about[1:]}
+"""{name}: {about_it[0].lower()}{about_it[1:]}
 
 Made by `lakehouse new stream` from samples; each guess has a comment.
 """
 
 from dataclasses import replace
 {decimals}
-from lakehouse.kinds import {", ".join(sorted(names))}
+from lakehouse.kinds import {", ".join(sorted(used - {"Decimal"}))}
 
 {name.upper()} = replace(
-    {kind}(
-        {text(name)},
-{body}
-    ),
+    {call},
     suites={text(f"{name}.suites")},
 )
 '''

@@ -190,6 +190,14 @@ def test_the_tests_of_calls_of_two_topics_hold(make: Make, case: Case, assert_sa
         ("sales", (), "sales is taken, by lakehouse or by Python"),
         ("json", (), "json is taken, by lakehouse or by Python"),
         ("there", (), "./there is there already"),
+        ("dangling", (), "./dangling is there already"),
+        ("first", (), "first is taken, by a name in the tests of a new stream"),
+        ("pyspark", (), "pyspark is taken, by an installed package"),
+        ("shop_", (), "shop_ cannot be the name of a stream and its package"),
+        ("shop", ("--sample", "a b=s"), "--sample a b=s: 'a b' cannot be the name of a topic"),
+        ("shop", ("--sample", "$(id)\n=s"), r"--sample $(id)\n=s: '$(id)\\n' cannot be the name of a topic"),
+        ("shop", ("--sample", "..=s"), "--sample ..=s: '..' cannot be the name of a topic"),
+        ("shop", ("--by", "no\nthing"), r"--by no\nthing: no sample has such a field"),
         ("shop", ("--sample", "s"), "two files have samples of shop-events: name their topics"),
         ("shop", ("--value", "note"), "--value note: its values are string; expected a number"),
         ("shop", ("--by", "nothing"), "--by nothing: no sample has such a field; known: paymentId, card.id"),
@@ -202,15 +210,56 @@ def test_what_cannot_be_guessed_or_written_is_said_and_nothing_is_written(
     make: Make, name: str, options: tuple[str, ...], why: str
 ) -> None:
     Path("there").mkdir()
+    Path("dangling").symlink_to("nowhere")
 
     ended = make(name, "--kind", "windowed-sums", "--sample", "s", *options, s=PAYMENTS)
 
     assert isinstance(ended.exception, SettingsError)
     assert why in str(ended.exception)
-    assert sorted(path.name for path in Path().iterdir()) == ["s", "there"]
+    assert sorted(path.name for path in Path().iterdir()) == ["dangling", "s", "there"]
 
 
 def test_samples_that_are_no_objects_are_named_by_their_line(make: Make) -> None:
     ended = make("shop", "--kind", "windowed-sums", "--sample", "s", s=[PAYMENTS[0], [1]])
 
     assert str(ended.exception) == "s:2 is not a JSON object; leave it out of the samples"
+
+
+NESTED: dict[str, object] = {"x": 1}
+for _ in range(900):
+    NESTED = {"y": NESTED}
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        (NESTED, "s:2 nests objects and arrays more than 50 deep; leave it out of the samples"),
+        ({"x": [[[]] * 2] * 2} | {"y": json.loads("[" * 51 + "]" * 51)}, "s:2 nests objects and arrays more"),
+        ({"x": float("nan")}, "s:2 is not JSON: NaN is no number of JSON; leave it out of the samples"),
+        (
+            {"x": -float("inf")},
+            "s:2 is not JSON: -Infinity is no number of JSON; leave it out of the samples",
+        ),
+        (
+            {f"{number}\n": number for number in range(4_000)},
+            (
+                r"the samples have 4,008 fields, such as paymentId, card.id, card.type, amount, paidAt, "
+                r"count, note, tags, 0\n, 1\n; expected at most 1,000: leave out fields that the stream "
+                "does not need, or whose names are data"
+            ),
+        ),
+    ],
+)
+def test_samples_that_no_stream_could_have_end_in_a_line(make: Make, record: object, why: str) -> None:
+    ended = make("shop", "--kind", "windowed-sums", "--sample", "s", s=[PAYMENTS[1], record])
+
+    assert isinstance(ended.exception, SettingsError)
+    assert str(ended.exception).startswith(why)
+    assert not Path("shop").exists()
+
+
+def test_bytes_that_json_would_take_and_utf8_does_not_are_named_by_their_line(make: Make) -> None:
+    Path("s").write_bytes(b'{"a": "\xed\xa0\x80"}\n')
+    ended = make("shop", "--kind", "windowed-sums", "--sample", "s")
+
+    assert str(ended.exception).startswith("s:1 is not JSON: 'utf-8' codec can't decode byte 0xed")

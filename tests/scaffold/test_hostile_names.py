@@ -1,0 +1,228 @@
+"""What `lakehouse new stream` writes of samples whose names are anything: declarations, and nothing else."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import tokenize
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from lakehouse.record_lines import Line, Record
+from lakehouse.scaffold.package import Sampled, files_of
+from lakehouse.scaffold.samples import objects_of
+from lakehouse.scaffold.streams import KINDS, Kind, Wanted
+from lakehouse.stream import Stream
+from lakehouse.streams.clashes import check_names
+
+RUN = 'raise SystemExit("it has run")'
+PIECES = [
+    *('"""', "'''", '"', "'", "\\", "\n", "\r", "\r\n", "\t", "\x00", "\x0b", "\x0c", "\x1c", "\x85"),
+    *("\u2028", "\u2029", "\u202e", "\u2066", "\u200b", "\ufeff", "\xa0", "é", "日本", "🦆", "\ud800", " "),
+    *("{}", "{0}", "{0.__class__}", "{", "}", "%s", "$(id)", "`id`", "```", "#", "--", "[x]", "[[project]]"),
+    *("class", "None", "__import__", "__class__", "amount", "card", "at", "total", "count", "value", "topic"),
+    *(
+        "<script>",
+        "](javascript:x)",
+        "<!--",
+        "&lt;",
+        "*",
+        "_",
+        "|",
+        "!",
+        f"\n{RUN}\n#",
+        f'"""\n{RUN}\n"""',
+        ";",
+    ),
+    *(".", "?", f'"\n{RUN}', f"\r{RUN}", f"\u2028{RUN}", "total_amount", "view_events", "A" * 70),
+]
+pieces = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), min_size=1, max_size=4)
+names = pieces.map("".join).filter(bool)
+sayable = names.filter(lambda name: "\ud800" not in name)
+values = st.one_of(st.integers(), names, st.booleans(), st.lists(names, max_size=2), st.none())
+others = st.dictionaries(names, st.one_of(values, st.dictionaries(names, values, max_size=3)), max_size=6)
+instants = st.sampled_from([1_774_746_300, 1_774_746_300_000, "2026-03-29T01:05:00", "no time", None])
+
+IMPORTS = {
+    "dataclasses": {"replace"},
+    "decimal": {"Decimal"},
+    "pathlib": {"Path"},
+    "great_expectations": {"ExpectationSuite"},
+    "lakehouse.kinds": {
+        *("windowed_sums", "windowed_statistics", "running_totals", "joined_calls"),
+        *("Records", "Side", "Windows", "Field", "FieldType"),
+    },
+    "lakehouse.quality.expectations": {"make_suite", "required", "rows", "unique"},
+    "shop.streams": {"SHOP"},
+}
+CALLED = {"replace", "Decimal", *IMPORTS["lakehouse.kinds"]} - {"FieldType"}
+DECLARING = (
+    *(
+        ast.Module,
+        ast.Expr,
+        ast.Constant,
+        ast.ImportFrom,
+        ast.alias,
+        ast.Assign,
+        ast.Name,
+        ast.Load,
+        ast.Store,
+    ),
+    *(ast.Call, ast.keyword, ast.Tuple, ast.Dict, ast.Attribute),
+)
+
+
+def sampled(topic: str, *records: Mapping[str, Any]) -> Sampled:
+    lines = [Line(Record(json.dumps(one).encode()), topic, number) for number, one in enumerate(records, 1)]
+    return Sampled(topic, lines, objects_of(lines))
+
+
+def written(kind: Kind, samples: list[Sampled], **chosen: Any) -> dict[str, str]:
+    wanted = Wanted("shop", {one.topic: one.objects for one in samples}, **chosen)
+    return files_of("shop", KINDS[kind](wanted), samples)
+
+
+def path_of(*way: str) -> str:
+    return ".".join(name.replace("\\", "\\\\").replace(".", "\\.") for name in way)
+
+
+def is_sayable(way: tuple[str, ...]) -> bool:
+    """A name is text that UTF-8 has and, in an object, one that Spark has a path to."""
+    hard = any(set(".[") & set(one) and ("?" in one or {"'", '"'} <= set(one)) for one in way[1:])
+    return not hard and all(way) and "\ud800" not in "".join(way)
+
+
+def paths(record: Mapping[str, Any]) -> set[str]:
+    """The fields of a record that are not null, as a stream names them."""
+    found: list[tuple[str, ...]] = []
+    for name, value in record.items():
+        if isinstance(value, dict) and value:
+            found += [(name, inner) for inner, one in value.items() if one is not None]
+        elif value is not None:
+            found.append((name,))
+    return {path_of(*way) for way in found if is_sayable(way)}
+
+
+def check(files: Mapping[str, str]) -> Stream:
+    """Look at every file, and return the stream that the package declares."""
+    for path, text in files.items():
+        if path.endswith(".jsonl"):
+            continue
+        assert text.replace("\n", "").isprintable(), path
+        if path.endswith(".py") and text:
+            check_python(text)
+    assert tomllib.loads(files["pyproject.toml"])["project"]["entry-points"] == {
+        "lakehouse.streams": {"shop": "shop.streams:SHOP"}
+    }
+    kinds = {token.type for token in MarkdownIt().parse(files["README.md"])}
+    assert kinds == {
+        *("heading_open", "heading_close", "inline", "paragraph_open", "paragraph_close", "code_block")
+    }
+    inner = [one for token in MarkdownIt().parse(files["README.md"]) for one in token.children or ()]
+    assert {one.type for one in inner} == {"text", "code_inline", "softbreak"}
+    return declared(files["shop/streams.py"])
+
+
+def check_python(text: str) -> None:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            assert {one.name for one in node.names} <= IMPORTS[str(node.module)]
+    for statement in tree.body:
+        assert isinstance(statement, ast.Expr | ast.ImportFrom | ast.Assign | ast.FunctionDef)
+        if isinstance(statement, ast.Expr):
+            assert isinstance(statement.value, ast.Constant)
+            assert statement is tree.body[0]
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        assert token.type != tokenize.COMMENT or token.string.startswith("# guess: ")
+
+
+def declared(text: str) -> Stream:
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        assert isinstance(node, DECLARING), ast.dump(node)
+        if isinstance(node, ast.Call):
+            assert isinstance(node.func, ast.Name)
+            assert node.func.id in CALLED
+        if isinstance(node, ast.Attribute):
+            assert isinstance(node.value, ast.Name)
+            assert node.value.id == "FieldType"
+    docstring = ast.get_docstring(tree, clean=False)
+    assert docstring is not None
+    assert docstring.endswith("\n\nMade by `lakehouse new stream` from samples; each guess has a comment.\n")
+    assert tree.body[0].end_lineno == 4
+    space: dict[str, Any] = {}
+    exec(compile(tree, "streams.py", "exec"), space)  # noqa: S102 - which is what this is about
+    stream = space["SHOP"]
+    assert isinstance(stream, Stream)
+    check_names([stream])
+    return stream
+
+
+def declared_paths(stream: Stream) -> list[set[str]]:
+    """The fields of each source, with that of the event time if it is a guess."""
+    return [
+        {field.name for field in source.contract.fields} | ({source.contract.event_time} - {"timestamp"})
+        for source in stream.sources
+    ]
+
+
+@given(
+    kind=st.sampled_from([Kind.WINDOWED_SUMS, Kind.WINDOWED_STATISTICS, Kind.RUNNING_TOTALS]),
+    roles=st.lists(sayable, min_size=3, max_size=3, unique=True),
+    at=instants,
+    more=others,
+)
+@settings(max_examples=100)
+@example(
+    kind=Kind.WINDOWED_SUMS,
+    roles=[f'amount"""\n{RUN}\n"""', f"card\n{RUN}", f"at\r{RUN}"],
+    at=1_774_746_300,
+    more={f'x", RUN\n{RUN}': 1, "\ud800": 1, "数": 2, "量": 3},
+)
+def test_names_of_fields_are_declared_as_they_are_and_never_run(
+    kind: Kind, roles: list[str], at: object, more: dict[str, Any]
+) -> None:
+    value, key, moment = roles
+    first = {**more, value: 2.5, key: "ann", moment: at}
+    stream = check(
+        written(
+            kind,
+            [sampled("shop-events", first, {**first, value: 7})],
+            by=(path_of(key),),
+            value=path_of(value),
+        )
+    )
+    (found,) = declared_paths(stream)
+    assert found - {"timestamp"} == paths(first) - {"timestamp"}
+
+
+@given(roles=st.lists(sayable, min_size=4, max_size=4, unique=True), at=instants, more=others)
+@settings(max_examples=60)
+@example(
+    roles=[f'from"""\n{RUN}', "to{}", "view_events", "view"],
+    at=1_774_746_300_000,
+    more={"view_events_events": 1, "数": 2, "量": 3},
+)
+def test_names_of_payloads_are_declared_as_they_are_and_never_run(
+    roles: list[str], at: object, more: dict[str, Any]
+) -> None:
+    one, other, here, there = roles
+    ends = {one: "ann", other: "bob"}
+    flat = {name: value for name, value in more.items() if not isinstance(value, dict) and name not in roles}
+    first, second = {**flat, **ends, here: {"x": at}}, {**ends, there: [at]}
+    samples = [sampled("web.clicks", first), sampled("web-clicks", second)]
+    files = written(Kind.JOINED_CALLS, samples, by=(path_of(one), path_of(other)))
+
+    assert {"tests/web_clicks.jsonl", "tests/2_web_clicks.jsonl"} <= files.keys()
+    found = declared_paths(check(files))
+    flat_paths = {path_of(name) for name in (*flat, *ends, here) if is_sayable((name,))}
+    absent = {path_of(name) for name, value in flat.items() if value is None}
+    assert found[0] - {"timestamp"} == flat_paths - absent - {"timestamp"}
+    assert found[1] - {"timestamp"} == {path_of(name) for name in (*ends, there)} - {"timestamp"}
