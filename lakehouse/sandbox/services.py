@@ -18,6 +18,7 @@ from pydantic import SecretStr
 
 from lakehouse.errors import ServiceError
 from lakehouse.files import OWNER_ONLY, make_home, make_private, write_whole
+from lakehouse.ownership import foreign
 from lakehouse.sandbox.broker import KafkaServer
 from lakehouse.sandbox.interrupts import DeferredInterrupts
 from lakehouse.sandbox.processes import (
@@ -362,6 +363,11 @@ def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[s
     """
     try:
         make_home(home)
+        if (reason := foreign(home)) is not None:  # whoever may change a service's settings runs code by it
+            raise ServiceError(
+                f"the local services are not started or stopped in {home}: {reason}. Make it yours (chown, "
+                "chmod go-w), or set LAKEHOUSE_HOME to another directory"
+            )
         with (home / "services.lock").open("a") as file:
             _acquire(file.fileno(), home, interrupts, on_progress)
             yield

@@ -174,6 +174,21 @@ def test_an_interrupted_start_leaves_nothing_running(home: Path, moment: str, nu
     assert not services_file(home).exists()
 
 
+@pytest.mark.parametrize("command", ["up", "down"])
+def test_a_home_that_others_may_write_is_refused_and_nothing_is_started(home: Path, command: str) -> None:
+    home.mkdir()
+    home.chmod(0o777)
+
+    ended = run(command)
+
+    assert isinstance(ended.exception, ServiceError)
+    assert str(ended.exception) == (
+        f"the local services are not started or stopped in {home}: everybody may write it (mode 0777). Make "
+        "it yours (chown, chmod go-w), or set LAKEHOUSE_HOME to another directory"
+    )
+    assert list(home.iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["kafka", "redis"])
 def test_a_configured_port_in_use_is_one_line_and_nothing_is_started(
     home: Path, monkeypatch: pytest.MonkeyPatch, name: str
