@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lakehouse.contract import MOST_PLACES, Contract, Field, FieldType
 from lakehouse.errors import SettingsError
 from lakehouse.kafka.schema_registry import Registered
+from lakehouse.printable import printable
 from lakehouse.stream import Source
 
 _DIGITS = 38
@@ -73,7 +74,10 @@ def name_of(source: Source) -> str:
 
 
 def tree_of(contract: Contract) -> Tree:
-    """Return the fields of a record, with objects as trees of their own."""
+    """Return the fields of a record, with objects as trees of their own.
+
+    Raises SettingsError for a field that is also an object with fields, which no schema can say.
+    """
     leaves = {field.path: Leaf(field, field.required) for field in contract.fields}
     leaves.setdefault(contract.event_time_path, Leaf(None, required=False))
     tree: dict[str, Any] = {}
@@ -81,8 +85,19 @@ def tree_of(contract: Contract) -> Tree:
         inner = tree
         for name in path[:-1]:
             inner = inner.setdefault(name, {})
+            if isinstance(inner, Leaf):
+                raise _both(path)
+        if path[-1] in inner:
+            raise _both(path)
         inner[path[-1]] = leaf
     return tree
+
+
+def _both(path: Sequence[str]) -> SettingsError:
+    return SettingsError(
+        f"{printable('.'.join(path))}: the contract has fields in an object, and the object itself as a "
+        "field, which no schema can say; leave out one of them"
+    )
 
 
 def is_required(node: Leaf | Tree) -> bool:
@@ -91,12 +106,14 @@ def is_required(node: Leaf | Tree) -> bool:
 
 
 def _avro(contract: Contract, name: str) -> dict[str, Any]:
+    taken = {name}  # names of records are those of the whole schema
+
     def record(tree: Tree, name: str) -> dict[str, Any]:
         return {"type": "record", "name": name, "fields": [one(*item) for item in tree.items()]}
 
     def one(key: str, node: Leaf | Tree) -> dict[str, Any]:
         _require_name(key, "Avro")
-        type_ = leaf(node) if isinstance(node, Leaf) else record(node, key.capitalize())
+        type_ = leaf(node) if isinstance(node, Leaf) else record(node, _type_name(key, taken))
         if is_required(node):
             return {"name": key, "type": type_}
         return {"name": key, "type": ["null", type_], "default": None}
@@ -147,17 +164,41 @@ def _json_schema(contract: Contract, name: str) -> dict[str, Any]:
 def _protobuf(contract: Contract, name: str) -> str:
     def message(tree: Tree, name: str, indent: str) -> Iterator[str]:
         yield f"{indent}message {name} {{"
+        _require_json_names(tree)
+        taken = {name, *tree}  # names of messages are those of fields beside them, too
         for number, (key, node) in enumerate(tree.items(), start=1):
             _require_name(key, "Protobuf")
             if isinstance(node, Leaf):
                 type_ = "int64" if node.field is None else _PROTOBUF[node.field.type]
             else:
-                type_ = key.capitalize()
+                type_ = _type_name(key, taken)
                 yield from message(node, type_, indent + "  ")
             yield f"{indent}  optional {type_} {key} = {number};"
         yield f"{indent}}}"
 
     return "\n".join(['syntax = "proto3";', "", *message(tree_of(contract), name, ""), ""])
+
+
+def _require_json_names(names: Iterable[str]) -> None:
+    """Raise SettingsError for fields that Protobuf cannot tell from each other where it writes JSON."""
+    found: dict[str, str] = {}
+    for name in names:
+        in_json = re.sub(r"_+(.?)", lambda match: match[1].upper(), name)
+        if in_json in found:
+            raise SettingsError(
+                f"Protobuf cannot tell {found[in_json]} from {name}: in JSON both are {in_json}; json and "
+                "json-schema can"
+            )
+        found[in_json] = name
+
+
+def _type_name(name: str, taken: set[str]) -> str:
+    """Return the name of an object's type, which is then taken."""
+    found, number = name.capitalize(), 2
+    while found in taken:
+        found, number = f"{name.capitalize()}_{number}", number + 1
+    taken.add(found)
+    return found
 
 
 def _require_name(name: str, of: str) -> None:

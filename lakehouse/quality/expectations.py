@@ -167,7 +167,7 @@ def required(key: Sequence[str], columns: Iterable[str]) -> ExpectRowsToMeet:
 
 def unique(key: Sequence[str]) -> ExpectNoRows:
     """Expect no duplicate key."""
-    names = ", ".join(key)
+    names = ", ".join(f"`{name}`" for name in key)
     query = f"SELECT {names}, count(*) AS rows FROM {{batch}} GROUP BY {names} HAVING count(*) > 1"  # noqa: S608
     return no_rows("keys are unique", query, step=query)
 
@@ -209,8 +209,8 @@ def fresh(column: str) -> ExpectFresh:
     An empty table is not fresh either.
     """
     query = (
-        f"SELECT max({column}) AS newest FROM {{batch}} "  # noqa: S608 - the name of a column
-        f"HAVING coalesce(max({column}) < (SELECT fresh_since FROM limits), true)"
+        f"SELECT max(`{column}`) AS newest FROM {{batch}} "  # noqa: S608 - the name of a column
+        f"HAVING coalesce(max(`{column}`) < (SELECT fresh_since FROM limits), true)"
     )
     return ExpectFresh(
         unexpected_rows_query=query,

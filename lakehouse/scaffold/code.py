@@ -23,6 +23,7 @@ _TAKEN = frozenset(
     | {"variance", "stddev", "m2", "mean", "p50", "p90", "p95", "p99", "sketch", "partitions", "reached"}
     | {"closed_at", "was_closed", "made_anew", "apart", "call", "touched", "old", "olds", "has_new", "coming"}
     | {"more", "standing", "sales", "crossings", "is_new", "ordered_at", "epoch", "crosses", "notified"}
+    | {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # in PostgreSQL every table has these
     | {"place", "last", "new", "notifications", "state", "first", "earliest", "unique_id", "sequence"}
 )
 """Names of columns that the kinds' own tables and transformations have."""

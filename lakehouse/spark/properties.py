@@ -17,6 +17,7 @@ from lakehouse.spark.jars import class_archive, installed_jars, jars_directory, 
 CLUSTER = Path(__file__).parents[1] / "spark.properties"
 LAPTOP = Path(__file__).parents[1] / "laptop.properties"
 _LOGGING = Path(__file__).parents[1] / "log4j2.properties"
+_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", "\r": r"\r"})
 _JAVA = "spark.driver.extraJavaOptions"
 
 
@@ -66,5 +67,9 @@ def read(path: Path) -> dict[str, str]:
 
 
 def write(path: Path, options: Mapping[str, str]) -> None:
-    """Write properties where spark-submit reads them; a rerun replaces the file."""
-    write_whole(path, "".join(f"{key} {value}\n" for key, value in options.items()), lasting=True)
+    """Write properties where spark-submit reads them; a rerun replaces the file.
+
+    A value stays on its line: Java reads escapes for line ends, and for the backslash that begins one.
+    """
+    lines = (f"{key} {value.translate(_ESCAPES)}\n" for key, value in options.items())
+    write_whole(path, "".join(lines), lasting=True)

@@ -7,19 +7,22 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from lakehouse.errors import SettingsError
+from lakehouse.printable import printable
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.records.validation import clean_schema
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _WAY_OUT = "give one another name, or choose what runs with LAKEHOUSE_STREAMS"
 
 
 def check_names(streams: Sequence[Stream]) -> None:
     """Raise SettingsError where streams share a name or a table, or a name cannot be a table's.
 
-    Columns are checked, too: each once, and none that silver adds to a contract's.
+    Columns are checked, too: each once, none that silver adds to a contract's, and each with a name that SQL
+    and every store can have.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     counts: dict[str, int] = defaultdict(int)
@@ -95,6 +98,12 @@ def _check_columns(stream: Stream) -> None:
     every = {f"silver.{source.table}": clean_schema(source.contract).names for source in stream.sources}
     every |= {f"gold.{table.name}": table.schema.names for table in stream.tables}
     for table, names in every.items():
+        if odd := [name for name in names if not _COLUMN.fullmatch(name)]:
+            raise SettingsError(
+                f"stream {stream.name} gives {table} the column {printable(odd[0])!r}, which cannot be a "
+                "name here: letters of ASCII, digits and underscores, not beginning with a digit. Give its "
+                "field another column, Field(name, column, type)"
+            )
         lowered = [name.lower() for name in names]
         twice = sorted({name for name in lowered if lowered.count(name) > 1})
         if twice:

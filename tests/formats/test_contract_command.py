@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import fastavro
 import pytest
 
+from lakehouse.errors import SettingsError
+from lakehouse.formats.contracts import schema_of_contract
+from lakehouse.formats.odcs import data_contract
 from lakehouse.formats.protobuf import compiled
+from lakehouse.stream import Contract, Field, FieldType, Source
 from tests.commands import Ended, run_command
 from tests.registries import Registry, registry
 
@@ -59,6 +64,52 @@ def test_a_contract_is_printed_as_a_schema_of_each_format() -> None:
     ]
     refused = contract({}, "export", "calls")
     assert (refused.returncode, "--topic" in refused.stderr) == (2, True)
+
+
+def source(*names: str) -> Source:
+    fields = (Field(name, f"c{number}", FieldType.STRING) for number, name in enumerate(names))
+    return Source("t", "events", Contract(tuple(fields), event_time="at"))
+
+
+def test_types_of_objects_have_names_of_their_own() -> None:
+    """Records of Avro in the whole schema, messages of Protobuf beside each other and their fields."""
+    made = source("a.meta.x", "b.meta.y", "Events.z", "metaData.x", "metadata.x", "c.inner.x", "c.Inner")
+    avro = json.loads(schema_of_contract(made, "avro").text)
+    fastavro.parse_schema(avro)
+    records = re.findall(r'"type": "record",\s+"name": "(\w+)"', json.dumps(avro, indent=2))
+    assert records == [
+        "Events",
+        "A",
+        "Meta",
+        "B",
+        "Meta_2",
+        "Events_2",
+        "Metadata",
+        "Metadata_2",
+        "C",
+        "Inner",
+    ]
+    text = schema_of_contract(made, "protobuf").text
+    compiled(text)
+    assert re.findall(r"message (\w+)", text) == [
+        *("Events", "A", "Meta", "B", "Meta", "Events_2", "Metadata", "Metadata_2", "C", "Inner_2")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "format_", "said"),
+    [
+        (("a", "a.b"), "odcs", "a.b: the contract has fields in an object, and the object itself as a field"),
+        (("a.b", "a"), "avro", "a: the contract has fields in an object, and the object itself as a field"),
+        (("a_b", "aB"), "protobuf", "Protobuf cannot tell a_b from aB: in JSON both are aB"),
+        (('a = 1; } message B { string "x',), "protobuf", "Protobuf has no field called 'a = 1; } message B"),
+        (("a\n",), "avro", r"Avro has no field called 'a\n'"),
+    ],
+)
+def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], format_: str, said: str) -> None:
+    made = source(*names)
+    with pytest.raises(SettingsError, match=f"^{re.escape(said)}"):
+        _ = data_contract(made, "t") if format_ == "odcs" else schema_of_contract(made, format_)
 
 
 @pytest.mark.parametrize(

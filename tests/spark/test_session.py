@@ -13,6 +13,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 
 from lakehouse.errors import VersionError
 from lakehouse.settings import Settings
+from lakehouse.spark.properties import write
 from lakehouse.spark.session import build_session, is_small
 from lakehouse.tables import Lake
 from tests.pipeline import await_
@@ -39,6 +40,12 @@ def test_workers_in_python_find_no_module_in_the_working_directory(spark: SparkS
     (row,) = spark.range(1).select(path().alias("path")).collect()
     assert not {"", str(Path.cwd())}.intersection(row.path.split("\n"))
     assert "site-packages" in row.path
+
+
+def test_properties_for_spark_submit_stay_on_their_lines(tmp_path: Path) -> None:
+    write(tmp_path / "x.properties", {"spark.jars": "/a b\\c\nspark.master evil\r", "spark.app.name": "é"})
+    text = (tmp_path / "x.properties").read_bytes().decode()
+    assert text == "spark.jars /a b\\\\c\\nspark.master evil\\r\nspark.app.name é\n"
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])

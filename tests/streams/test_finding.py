@@ -17,7 +17,7 @@ from lakehouse.streams import choose, choose_one, load
 MODULE = """
 from dataclasses import replace
 from decimal import Decimal
-from lakehouse.kinds import Windows, running_totals, windowed_statistics, windowed_sums
+from lakehouse.kinds import Field, FieldType, Windows, running_totals, windowed_statistics, windowed_sums
 from lakehouse.stream import Stream
 from lakehouse.streams.transactions import TRANSACTIONS
 
@@ -41,6 +41,9 @@ LETTERS = renamed("other", "a", "dead_letters", "b", None)
 ODD = renamed("other", "a", "a b", "b", None)
 NUMBER = 7
 BY_TOPIC = windowed_sums("other", "a", by="topic", value="amount", length_s=60)
+OF_NO_WORD = windowed_sums("other", "a", by="数", value="amount", length_s=60)
+SQL = Field("k", "k) FROM x --", FieldType.STRING)
+WITH_SQL = windowed_sums("other", "a", by=SQL, value="amount", length_s=60)
 BY_COUNT = windowed_statistics("other", "a", value="v", windows=Windows(by="Count", length_s=60))
 
 def by_settings(settings):
@@ -382,3 +385,15 @@ def test_a_column_that_is_there_already_is_refused(
     with pytest.raises(SettingsError) as refused:
         load(under(f"shop_of_a_user:{stream}"))
     assert str(refused.value) == f"{message}give its field another column, Field(name, column, type)"
+
+
+@pytest.mark.parametrize(("stream", "column"), [("OF_NO_WORD", ""), ("WITH_SQL", "k) FROM x --")])
+def test_a_column_that_sql_would_misread_is_refused(
+    stream: str, column: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(module)
+    with pytest.raises(SettingsError) as refused:
+        load(under(f"shop_of_a_user:{stream}"))
+    assert str(refused.value).startswith(
+        f"stream other gives silver.other the column '{column}', which cannot be a name here: letters of"
+    )
