@@ -11,6 +11,7 @@ import grp
 import os
 import pwd
 import stat
+import sys
 from pathlib import Path
 
 _ROOT = 0
@@ -84,6 +85,8 @@ def _is_private(state: os.stat_result) -> bool:
 
 def _has_acl(where: Path | int) -> bool:
     """Whether further users have rights, of which the mode of the group is the most that they can have."""
+    if sys.platform != "linux":  # elsewhere Python does not tell
+        return False
     try:
         os.getxattr(where, _ACL)
     except OSError:

@@ -43,6 +43,18 @@ MISTAKES = {
         1,
         ["no Kafka broker at 127.0.0.1:{closed}", "lakehouse services up"],
     ),
+    "dead letters among alerts": Mistake(
+        ["run", "all", "--dead-letter-topic", "told"],
+        {"LAKEHOUSE_ALERT_TOPIC": "told"},
+        2,
+        ["topic told has 2 uses: dead letters go to it", "; alerts go to it"],
+    ),
+    "dead letters among alerts, by hand": Mistake(
+        ["dead-letters", "export", "--topic", "told"],
+        {"LAKEHOUSE_ALERT_TOPIC": "told"},
+        2,
+        ["topic told has 2 uses: dead letters go to it", "; alerts go to it"],
+    ),
     "no Redis": Mistake(
         ["run", "export"],
         {"LAKEHOUSE_REDIS_URL": "redis://user:hunter2@127.0.0.1:{closed}/0"},
