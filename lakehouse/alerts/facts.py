@@ -184,7 +184,7 @@ def _of_audit(
     if isinstance(rule, AuditFailedRule):
         if audit is None:
             return None
-        found = "was clean" if audit.is_clean else "found differences"
+        found = "was clean" if audit.is_clean else "was not clean"
         return _judged(
             labels, not audit.is_clean, f"the audit of {state.name} at {audit.at:%F %T} UTC {found}"
         )

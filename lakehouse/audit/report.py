@@ -26,7 +26,8 @@ class Difference:
 class Check:
     """One comparison: what was compared, how many rows, how many differ, and some that do.
 
-    `notes` explain what is not a difference: gaps, expired offsets, rows in flight.
+    `notes` explain what is not a difference: gaps, expired offsets, rows in flight. `not_compared` says which
+    rows should have been compared and were not, and why: such a check is not clean, whatever it found.
     """
 
     stream: str
@@ -36,6 +37,12 @@ class Check:
     differences: int
     examples: tuple[Difference, ...] = ()
     notes: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
+
+    @property
+    def is_clean(self) -> bool:
+        """Tell whether everything was compared and nothing differs."""
+        return not self.differences and not self.not_compared
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,8 @@ class Report:
 
     @property
     def is_clean(self) -> bool:
-        """Tell whether nothing differs."""
-        return not any(check.differences for check in self.checks)
+        """Tell whether everything was compared and nothing differs."""
+        return all(check.is_clean for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
         """Return the report as values for JSON."""
@@ -75,8 +82,26 @@ class Compared:
         return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
 
     def found(
-        self, rows: int, differences: int, examples: Sequence[Difference], notes: Sequence[str] = ()
+        self,
+        rows: int,
+        differences: int,
+        examples: Sequence[Difference],
+        notes: Sequence[str] = (),
+        not_compared: Sequence[str] = (),
     ) -> Check:
         """Return the check, given its differences."""
         shown = tuple(examples[:EXAMPLES])
-        return Check(self.stream, self.name, self.subject, rows, differences, shown, tuple(notes))
+        return Check(
+            self.stream, self.name, self.subject, rows, differences, shown, tuple(notes), tuple(not_compared)
+        )
+
+
+def summary_of(checks: Sequence[Check]) -> str:
+    """Return a line about checks: clean, or how many rows differ and how many checks are incomplete."""
+    differences = sum(check.differences for check in checks)
+    incomplete = sum(bool(check.not_compared) for check in checks)
+    found = [f"{differences:,} differences"] if differences else []
+    if incomplete:
+        checks_ = "1 check" if incomplete == 1 else f"{incomplete:,} checks"
+        found.append(f"{checks_} could not compare everything")
+    return ", ".join(found) or "clean"

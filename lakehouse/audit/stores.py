@@ -1,7 +1,8 @@
 """Stores and gold: what the export has sent stands in each of them, and nothing else.
 
-A sink compares itself (`SinkKind.audit`), because only it knows what it keeps and for how long. Rows in
-flight are no differences.
+A sink compares itself (`SinkKind.audit`), because only it knows what it keeps and for how long. Rows are
+compared as they were at the version that the export has reached, so a change that has not been exported yet
+hides none. What could not be compared is said, and the check is not clean.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def check_store(
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     if kind.name in sent.behind(spark, path, place):
         lacks = f"{kind.label} lacks rows: it was away or full. The export fills it once it takes them"
-        return [subject.compared(0, notes=[lacks])]
+        return [subject.found(0, 0, [], not_compared=[lacks])]
 
     def rows_at(version: int) -> DataFrame:
         return tables.read_version(spark, path, cuts.with_same_rows(spark, path, version))
@@ -65,7 +66,7 @@ def check_store(
 
 def _check(subject: Compared, found: Findings) -> Check:
     examples = [Difference(*one) for one in found.examples]
-    return subject.found(found.compared, found.differences, examples, found.notes)
+    return subject.found(found.compared, found.differences, examples, found.notes, found.not_compared)
 
 
 def _version_of(exported: Exported, position: Position) -> int | None:

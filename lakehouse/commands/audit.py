@@ -7,6 +7,7 @@ from rich.table import Column, Table
 
 from lakehouse.application import StreamOption
 from lakehouse.audit import Check, Report, audit
+from lakehouse.audit.report import summary_of
 from lakehouse.commands.options import Format, FormatOption
 from lakehouse.copies.marker import refuse_unfinished
 from lakehouse.errors import TableError
@@ -27,14 +28,16 @@ def audit_command(
 ) -> None:
     """Compare every layer with the one before it, row by row, and the exports with gold.
 
-    Can run alongside the streams; writes nothing but an event. Exits with 1 if anything differs.
+    Can run alongside the streams; writes nothing but an event. Exits with 1 if anything differs, or could not
+    be compared.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
     progress = Console(stderr=True)
 
     def on_check(check: Check) -> None:
-        mark = "ok" if not check.differences else f"{check.differences:,} DIFFER"
+        mark = f"{check.differences:,} DIFFER" if check.differences else "INCOMPLETE"
+        mark = "ok" if check.is_clean else mark
         progress.print(f"{check.stream} {check.name} {check.subject}: {mark}", soft_wrap=True)
 
     with recorded(settings.lake, "lakehouse audit"), open_lake(settings, "lakehouse audit") as lake:
@@ -59,14 +62,14 @@ def note_audit(report: Report, stream: str) -> None:
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:
         return
-    differences = sum(check.differences for check in checks)
-    counts = ("name", "subject", "compared", "differences")
+    counts = ("name", "subject", "compared", "differences", "not_compared")
     found = [{name: getattr(check, name) for name in counts} for check in checks]
+    is_clean = all(check.is_clean for check in checks)
     note(
         Kind.AUDIT,
-        f"audit of {stream}: {f'{differences:,} differences' if differences else 'clean'}",
+        f"audit of {stream}: {summary_of(checks)}",
         stream=stream,
-        details={"clean": not differences, "at": report.at.isoformat(), "checks": found},
+        details={"clean": is_clean, "at": report.at.isoformat(), "checks": found},
     )
 
 
@@ -74,7 +77,7 @@ def _print(report: Report, console: Console) -> None:
     columns = ("stream", "check", Column("of", overflow="fold"), "rows", "differ")
     table = Table(*columns, title=f"audit of {report.at:%F %T} UTC")
     for check in report.checks:
-        style = "red" if check.differences else ""
+        style = "red" if check.differences else "yellow" if check.not_compared else ""
         table.add_row(
             check.stream,
             check.name,
@@ -87,10 +90,13 @@ def _print(report: Report, console: Console) -> None:
     for check in report.checks:
         for remark in check.notes:
             console.print(f"{check.subject}: {remark}", style="dim", soft_wrap=True)
+        for reason in check.not_compared:
+            console.print(f"{check.subject}: {reason}", style="yellow", soft_wrap=True)
     for check in report.checks:
         for example in check.examples:
             key = ", ".join(f"{name}={value}" for name, value in example.key.items())
             console.print(f"{check.subject}: {key}: {example.what}", style="red", soft_wrap=True)
         if check.differences > len(check.examples):
             console.print(f"{check.subject}: {check.differences - len(check.examples):,} more", style="red")
-    console.print("clean: nothing lost, nothing twice" if report.is_clean else "NOT clean", style="bold")
+    verdict = f"NOT clean: {summary_of(report.checks)}"
+    console.print("clean: nothing lost, nothing twice" if report.is_clean else verdict, style="bold")

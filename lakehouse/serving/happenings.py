@@ -91,5 +91,5 @@ def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
         for check in details_of(event)["checks"]
     ]
     last = max(events, key=lambda event: event.at)
-    is_clean = not any(check["differences"] for check in checks)
+    is_clean = not any(check["differences"] or check.get("not_compared") for check in checks)
     return {"at": in_camel_case(last.at), "actor": last.actor, "isClean": is_clean, "checks": checks}

@@ -1,9 +1,9 @@
 """Exports: in the topics, read committed, the last message of every row equals gold.
 
-Rows that gold has changed since the version that the export had reached are in flight and left out. A row
-that is too large for the topic is a note, not a difference, whatever older state of it the topic has. So is
-what cannot be compared because VACUUM has removed files, or because the lake is a copy that is older than
-what was sent.
+Rows are compared as they were at the version that the export has reached; only those that it has sent during
+the look are in flight and left out. A row that is too large for the topic is a note, not a difference,
+whatever older state of it the topic has. So is what the topic's retention has removed, and a lake that is a
+copy and older than what was sent.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from lakehouse.render import differing
 from lakehouse.sinks.kafka import progress_group, read_progress
 from lakehouse.sinks.outgoing import message_of
 from lakehouse.sinks.port import AuditedLead, Findings
+from lakehouse.sinks.slices import last_sliced
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable
-from lakehouse.tables import Position, Progress
+from lakehouse.tables import Progress
 from lakehouse.tables.adoption import adoption_in
 
 _NOT_SENT = "in gold, but not in the topic"
@@ -39,7 +40,7 @@ GONE = "VACUUM has removed files of gold's change feed"
 
 @dataclass(frozen=True)
 class _Sent:
-    """Gold as the export had it, rows changed since, and the messages sent by then.
+    """Gold as the export had it, rows that it may have sent meanwhile, and the messages.
 
     `changes` reads gold's change feed, as messages, from version `first` on; earlier versions are gone. Rows
     that were sent before the lake was `adopted` (UTC) may have been sent again then.
@@ -75,14 +76,14 @@ def _compare(audited: AuditedLead, records: WholeTopic) -> Findings:
         return Findings(notes=[older])
     try:
         ranges = offset_ranges(access, topic)
-        found = None if progress is None else _sent(audited, progress.position, ranges, records)
+        found = None if progress is None else _sent(audited, progress, ranges, records)
         if found is None:
             return Findings(notes=["nothing has been exported yet"])
         return _compared(audited, found)
     except (PySparkException, Py4JError) as error:
         if not are_files_gone(error):
             raise
-        return Findings(notes=[f"not compared: {GONE}"])
+        return Findings(not_compared=[f"not compared: {GONE}"])
 
 
 def _compared(audited: AuditedLead, found: _Sent) -> Findings:
@@ -92,10 +93,14 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
             different = _by_count(gold, found.messages)
         else:
             different = _by_row(gold, found.messages, table.export.identity)
-        if found.has_expired:
-            different = different.where(F.col("what") != _NOT_SENT)
         names = ["key"] if table.export.identity is None else ["key", *table.export.identity]
         different, notes = different.join(found.moving, names, "left_anti"), [found.note]
+        compared = gold.where("leaves").join(found.moving, names, "left_anti").count()
+        if found.has_expired:
+            expired = different.where(F.col("what") == _NOT_SENT).count()
+            different = different.where(F.col("what") != _NOT_SENT)
+            notes += [f"{expired:,} rows have no message any more: Kafka has expired it"] if expired else []
+            compared -= expired
         unsent = audited.unsent()
         if unsent is not None:
             too_large = different.join(_states(unsent.rows), _STATE, "left_semi").count()
@@ -109,7 +114,7 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
         doubled, more = _left_twice(found)
         wrong = [different.drop("value_sha256"), *doubled]
         count, examples = differing(wrong, _EXAMPLES)
-        return Findings(gold.where("leaves").count(), count, examples, [*notes, *more])
+        return Findings(compared, count, examples, [*notes, *more])
     finally:
         gold.unpersist()
 
@@ -138,17 +143,17 @@ def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
 
 def _sent(
     audited: AuditedLead,
-    position: Position,
+    progress: Progress,
     ranges: Mapping[int, tuple[int, int]],
     records: WholeTopic,
 ) -> _Sent | None:
     exported = audited.exported
     spark, path, table = exported.spark, exported.path, exported.table
-    version = audited.version_of(position)
+    version = audited.version_of(progress.position)
     if version is None:
         return None
-    # Messages up to here came from versions that the table has by now.
     newest = tables.version_of(spark, path)
+    reached = min(newest, _reached_by_now(audited, progress))
     messages = records.between(ranges).select(
         F.col("key").cast("string").alias("key"),
         F.col("value").cast("string").alias("value"),
@@ -157,12 +162,13 @@ def _sent(
         "timestamp",
     )
     gold = _as_messages(tables.read_version(spark, path, version), table)
-    if newest > version:
-        moving = _as_messages(tables.read_changes(spark, path, version + 1, newest), table)
+    if reached > version:
+        moving = _as_messages(tables.read_changes(spark, path, version + 1, reached), table)
     else:
         moving = gold.where(F.lit(False))
     names = ["key", *(table.export.identity or ())]
-    note = f"version {version} of gold, {newest - version} commits in flight"
+    waiting = newest - version
+    note = f"version {version} of gold, {waiting} later commits wait for the export"
     expired = any(first for first, _ in ranges.values())
 
     first = tables.first_version(spark, path)
@@ -173,6 +179,20 @@ def _sent(
     adoption = adoption_in(tables.properties_of(tables.snapshot(spark, path)))
     adopted = None if adoption is None else tables.from_micros(1000 * adoption.at_ms)
     return _Sent(gold, moving.select(*names).distinct(), messages, changes, first, note, expired, adopted)
+
+
+def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
+    """Return the last version of which the topic may have a message, given what was sent before the look.
+
+    That is what the export has sent since, and a large micro-batch of which it has sent slices.
+    """
+    access, place, exported = audited.exported.settings.kafka, audited.place, audited.exported
+    now = read_progress(access, progress_group(exported.table.name, place), place) or progress
+    sliced = last_sliced(access, exported.table.name, place)
+    ends = [now.position] if now.table == progress.table else []
+    if sliced is not None and sliced.table == progress.table:
+        ends.append(sliced.after)
+    return max((end.version - 1 for end in ends if not end.is_beginning), default=0)
 
 
 def _as_messages(rows: DataFrame, table: MergedTable) -> DataFrame:

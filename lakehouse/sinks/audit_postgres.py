@@ -41,14 +41,14 @@ def compare(audited: Audited) -> Findings:
             return Findings(0, 1, [({}, "PostgreSQL does not say how far this table was sent")])
         position = Position(found[2], found[3])
         if position.is_beginning or position.version == 0:
-            return Findings(notes=["PostgreSQL is being filled"])
+            return Findings(not_compared=["not compared: PostgreSQL is being filled"])
         try:
             return _compared(audited, table, position.version - 1, connection)
         except (PySparkException, Py4JError) as error:
             if not are_files_gone(error):
                 raise
             return Findings(
-                notes=["not compared: VACUUM has removed files of the version that PostgreSQL has"]
+                not_compared=["not compared: VACUUM has removed files of the version that PostgreSQL has"]
             )
 
 

@@ -1,9 +1,9 @@
 """Redis and gold: every row that gold has changed within the time to live stands in Redis unchanged.
 
-A row that Redis has in a newer version than the audit's is in flight, and so is what the export has not
-reached yet. A row that gold has deleted may be missing: nobody had it if the export began later. One that
-gold does not have may stand in Redis only if it is older than the time to live, or if
-a table that was since recreated has left it: it expires.
+Rows are compared as they were at the version that the export has reached. One that Redis has in a newer
+version, or that gold has deleted since, is in flight. A row that gold had deleted may be missing: nobody had
+it if the export began later. One that gold does not have may stand in Redis only if it is older than the time
+to live, or if a table that was since recreated has left it: it expires.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from functools import cached_property, partial
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -20,7 +21,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.sinks.change import Change, next_chunk
-from lakehouse.sinks.outgoing import filter_leaving, group_of, newest_since, outgoing
+from lakehouse.sinks.outgoing import filter_leaving, filter_newest, group_of, outgoing
 from lakehouse.sinks.port import Audited, Example, Findings
 from lakehouse.sinks.redis import as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.spark.query_errors import are_files_gone
@@ -39,19 +40,20 @@ def compare(audited: Audited) -> Findings:
     exported, version = audited.exported, audited.version
     spark, path, table, settings = exported.spark, exported.path, exported.table, exported.settings
     since = audited.now - timedelta(seconds=settings.redis_ttl_s) + _MARGIN
-    notes = [f"version {version} of gold"]
+    notes, not_compared = [f"version {version} of gold"], list[str]()
     first = tables.first_version(spark, path)
     if first and tables.committed_at(spark, path, first) > since:
-        notes.append(
+        not_compared.append(
             f"gold's log begins at version {first}: rows changed before that, even within the time to "
-            "live, are not compared"
+            "live, are not compared. Keep the log for longer than LAKEHOUSE_REDIS_TTL_S"
         )
     generation, url = exported.generation, settings.redis_url.get_secret_value()
 
     def looked(since: datetime) -> _Look:
-        newest = newest_since(spark, path, table, since).persist()
+        changes = partial(tables.read_changes_since, spark, path, since)
+        newest = filter_newest(changes().where(F.col("_commit_version") <= version), table).persist()
         try:
-            look = _Look(newest, table, generation, version, url)
+            look = _Look(changes, newest, table, generation, version, url)
             look.at_what_gold_has()
             look.at_what_gold_has_not()
             look.at_latest(audited.rows_at(version))
@@ -65,15 +67,22 @@ def compare(audited: Audited) -> Findings:
         if not are_files_gone(error):
             raise
         since = tables.readable_since(spark, path, since)
-        notes.append(f"changes before {since:%F %T} UTC are not compared: VACUUM has removed them")
+        not_compared.append(
+            f"changes before {since:%F %T} UTC are not compared: VACUUM has removed them. Keep files for "
+            "longer than LAKEHOUSE_REDIS_TTL_S"
+        )
         look = looked(since)
-    return Findings(look.compared, look.differences, look.examples, notes)
+    return Findings(look.compared, look.differences, look.examples, notes, not_compared)
 
 
 @dataclass
 class _Look:
-    """Finds what differs between `newest`, the last changes of a table's rows, and Redis."""
+    """Finds what differs between `newest`, the last changes of a table's rows up to `version`, and Redis.
 
+    `changes` reads the table's changes up to now.
+    """
+
+    changes: Callable[[], DataFrame]
     newest: DataFrame
     table: MergedTable
     generation: int
@@ -84,7 +93,7 @@ class _Look:
     examples: list[Example] = field(default_factory=list)
 
     def at_what_gold_has(self) -> None:
-        exported = filter_leaving(self.newest.where(F.col("_commit_version") <= self.version), self.table)
+        exported = filter_leaving(self.newest, self.table)
         for change, text in self._wrong(exported, self._read_rows):
             self._add(change.row_key, "in gold, but not in Redis" if text is None else f"Redis says {text}")
 
@@ -92,9 +101,8 @@ class _Look:
         keys = self.newest.select(self.table.export.redis.row_key()).toLocalIterator()
         known = {str(key) for (key,) in keys}
         (oldest,) = self.newest.agg(F.min("_commit_version")).collect()[0]
-        if oldest is None:
-            return
-        compared = range(oldest, self.version + 1)
+        end = self.version + 1
+        compared = range(end if oldest is None else oldest, end)
         for row, text in scan_rows(self.url, self.table.name):
             if row not in known and self._is_invented(text, compared):
                 self._add(row, "in Redis, but not in gold")
@@ -102,9 +110,8 @@ class _Look:
     def at_latest(self, gold: DataFrame) -> None:
         """Compare the latest row of every member of a group; `gold` are the rows as of the version.
 
-        Members with changes since that version are in flight, and so is a call that was closed and is open
-        again. If gold has not changed the latest row within the time to live, Redis may have none, or another
-        one.
+        A call that was closed and is open again may stand there as it was. If gold has not changed the latest
+        row within the time to live, Redis may have none, or another one.
         """
         keys, view = list(self.table.keys), self.table.export.redis
         names = group_of(self.table).alias("group"), view.member().alias("member")
@@ -113,7 +120,7 @@ class _Look:
         row, place = F.struct(*keys, "_commit_version"), F.struct(view.order(), "_commit_version")
         latest = standing.groupBy(*names).agg(F.max_by(row, place).alias("latest")).persist()
         try:
-            expected = latest.select("latest.*").where(F.col("_commit_version") <= self.version)
+            expected = latest.select("latest.*").where(F.col("_commit_version").isNotNull())
             exported = self.newest.join(expected, [*keys, "_commit_version"], "left_semi")
             wrong = list(self._wrong(exported, self._read_latest))
             waiting = self._waiting(gold, {(change.group, change.member) for change, _ in wrong})
@@ -150,6 +157,14 @@ class _Look:
             found.setdefault((one.group, one.member), set()).add(text)
         return found
 
+    @cached_property
+    def _gone(self) -> Collection[str]:
+        """The rows that gold has deleted since the version, by their keys here: a fill has left them out."""
+        since = self.changes().where(F.col("_commit_version") > self.version)
+        gone = filter_newest(since, self.table).where("_change_type = 'delete'")
+        rows = gone.select(self.table.export.redis.row_key().alias("row")).toLocalIterator()
+        return {str(row.row) for row in rows}
+
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
         """Yield rows that differ in Redis, with what Redis has; a newer version is in flight."""
         with outgoing(exported, self.table) as rows:
@@ -157,7 +172,7 @@ class _Look:
             while chunk := next_chunk(changes, _CHUNK):
                 self.compared += len(chunk)
                 for change, text in zip(chunk, read(chunk), strict=True):
-                    if not self._is_right(change, text):
+                    if not self._is_right(change, text) and change.row_key not in self._gone:
                         yield change, text
 
     def _is_right(self, change: Change, text: str | None) -> bool:

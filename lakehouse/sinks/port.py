@@ -171,12 +171,16 @@ class Lead(Protocol):
 
 @dataclass(frozen=True)
 class Findings:
-    """What an audit has found: how many rows it compared, how many differ, some of these, and notes."""
+    """What an audit has found: how many rows it compared, how many differ, some of these, and notes.
+
+    `not_compared` says which rows it should have compared and could not, and why. It is not clean then.
+    """
 
     compared: int = 0
     differences: int = 0
     examples: Sequence[Example] = ()
     notes: Sequence[str] = ()
+    not_compared: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

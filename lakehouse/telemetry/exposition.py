@@ -194,7 +194,12 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ("query_done_seconds", "Time of a query's last micro-batch, since the epoch.", _QUERY, _done_times),
     ("dead_letters_open", "Dead letters neither replayed nor discarded.", ["stream"], _letters),
     ("gate_open", "Whether a stream's gate is open, for streams that have one.", ["stream"], _gates),
-    ("audit_clean", "Whether a stream's last audit found no difference.", ["stream"], _audits),
+    (
+        "audit_clean",
+        "Whether a stream's last audit was complete and clean.",
+        ["stream"],
+        _audits,
+    ),
     ("layer_processes", "Processes that run a layer of a stream.", ["stream", "layer"], _layers_run),
     ("health", "1 for the word that a stream's health has, else 0.", ["stream", "word"], _health),
 )

@@ -149,7 +149,7 @@ def damage_way_to_silver(spark: SparkSession, lake: Settings) -> list[pipeline.C
 def send_again(lake: Settings, damaged: list[Row]) -> str:
     """Send a message that has left once more, and one of nobody; return whose it was.
 
-    It is of another user and window than the damaged rows: what has changed in gold since is not compared.
+    It is of another user and window than the damaged rows.
     """
     topic = lake.topic("aggregated-transactions")
     messages = pipeline.read_topic(lake.kafka_bootstrap_servers, topic)

@@ -217,6 +217,19 @@ def test_the_audit_is_the_last_one_of_each_stream(client: TestClient, lake: Serv
     ]
 
 
+def test_an_audit_that_could_not_compare_everything_is_not_clean(
+    client: TestClient, lake: ServedLake
+) -> None:
+    whole, part = (
+        f'{{"clean": false, "checks": [{{"name": "redis", "differences": 0, "not_compared": {reasons}}}]}}'
+        for reasons in ("[]", '["Redis lacks rows"]')
+    )
+    append(lake.settings.lake, [event(1, "audit", "sales", whole)])
+    assert client.get("/api/v1/audit").json()["audit"]["isClean"] is True
+    append(lake.settings.lake, [event(2, "audit", "calls", part)])
+    assert client.get("/api/v1/audit").json()["audit"]["isClean"] is False
+
+
 @pytest.mark.parametrize("path", ["happenings", "audit", "gates", "expectations", "dead-letters"])
 def test_a_table_that_cannot_be_read_is_a_problem_with_its_reason(
     client: TestClient, lake: ServedLake, path: str

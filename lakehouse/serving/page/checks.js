@@ -70,16 +70,23 @@ function drawnAudit(found, again) {
     one.subject ?? "",
     count(one.compared),
     count(one.differences),
-    badge(one.differences === 0 ? "clean" : "differs", one.differences === 0 ? "well" : "blocked"),
+    auditBadge(one.differences, one.not_compared ?? []),
     one.at === undefined ? "" : ago(one.at, new Date()),
-    [one.examples ?? [], one.notes ?? []].flat().map((each) => (typeof each === "string" ? each : JSON.stringify(each))).slice(0, KEYS).join("; "),
+    [one.examples ?? [], one.not_compared ?? [], one.notes ?? []].flat().map((each) => (typeof each === "string" ? each : JSON.stringify(each))).slice(0, KEYS).join("; "),
   ]);
   const headings = ["stream", "check", "of", "compared", "differences", "result", "made", "examples"];
   return [
-    el("p", { class: "lead" }, badge(audit.isClean ? "clean" : "differs", audit.isClean ? "well" : "blocked"), " ", ago(audit.at, new Date()), ", ", moment(audit.at), " UTC, by ", audit.actor),
+    el("p", { class: "lead" }, badge(audit.isClean ? "clean" : "not clean", audit.isClean ? "well" : "blocked"), " ", ago(audit.at, new Date()), ", ", moment(audit.at), " UTC, by ", audit.actor),
     button,
     table("Checks of the audit", headings, rows, { numeric: ["compared", "differences"] }),
   ];
+}
+
+function auditBadge(differences, notCompared) {
+  if (differences > 0) {
+    return badge("differs", "blocked");
+  }
+  return notCompared.length > 0 ? badge("incomplete", "behind") : badge("clean", "well");
 }
 
 function drawnSuites(found, again) {
