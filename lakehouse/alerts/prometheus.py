@@ -91,7 +91,7 @@ def _of_stream(rule: StreamRule) -> tuple[str, str]:
     if isinstance(rule, HealthRule):
         words = _of(rule.stream, word="|".join(rule.words)).replace("word=", "word=~")
         return f"max by (stream) (lakehouse_health{words}) == 1", f"{name} is {' or '.join(rule.words)}"
-    return _audit(rule), f"the last audit of {name} found differences, or is too long ago"
+    return _audit(rule), f"the last audit of {name} was not clean, or is too long ago"
 
 
 def _audit(rule: AuditFailedRule | AuditOldRule) -> str:

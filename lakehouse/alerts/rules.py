@@ -109,7 +109,7 @@ class GateRule(_OfStream):
 
 
 class AuditFailedRule(_OfStream):
-    """The newest audit of the stream found differences."""
+    """The newest audit of the stream was not clean."""
 
     kind: Literal["audit_failed"]
 
