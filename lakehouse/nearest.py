@@ -1,0 +1,65 @@
+"""The known names that a misspelt one may stand for: for whoever refuses a name that nothing has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+from lakehouse.printable import printable
+
+_LONGEST = 128
+"""More characters of a name than these are not compared, since a comparison takes the square of them."""
+_SIMILAR = 0.65
+"""The least similarity, from 0 to 1: sales and slaes have 0.8, sales and calls 0.6."""
+_SHORTEST_PART = 3
+_SHOWN = 64
+_FEW = 12
+
+
+def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
+    """Return up to `most` of the known names that resemble a name, the most similar first; often none.
+
+    Case, dashes and underscores make no difference. Similarity is the ratio of difflib. Names that contain
+    the name, or are contained in it, follow those that are similar as a whole.
+    """
+    spelt: dict[str, list[str]] = {}
+    for one in sorted(set(known)):
+        spelt.setdefault(_folded(one), []).append(one)
+    wanted = _folded(name)
+    close = get_close_matches(wanted, spelt, n=most, cutoff=_SIMILAR) if most > 0 else []
+    parts = [one for one in spelt if one not in close and _is_part(wanted, one)]
+    return [one for folded in (*close, *parts) for one in spelt[folded]][:most]
+
+
+def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
+    """Return the sentence that refuses a name: `no stream 'slaes': did you mean sales?`.
+
+    Without a name nearby it lists what is known, if that is little: `no layer 'x': bronze, gold or silver`.
+    """
+    names = sorted(set(known))
+    said = f"no {what} {shown(name)}"
+    found = nearest(name, names, most)
+    if found:
+        return f"{said}: did you mean {_either(found)}?"
+    if not names:
+        return f"{said}: there is none"
+    return f"{said}: {_either(names)}" if len(names) <= _FEW else said
+
+
+def shown(value: str) -> str:
+    """Return a value that somebody else wrote in quotes, escaped and cut."""
+    text = printable(value[:_SHOWN])
+    return f"'{text}'" if len(value) <= _SHOWN else f"'{text}…'"
+
+
+def _either(names: list[str]) -> str:
+    *others, last = (printable(one) for one in names)
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _folded(name: str) -> str:
+    return name[:_LONGEST].casefold().replace("-", "_")
+
+
+def _is_part(wanted: str, one: str) -> bool:
+    return min(len(wanted), len(one)) >= _SHORTEST_PART and (wanted in one or one in wanted)
