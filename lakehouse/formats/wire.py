@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.messages import json_text
 from lakehouse.records.fields import reason
+from lakehouse.records.shown import shown_bytes, with_value
 
 MAGIC = b"\x00"
 LENGTH = 5
@@ -50,7 +51,10 @@ def ids_in(rows: DataFrame) -> list[int]:
 
 def not_framed() -> Column:
     """Return the reasons against a value that begins otherwise, an array; null for any that does not."""
-    message = F.lit("the value does not begin with a zero and the four bytes of a schema's id")
+    message = with_value(
+        "the value does not begin with a zero and the four bytes of a schema's id",
+        shown_bytes(F.col("value")),
+    )
     return F.when(~is_framed(), F.array(reason("not_framed", None, message)))
 
 

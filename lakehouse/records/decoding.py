@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from lakehouse.contract import Field, FieldType
 from lakehouse.records import fields
 from lakehouse.records.fields import reason
+from lakehouse.records.shown import shown_bytes, with_value
 
 REFUSED, BODY, TYPED, PROVEN, LACKS = "_refused", "_body", "_typed", "_proven", "_lacks"
 
@@ -33,9 +34,9 @@ def reason_of(field: Field) -> Column:
     value = typed(field.column)
     if field.type is FieldType.DOUBLE:
         is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))
-        message = F.lit(f"{field.name} is beyond the range of a double")
+        message = F.concat(F.lit(f"{field.name} is beyond the range of a double: "), value.cast("string"))
         found = found.when(is_infinite, reason("not_finite", field.column, message))
     elif field.type is FieldType.STRING:
-        message = F.lit(f"{field.name} is not UTF-8")
+        message = with_value(f"{field.name} is not UTF-8", shown_bytes(value.cast("binary")))
         found = found.when(~F.is_valid_utf8(value), reason("not_utf8", field.column, message))
     return found.otherwise(fields.reason_of(field))

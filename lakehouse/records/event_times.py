@@ -16,7 +16,8 @@ from pyspark.sql import functions as F
 
 from lakehouse.contract import Contract, TimeUnit
 from lakehouse.records import fields
-from lakehouse.records.fields import json_name, misplaced, reason
+from lakehouse.records.fields import as_written, json_name, misplaced, reason
+from lakehouse.records.shown import with_value
 from lakehouse.stream import Source
 
 AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
@@ -107,9 +108,13 @@ def reason_of(source: Source) -> Column:
     of_form = kind.isin("BIGINT", "STRING") | kind.rlike(fields.BEYOND_LONG)
     if contract.event_time_unit == "s":
         of_form = of_form | fields.is_number(kind)
-    outside = F.concat(F.lit(f"{name} must be {forms}, {bounds}"), _hint(contract))
-    of_kafka = F.lit(f"without {name} the Kafka record must have a time {bounds}")
-    wrong = F.concat(F.lit(f"{name} must be {forms}, not "), json_name(kind))
+    value = as_written(contract.event_time_path)
+    outside = F.concat(F.lit(f"{name} must be {forms}, {bounds}, not "), value, _hint(contract))
+    at_kafka = F.concat(F.lit(", not "), F.unix_millis("_timestamp").cast("string"), F.lit(" ms"))
+    of_kafka = F.concat(
+        F.lit(f"without {name} the Kafka record must have a time {bounds}"), F.coalesce(at_kafka, F.lit(""))
+    )
+    wrong = with_value(F.concat(F.lit(f"{name} must be {forms}, not "), json_name(kind)), value)
     absent = reason("bad_timestamp", "event_time", of_kafka)
     if len(contract.event_time_path) > 1:
         absent = F.coalesce(misplaced(contract.event_time_path, "event_time"), absent)
@@ -177,5 +182,5 @@ def _hint(contract: Contract) -> Column:
         if unit != contract.event_time_unit:
             first, end = (bound * per_second for bound in _LIKELY_S)
             likely = F.when(number.between(first, end), F.lit(_NAMES[unit])).otherwise(likely)
-    hint = F.concat(F.lit("; "), number.cast("string"), F.lit(" looks like epoch "), likely)
+    hint = F.concat(F.lit(", which looks like epoch "), likely)
     return F.when(F.col(KIND) != "STRING", F.coalesce(hint, F.lit(""))).otherwise("")

@@ -25,6 +25,7 @@ from pyspark.sql.types import (
 
 from lakehouse.contract import MOST_PLACES, Contract, Field, FieldType
 from lakehouse.messages import json_path, json_text
+from lakehouse.records.shown import shown, shown_json, with_value
 
 DECIMAL = DecimalType(38, MOST_PLACES)
 SPARK_TYPES: dict[FieldType, DataType] = {
@@ -213,6 +214,18 @@ def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field
     )
 
 
+def as_written(path: tuple[str, ...]) -> Column:
+    """Return the value at a path as messages show it, a number as it is written in the record.
+
+    The variant of a number may be another spelling: that of 1.0 is 1, that of 1e400 infinity.
+    """
+    variant = variant_at(path)
+    literal = F.regexp_extract(F.col("_rest").cast("string"), _under(path[-1], _NUMBER), 1)
+    is_it = literal.try_cast("double") == F.try_variant_get(variant, "$", "double")
+    is_it = is_it & is_number(F.schema_of_variant(variant))
+    return F.when(is_it, shown(literal)).otherwise(shown_json(variant))
+
+
 def reason_of(field: Field) -> Column:
     """Return the reason why a field is invalid, or null."""
     kind, value = F.col(type_column(field.column)), F.col(field.column)
@@ -232,9 +245,11 @@ def misplaced(path: tuple[str, ...], column: str) -> Column:
     """Return the reason against a path that goes on in a value that is no object; null for none."""
     reasons = []
     for depth in range(1, len(path)):
-        kind = F.schema_of_variant(variant_at(path[:depth]))
+        value = variant_at(path[:depth])
+        kind = F.schema_of_variant(value)
         must = F.lit(f"{json_path.text_of(path[:depth])} must be an object, not ")
-        wrong = reason("wrong_type", column, F.concat(must, json_name(kind)))
+        message = with_value(F.concat(must, json_name(kind)), shown_json(value))
+        wrong = reason("wrong_type", column, message)
         reasons.append(F.when(~kind.startswith("OBJECT") & (kind != "VOID"), wrong))
     return F.coalesce(*reasons)
 
@@ -286,21 +301,23 @@ def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
         typed = typed & is_whole if field.type is FieldType.LONG else typed | is_whole
         expected = expected if field.type is FieldType.LONG else f"{expected} or a whole number"
         came = F.when(is_number(kind), _NOT_WHOLE).otherwise(came)
-    wrong = F.concat(F.lit(f"{field.name} must be {expected}, not "), came)
+    must = F.lit(f"{field.name} must be {expected}, not ")
+    wrong = with_value(F.concat(must, came), as_written(field.path))
     return F.when(typed, unusable).otherwise(reason("wrong_type", field.column, wrong))
 
 
 def _unusable_number(value: Column, field: Field) -> Column:
+    found = as_written(field.path)
     if field.type is FieldType.LONG:
-        message = f"{field.name} must be from -2^63 to 2^63 - 1"
-        return F.when(value.isNull(), reason("beyond_long", field.column, F.lit(message)))
+        message = with_value(f"{field.name} must be from -2^63 to 2^63 - 1, not ", found, "")
+        return F.when(value.isNull(), reason("beyond_long", field.column, message))
     if field.type is FieldType.DECIMAL:
         after = " and 9 after it" if field.scale is None else ""
-        message = f"{field.name} must have at most 29 digits before the decimal point{after}"
-        return F.when(value.isNull(), reason("beyond_decimal", field.column, F.lit(message)))
+        most = f"{field.name} must have at most 29 digits before the decimal point{after}"
+        return F.when(value.isNull(), reason("beyond_decimal", field.column, with_value(most, found)))
     infinite = value.isNull() | F.isnan(value) | value.isin(float("inf"), float("-inf"))
-    message = f"{field.name} is beyond the range of a double"
-    beyond = f"{field.name} must be from {-MOST_MAGNITUDE:.0e} to {MOST_MAGNITUDE:.0e}"
-    return F.when(infinite, reason("not_finite", field.column, F.lit(message))).when(
-        F.abs(value) > MOST_MAGNITUDE, reason("beyond_magnitude", field.column, F.lit(beyond))
+    message = with_value(f"{field.name} is beyond the range of a double", found)
+    beyond = f"{field.name} must be from {-MOST_MAGNITUDE:.0e} to {MOST_MAGNITUDE:.0e}, not "
+    return F.when(infinite, reason("not_finite", field.column, message)).when(
+        F.abs(value) > MOST_MAGNITUDE, reason("beyond_magnitude", field.column, with_value(beyond, found, ""))
     )

@@ -30,6 +30,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType
 
 from lakehouse.records.fields import REASONS, reason
+from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.spark.columns import Columns
 from lakehouse.stream import ID, SEQUENCE, Source, header_of
 
@@ -77,10 +78,13 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
     found = []
     has_value = F.col("_value").isNotNull()
     if name := header_of(source.unique_by):
-        message = F.lit(f"the record has no header {name} with text in UTF-8")
+        broken = F.when(~F.is_valid_utf8(_header(name)), shown_bytes(_header(name).cast("binary")))
+        message = with_value(f"the record has no header {name} with text in UTF-8", broken)
         found.append(F.when(has_value & F.col(ID).isNull(), reason("missing_id", ID, message)))
     if name := header_of(source.sequence_by):
-        message = F.lit(f"the record has no header {name} with a whole number of 64 bits")
+        message = with_value(
+            f"the record has no header {name} with a whole number of 64 bits", shown(_header(name))
+        )
         found.append(F.when(has_value & F.col(SEQUENCE).isNull(), reason("bad_sequence", SEQUENCE, message)))
     return tuple(found)
 
@@ -88,10 +92,11 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
 def reasons_of_deletion(source: Source) -> tuple[Column, ...]:
     """Return the one reason of a record without a value: that it deletes, or what is wrong with its key."""
     key, text, column = F.col("_key"), F.col("_key").cast("string"), source.id_column
-    deletes = F.concat(F.lit("the record deletes "), text)
+    deletes = F.concat(F.lit("the record deletes "), shown(text))
+    not_utf8 = with_value("a deletion's key is not UTF-8", shown_bytes(key))
     return (
         F.when(key.isNull(), reason("key_null", column, F.lit("a deletion has no key")))
-        .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, F.lit("a deletion's key is not UTF-8")))
+        .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, not_utf8))
         .when(text == "", reason("key_empty", column, F.lit("a deletion's key is empty")))
         .otherwise(reason(DELETION, column, deletes)),
     )
@@ -281,7 +286,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
 def _reasons(source: Source) -> Column:
     """Return the reasons of a record that has been decided on; null for a row that silver has."""
     column = source.id_column
-    what = F.concat(F.lit(f"{header_of(source.unique_by) or source.unique_by} "), F.col("id"))
+    what = F.concat(F.lit(f"{header_of(source.unique_by) or source.unique_by} "), shown(F.col("id")))
 
     def said(rule: str, *words: str | Column) -> Column:
         text = F.concat(what, *(F.lit(word) if isinstance(word, str) else word for word in words))

@@ -48,6 +48,7 @@ from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, St
 from lakehouse.contract import Contract, Field, FieldType
 from lakehouse.records import decoding, event_times, fields, identity
 from lakehouse.records.fields import REASONS, reason, type_column
+from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import Source
@@ -137,12 +138,17 @@ def _verdict(source: Source) -> _Verdict:
     unread = F.when(F.col("_value").isNull(), _without_value(source, in_time))
     if source.format != "json":
         unread = unread.when(F.col(decoding.REFUSED).isNotNull(), F.col(decoding.REFUSED))
+    text = shown(F.col("_rest").cast("string"))
+    not_utf8 = with_value("the value is not UTF-8", shown_bytes(F.col("_rest").cast("binary")))
     reasons = F.array_compact(
-        unread.when(~F.col("_utf8"), F.array(reason("not_utf8", None, F.lit("the value is not UTF-8"))))
-        .when(~F.col("_json"), F.array(reason("not_json", None, F.lit("the value is not one JSON text"))))
+        unread.when(~F.col("_utf8"), F.array(reason("not_utf8", None, not_utf8)))
+        .when(
+            ~F.col("_json"),
+            F.array(reason("not_json", None, with_value("the value is not one JSON text", text))),
+        )
         .when(
             F.col("_record").isNull(),
-            F.array(reason("not_an_object", None, F.lit("the JSON value is not an object"))),
+            F.array(reason("not_an_object", None, with_value("the JSON value is not an object", text))),
         )
         .otherwise(
             F.array(
@@ -313,7 +319,10 @@ def _without_value(source: Source, in_time: tuple[Column, ...]) -> Column:
     key, text = F.col("_key"), F.col("_key").cast("string")
     wrong_key = (
         F.when(key.isNull(), reason("key_null", column, F.lit("a tombstone has no key")))
-        .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, F.lit("a tombstone's key is not UTF-8")))
+        .when(
+            ~F.is_valid_utf8(text),
+            reason("key_not_utf8", column, with_value("a tombstone's key is not UTF-8", shown_bytes(key))),
+        )
         .when(text == "", reason("key_empty", column, F.lit("a tombstone's key is empty")))
     )
     return F.array(wrong_key, event_times.reason_of(source), *in_time)

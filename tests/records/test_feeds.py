@@ -256,31 +256,37 @@ PATHS: Mapping[str, list[tuple[str, str, str]]] = {
     '{"meta":{}}': [("missing_field", "domain", "meta.domain is missing")],
     '{"meta":{"domain":null}}': [("null_field", "domain", "meta.domain is null")],
     '{"meta":{"domain":""}}': [("empty_string", "domain", "meta.domain is empty")],
-    '{"meta":{"domain":7}}': [("wrong_type", "domain", "meta.domain must be a string, not a number")],
+    '{"meta":{"domain":7}}': [("wrong_type", "domain", "meta.domain must be a string, not a number: 7")],
     '{"meta":"x"}': [
-        ("wrong_type", "domain", "meta must be an object, not a string"),
-        ("wrong_type", "event_time", "meta must be an object, not a string"),
+        ("wrong_type", "domain", 'meta must be an object, not a string: "x"'),
+        ("wrong_type", "event_time", 'meta must be an object, not a string: "x"'),
     ],
     '{"meta":[{"domain":"x"}]}': [
-        ("wrong_type", "domain", "meta must be an object, not an array"),
-        ("wrong_type", "event_time", "meta must be an object, not an array"),
+        ("wrong_type", "domain", 'meta must be an object, not an array: [{"domain":"x"}]'),
+        ("wrong_type", "event_time", 'meta must be an object, not an array: [{"domain":"x"}]'),
     ],
     '{"meta":{"domain":"x"},"length":5}': [
-        ("wrong_type", "length_new", "length must be an object, not a number"),
+        ("wrong_type", "length_new", "length must be an object, not a number: 5"),
     ],
     '{"meta":{"domain":"x"},"length":{"new":1.0}}': [
         (
             "wrong_type",
             "length_new",
-            f"length.new must be a whole number, not {NOT_WHOLE}",
+            f"length.new must be a whole number, not {NOT_WHOLE}: 1.0",
         ),
     ],
     '{"meta":{"domain":"x"},"length":{"new":-9223372036854775809}}': [
-        ("beyond_long", "length_new", "length.new must be from -2^63 to 2^63 - 1"),
+        ("beyond_long", "length_new", "length.new must be from -2^63 to 2^63 - 1, not -9223372036854775809"),
     ],
-    '{"meta":{"domain":"x","domain":"x"}}': [("not_json", "", "the value is not one JSON text")],
-    '{"meta":{"domain":"x"}}}': [("not_json", "", "the value is not one JSON text")],
-    '{"meta":{"domain":"x"}},"more":{}': [("not_json", "", "the value is not one JSON text")],
+    '{"meta":{"domain":"x","domain":"x"}}': [
+        ("not_json", "", 'the value is not one JSON text: {"meta":{"domain":"x","domain":"x"}}')
+    ],
+    '{"meta":{"domain":"x"}}}': [
+        ("not_json", "", 'the value is not one JSON text: {"meta":{"domain":"x"}}}')
+    ],
+    '{"meta":{"domain":"x"}},"more":{}': [
+        ("not_json", "", 'the value is not one JSON text: {"meta":{"domain":"x"}},"more":{}')
+    ],
 }
 
 
@@ -505,18 +511,20 @@ MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
     (
         Contract(()),
         {
-            "12": MILLIS,
-            "1585699445": f"{MILLIS}; 1585699445 looks like epoch seconds",
-            "1585699445123456": f"{MILLIS}; 1585699445123456 looks like epoch microseconds",
-            '"1585699445"': MILLIS,
+            "12": f"{MILLIS}, not 12",
+            "1585699445": f"{MILLIS}, not 1585699445, which looks like epoch seconds",
+            "1585699445123456": f"{MILLIS}, not 1585699445123456, which looks like epoch microseconds",
+            '"1585699445"': f'{MILLIS}, not "1585699445"',
         },
     ),
     (
         Contract((), event_time="meta.dt", event_time_unit="us"),
         {
-            "1585699445123": f"{MICROS}, {BOUNDS}; 1585699445123 looks like epoch milliseconds",
-            "1585699445123456789": f"{MICROS}, {BOUNDS}; 1585699445123456789 looks like epoch nanoseconds",
-            "1585699445.5": f"{MICROS}, not a number",
+            "1585699445123": f"{MICROS}, {BOUNDS}, not 1585699445123, which looks like epoch milliseconds",
+            "1585699445123456789": (
+                f"{MICROS}, {BOUNDS}, not 1585699445123456789, which looks like epoch nanoseconds"
+            ),
+            "1585699445.5": f"{MICROS}, not a number: 1585699445.5",
         },
     ),
     (
@@ -524,7 +532,7 @@ MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
         {
             "[]": (
                 "timestamp must be epoch seconds (a number) or ISO 8601 (without an offset: of Asia/Tokyo), "
-                "not an array"
+                "not an array: []"
             )
         },
     ),
@@ -548,7 +556,10 @@ def test_a_time_of_kafkas_is_held_to_the_same_bound(spark: SparkSession) -> None
     (row,) = judged(spark, contract, [(None, b"{}")], kafka_time=utc("1999-12-31T23:59:59"))
 
     assert [(one.rule, one.message) for one in row.reasons] == [
-        ("bad_timestamp", f"without timestamp the Kafka record must have a time {BOUNDS}")
+        (
+            "bad_timestamp",
+            f"without timestamp the Kafka record must have a time {BOUNDS}, not 946684799000 ms",
+        )
     ]
 
 

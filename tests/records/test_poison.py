@@ -20,6 +20,7 @@ NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW_MS = micros(NOW) // 1000
 SOURCES = {source.table: source for stream in STREAMS for source in stream.sources}
 EACH = 3
+MOST_SAID = 600  # characters: a sentence, and a value of at most 80 that are escaped
 # What only a parser has limits on.
 BEYOND_THE_ORACLE = {"deep nesting", "a long name", "too many digits"}
 
@@ -55,9 +56,8 @@ def test_each_kind_is_refused_by_exactly_its_rules(spark: SparkSession, table: s
     ]
 
     judged = judge(local_frame(spark, rows, bronze.SCHEMA), SOURCES[table], None)
-    found = {
-        row.offset: {one.rule for one in row.reasons} for row in judged.select("offset", "reasons").collect()
-    }
+    reasons = {row.offset: row.reasons for row in judged.select("offset", "reasons").collect()}
+    found = {offset: {one.rule for one in ones} for offset, ones in reasons.items()}
 
     for offset, (poison, value, key) in enumerate(sent):
         expected = frozenset() if poison is None else poison.rules
@@ -66,3 +66,5 @@ def test_each_kind_is_refused_by_exactly_its_rules(spark: SparkSession, table: s
         if poison is None or poison.family not in BEYOND_THE_ORACLE:
             oracle = judge_record(CONTRACTS[table], value, NOW_MS, micros(NOW), None, key=key)
             assert {rule for rule, _ in oracle.reasons} == expected, (name, value and value[:300], key)
+    said = [one.message for ones in reasons.values() for one in ones]
+    assert all(len(message) <= MOST_SAID and message.isprintable() for message in said)

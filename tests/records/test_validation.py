@@ -465,22 +465,25 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
 
     assert [verdict.messages for verdict in verdicts] == [
         [
-            "serviceId must be a string, not a number",
+            "serviceId must be a string, not a number: 7",
             "metricName is null",
             "value is missing",
-            "environment must be a string, not an object",
+            "environment must be a string, not an object: {}",
         ],
         [
             "serviceId is empty",
-            "metricName must be a string, not an array",
-            "value must be a number, not a string",
-            "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, not a boolean",
-        ],
-        [
-            "value is beyond the range of a double",
+            "metricName must be a string, not an array: []",
+            'value must be a number, not a string: "12.5"',
             (
                 "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, "
-                "from 1900-01-01T00:00:00Z to the year 9998"
+                "not a boolean: true"
+            ),
+        ],
+        [
+            "value is beyond the range of a double: 1e400",
+            (
+                "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, "
+                'from 1900-01-01T00:00:00Z to the year 9998, not "noon"'
             ),
         ],
         [
@@ -491,6 +494,38 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
         ],
         ["event time 2025-12-31 16:53:20 is before the watermark 2026-01-01 00:00:00.000000"],
     ]
+
+
+LONG_TEXT = "x" * 100
+# A record, and the message of the only reason against it.
+SHOWN: Mapping[bytes | None, str] = {
+    record(value='"' + LONG_TEXT + '"'): f'value must be a number, not a string: "{LONG_TEXT[:79]}…',
+    record(value='"a\\u001b[31m\\n"'): r'value must be a number, not a string: "a\u001B[31m\n"',
+    record(value='"\u202e\u200b\u2028\u0085\u007f\ufeff\u00a0"'): (
+        r'value must be a number, not a string: "\u{202e}\u{200b}\u{2028}\u{85}\u{7f}\u{feff}\u{a0}"'
+    ),
+    record(value='"日本 🚚"'): 'value must be a number, not a string: "日本 🚚"',
+    record(value='{"a":[1,null]}'): 'value must be a number, not an object: {"a":[1,null]}',
+    record(value="-1e141"): "value must be from -1e+140 to 1e+140, not -1e141",
+    record(timestamp='"\u202e"'): (
+        "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, "
+        r'from 1900-01-01T00:00:00Z to the year 9998, not "\u{202e}"'
+    ),
+    b'{"a": \x1b\r\n': r'the value is not one JSON text: {"a": \u{1b}\u{d}\u{a}',
+    b"": "the value is not one JSON text: ",
+    b'"' + b"y" * 200 + b'"': f'the JSON value is not an object: "{"y" * 79}…',
+    b"\xff\x00" * 30: f"the value is not UTF-8: {'ff00' * 20}…",
+    b"\xff\x00": "the value is not UTF-8: ff00",
+    None: "the Kafka record has no value",
+}
+
+
+def test_a_message_ends_with_the_value_cut_and_escaped(judge_values: Judge) -> None:
+    verdicts = judge_values(SHOWN)
+
+    assert dict(zip(SHOWN, (verdict.messages for verdict in verdicts), strict=True)) == {
+        value: [message] for value, message in SHOWN.items()
+    }
 
 
 @pytest.mark.parametrize("tolerance_s", [0, 300])
