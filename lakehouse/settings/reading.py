@@ -17,6 +17,7 @@ from lakehouse.ownership import ForeignError, read_own
 from lakehouse.settings.config_file import CONFIG_VARIABLE, read_config, say
 from lakehouse.settings.secrets import SUFFIX, read_files, secret_names
 from lakehouse.settings.values import ENV_PREFIX, Settings, is_of_kubernetes
+from lakehouse.settings.wording import explain, unknown_variables, unreadable
 
 CACHE_VARIABLE = "LAKEHOUSE_CACHE"
 
@@ -33,9 +34,9 @@ def load_settings() -> Settings:
     try:
         settings = Settings(**values)
     except ValidationError as error:
-        raise SettingsError(_explain(error, path)) from None
+        raise SettingsError(explain(error, path)) from None
     except UnreadableSetting as error:
-        raise SettingsError(f"{error}; a table is JSON in the environment") from None
+        raise SettingsError(unreadable(error)) from None
     settings = _with_defaults(settings)
     settings.kafka.check()
     settings.s3.check()
@@ -52,16 +53,13 @@ def services_file(home: Path) -> Path:
 def _refuse_unknown_variables() -> None:
     names = [*Settings.model_fields, *(name + SUFFIX for name in secret_names(Settings))]
     known = {ENV_PREFIX + name.upper() for name in names} | {CONFIG_VARIABLE, CACHE_VARIABLE}
-    unknown = sorted(
+    unknown = [
         name
         for name, value in os.environ.items()
         if name.startswith(ENV_PREFIX) and name not in known and not is_of_kubernetes(name, value)
-    )
+    ]
     if unknown:
-        raise SettingsError(
-            f"unknown environment variable{'s' * (len(unknown) > 1)} {', '.join(unknown)}; "
-            f"known: {', '.join(sorted(known))}"
-        )
+        raise SettingsError(unknown_variables(unknown, known))
 
 
 def from_files(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,17 +77,6 @@ def _with_files(values: Mapping[str, Any]) -> dict[str, Any]:
         if key in found and (ENV_PREFIX + name.upper() in os.environ or name in found):
             raise SettingsError(f"both {name} and {key} are set; one says all")
     return found
-
-
-def _explain(error: ValidationError, path: Path) -> str:
-    lines = []
-    for item in error.errors(include_url=False, include_input=False):
-        key = ".".join(str(part) for part in item["loc"])
-        if item["type"] == "extra_forbidden":
-            lines.append(f"unknown key {key} in {path}; known: {', '.join(sorted(Settings.model_fields))}")
-        else:
-            lines.append(f"{key}: {item['msg']} (from {ENV_PREFIX}{key.upper()} or {path})")
-    return "; ".join(lines)
 
 
 def _with_defaults(settings: Settings) -> Settings:

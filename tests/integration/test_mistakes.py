@@ -68,7 +68,7 @@ MISTAKES = {
         ["run", "bronze"],
         {"LAKEHOUSE_KAFKA_SERVERS": "x"},
         2,
-        ["LAKEHOUSE_KAFKA_SERVERS", "known: ", "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"],
+        ["LAKEHOUSE_KAFKA_SERVERS", "did you mean LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS?"],
     ),
     "unknown key in the file": Mistake(
         ["run", "bronze"], {"LAKEHOUSE_CONFIG": "{file}"}, 2, ["unknown key grace", "{file}"]
