@@ -1,29 +1,56 @@
 """DuckDB's SQL over the lake, for statements that only read: it starts without a JVM, in a tenth of a second.
 
 Tables have the names and types that they have in Spark. Functions, the names of unnamed columns, and the
-types of what is computed are DuckDB's: an average of decimals is a double, say.
+types of what is computed are DuckDB's: an average of decimals is a double, say. Whole numbers of any size are
+numbers, and an interval is a duration of ISO 8601, such as P1M or PT90S.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any
 
 import duckdb
 import pyarrow as pa
+from duckdb.sqltypes import DuckDBPyType
 from pyspark.sql import Row
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from lakehouse.catalog import specs, tables_here
 from lakehouse.errors import QueryError, first_line
-from lakehouse.render import QueryResult
+from lakehouse.nearest import nearest, shown
+from lakehouse.render import QueryResult, iso_duration
 from lakehouse.stream import Stream
 from lakehouse.tables import direct
 
 _READING = frozenset(("SELECT", "EXPLAIN"))
+_NESTED = frozenset(("list", "array", "map", "struct"))
+_HUGE = frozenset(("hugeint", "uhugeint"))
+_TYPES: dict[str, DataType] = {
+    "utinyint": ShortType(),
+    "usmallint": IntegerType(),
+    "uinteger": LongType(),
+    "ubigint": DecimalType(20, 0),
+    "hugeint": DecimalType(38, 0),
+    "uhugeint": DecimalType(38, 0),
+    "interval": StringType(),
+    "enum": StringType(),
+    "union": StringType(),
+}
+"""Types that Spark does not have, or Arrow does not bring over."""
 _LISTING = re.compile(r"\b(show|information_schema|duckdb_\w+)\b", re.IGNORECASE)
 
 
@@ -43,7 +70,8 @@ def ask(lake: str, streams: Sequence[Stream], statement: str, *, limit: int) -> 
             return _result(connection.sql(statement), limit)
         except (duckdb.Error, pa.ArrowException, OSError, ValueError, OverflowError) as error:
             known = [spec.qualified_name for spec in specs(streams) if direct.exists(lake, spec)]
-            raise QueryError(f"DuckDB: {first_line(error)} ({tables_here(known, lake)})") from None
+            what = _missing_table(error, statement, known) or first_line(error)
+            raise QueryError(f"DuckDB: {what} ({tables_here(known, lake)})") from None
 
 
 def _refuse_more_than_reading(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
@@ -71,29 +99,70 @@ def _register(
     connection.execute("SET schema = 'main'")
 
 
+def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> str | None:
+    """Return that a table is missing, and which may be meant; null for another error.
+
+    DuckDB says that the whole schema is missing if the statement names no table of it.
+    """
+    found = re.search(r'Table with name "?([^"!]+?)"? does not exist', str(error))
+    if not isinstance(error, duckdb.CatalogException) or found is None:
+        return None
+    name = found[1]
+    if "." not in name:  # the statement has its schema, if it has one
+        given = re.search(rf'(\w+)"?\s*\.\s*"?{re.escape(name)}\b', statement, re.IGNORECASE)
+        name = name if given is None else f"{given[1]}.{name}"
+    near = nearest(name, known)
+    return f"there is no table {shown(name)}" + (f", did you mean {' or '.join(near)}?" if near else "")
+
+
 def _result(found: duckdb.DuckDBPyRelation, limit: int) -> QueryResult:
-    rows = found.limit(limit + 1).to_arrow_table()
-    for place, (field, kind) in enumerate(zip(rows.schema, found.types, strict=True)):
-        if kind == "HUGEINT":  # the sum of longs, which is a long for Spark
-            with suppress(pa.ArrowInvalid):
-                rows = rows.set_column(place, field.name, rows.column(place).cast(pa.int64()))
-    schema = from_arrow_schema(rows.schema)
-    columns = [
-        [_value(value, field.dataType) for value in column.to_pylist()]
-        for column, field in zip(rows.columns, schema.fields, strict=True)
-    ]
-    shown = [Row(*values) for values in zip(*columns, strict=True)]
-    return QueryResult(schema, shown[:limit], truncated=len(shown) > limit)
+    rows, schema, columns = found.limit(limit + 1).to_arrow_table(), StructType(), list[list[Any]]()
+    for column, field, kind in zip(rows.columns, rows.schema, found.types, strict=True):
+        values = [_value(value, kind) for value in column.to_pylist()]
+        type_ = _type(kind, field.type)
+        if kind.id in _HUGE and all(value is None or -(2**63) <= value < 2**63 for value in values):
+            type_ = LongType()  # the sum of longs, which is a long for Spark
+        schema = schema.add(field.name, type_)
+        columns.append(values)
+    shown_rows = [Row(*values) for values in zip(*columns, strict=True)]
+    return QueryResult(schema, shown_rows[:limit], truncated=len(shown_rows) > limit)
 
 
-def _value(value: Any, type_: DataType) -> Any:
+def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
+    """Return Spark's type for one of DuckDB's: the smallest that holds each of its values."""
+    if kind.id in _TYPES:
+        return _TYPES[kind.id]
+    if kind.id in ("list", "array"):
+        return ArrayType(_type(_inner(kind)[0], arrow.value_type))
+    if kind.id == "map":
+        key, item = _inner(kind)
+        return MapType(_type(key, arrow.key_type), _type(item, arrow.item_type))
+    if kind.id == "struct":
+        fields = zip(arrow, _inner(kind), strict=True)
+        return StructType([StructField(one.name, _type(inner, one.type)) for one, inner in fields])
+    return from_arrow_schema(pa.schema([pa.field("one", arrow)])).fields[0].dataType
+
+
+def _inner(kind: DuckDBPyType) -> list[DuckDBPyType]:
+    """Return the types within a type; an array has its size beside it."""
+    return [inner for _, inner in kind.children if isinstance(inner, DuckDBPyType)]
+
+
+def _value(value: Any, kind: DuckDBPyType) -> Any:
     """Return a value of Arrow as Spark's rows have it."""
     if value is None:
         return None
-    if isinstance(type_, StructType):
-        return Row(*(_value(value[field.name], field.dataType) for field in type_.fields))
-    if isinstance(type_, MapType):
-        return {_value(k, type_.keyType): _value(v, type_.valueType) for k, v in value}
-    if isinstance(type_, ArrayType):
-        return [_value(one, type_.elementType) for one in value]
-    return value
+    if kind.id in _HUGE:  # Arrow has 128 bits with a sign
+        return int(value) + (2**128 if kind.id == "uhugeint" and value < 0 else 0)
+    if kind.id == "interval":
+        return iso_duration(value.months, value.days, value.nanoseconds)
+    return _nested(value, kind) if kind.id in _NESTED else value
+
+
+def _nested(value: Any, kind: DuckDBPyType) -> Any:
+    first, *others = inner = _inner(kind)
+    if kind.id == "struct":
+        return Row(*(_value(one, type_) for one, type_ in zip(value.values(), inner, strict=True)))
+    if kind.id == "map":
+        return {_value(k, first): _value(v, *others) for k, v in value}
+    return [_value(one, first) for one in value]

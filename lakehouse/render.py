@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -35,8 +35,8 @@ class QueryResult:
 def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
     """Yield each row as values for JSON.
 
-    Times become ISO 8601, in UTC with a Z if they are instants. Bytes become hex. Decimals, NaN, infinities
-    and other values that JSON lacks become text.
+    Times and intervals become ISO 8601, times in UTC with a Z if they are instants. Bytes become hex.
+    Decimals, NaN, infinities and other values that JSON lacks become text.
     """
     types = [column.dataType for column in answer.schema.fields]
     for row in answer.rows:
@@ -92,6 +92,14 @@ def as_table(answer: QueryResult) -> Table:
     return table
 
 
+def iso_duration(months: int, days: int, nanoseconds: int) -> str:
+    """Return an interval in ISO 8601: its months, its days, and its seconds with their fraction."""
+    seconds = Decimal(nanoseconds).scaleb(-9).normalize()
+    parts = ((months, "M"), (days, "D"))
+    day_part = "".join(f"{number}{unit}" for number, unit in parts if number)
+    return f"P{day_part}" if day_part and not seconds else f"P{day_part}T{seconds:f}S"
+
+
 def _field(value: Any) -> str:
     """Return a value as a field of CSV."""
     text = value if isinstance(value, str) else printable_json(value)
@@ -119,8 +127,15 @@ def _plain_scalar(value: Any) -> Any:
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else json.dumps(value)
+    return _text(value)
+
+
+def _text(value: Any) -> str:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
+    if isinstance(value, timedelta):
+        microseconds = value.seconds * 1_000_000 + value.microseconds
+        return iso_duration(0, value.days, microseconds * 1_000)
     if isinstance(value, Decimal):
         return f"{value:f}"
     if isinstance(value, bytes | bytearray):
