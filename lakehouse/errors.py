@@ -13,6 +13,7 @@
     ├── PositionError         what a table was made from is not what lies there now
     ├── StreamError           a micro-batch failed for a reason no layer knows
     │   └── HeapError         a micro-batch does not fit in the memory of Spark
+    ├── RefusedError          more records were refused than allowed; what could be done is done
     └── QueryError            a SQL statement was refused
 
 A message says what happened, to what, what was expected and what to do. The command line and the jobs
@@ -21,9 +22,10 @@ print it as one line and exit with `exit_code`; anything else is a defect and ke
 
 from __future__ import annotations
 
-from itertools import takewhile
+from itertools import chain, takewhile
 
 _ITEM = "- "
+_FRAME = "at "  # of a stack of Java's
 _MOST_LISTED = 1_000  # characters
 
 
@@ -83,19 +85,31 @@ class HeapError(StreamError):
     """A micro-batch does not fit in Spark's memory; its cause is chained."""
 
 
+class RefusedError(LakehouseError):
+    """A run has caught up, and silver has refused more of its records than the settings allow."""
+
+    exit_code = 3
+
+
 class QueryError(LakehouseError):
     """A SQL statement was refused."""
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error's text that is not empty, and the list that it announces.
+    """Return the first line of an error's text that is not empty, and what follows if it ends with a colon.
 
-    Names in it may have U+2028. Delta says so which row violates a CHECK: `… violated by row with values:`,
-    and a line ` - column : value` for each.
+    That is a list, or the next line. Names in it may have U+2028. Delta says so which row violates a CHECK:
+    `… violated by row with values:`, and a line ` - column : value` for each.
     """
     lines = filter(None, (line.strip() for line in str(error).split("\n")))
-    line = next(lines, "no message")
-    if not line.endswith(":"):
-        return line
-    listed = (one.removeprefix(_ITEM) for one in takewhile(lambda one: one.startswith(_ITEM), lines))
-    return f"{line} {', '.join(listed)}"[: len(line) + _MOST_LISTED].rstrip()
+    said = next(lines, "no message")
+    most = len(said) + _MOST_LISTED
+    while said.endswith(":") and len(said) < most:
+        after = next(lines, None)
+        if after is None or after.startswith(_FRAME):
+            return said.rstrip(":")
+        if after.startswith(_ITEM):
+            items = takewhile(lambda one: one.startswith(_ITEM), chain([after], lines))
+            after = ", ".join(one.removeprefix(_ITEM) for one in items)
+        said = f"{said} {after}"
+    return said[:most].rstrip()
