@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -26,6 +27,10 @@ NOBODY = Caller("nobody", frozenset())
 LOCAL = Caller("local", frozenset(Scope))
 _READS = {"GET", "HEAD", "OPTIONS"}
 SESSION_PATH = "/api/v1/session"
+EVENTS_PATH = "/api/v1/events"
+MOST_AT_ONCE = 32
+"""Requests of one token that are answered at once. They are fewer than the scans that may wait, so one token
+cannot take the places of all; event streams have places of their own."""
 LIVE_PATH, READY_PATH = "/health/live", "/health/ready"
 _PROBES = frozenset({LIVE_PATH, READY_PATH})
 """Paths open to everybody. Process monitors have no token, and get nothing that needs one."""
@@ -103,17 +108,40 @@ class Entrance:
         self._access = access
         self._limiter = access.rate.limiter()
         self._refusals = access.refusals.limiter()
+        self._answering = Counter[str]()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Pass on a request if it is admitted."""
         if scope["type"] == "http":
             scope.setdefault("state", {})["identify"] = partial(self._identify, scope)
             try:
-                scope["state"]["caller"] = self._admit(scope)
+                scope["state"]["caller"] = caller = self._admit(scope)
+                self._begin(scope, caller)
             except Problem as problem:
                 await response(problem)(scope, receive, send)
                 return
+            try:
+                await self._app(scope, receive, send)
+            finally:
+                self._end(scope, caller)
+            return
         await self._app(scope, receive, send)
+
+    def _begin(self, scope: AsgiScope, caller: Caller) -> None:
+        """Count a request of a token that is being answered; raises Problem 429 beyond the most at once."""
+        if self._is_counted(scope, caller):
+            if self._answering[caller.name] >= MOST_AT_ONCE:
+                why = f"{MOST_AT_ONCE} requests of the token {caller.name} are being answered; try again"
+                raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "1"})
+            self._answering[caller.name] += 1
+
+    def _end(self, scope: AsgiScope, caller: Caller) -> None:
+        if self._is_counted(scope, caller):
+            self._answering[caller.name] -= 1
+            self._answering += Counter()  # forgets tokens without a request
+
+    def _is_counted(self, scope: AsgiScope, caller: Caller) -> bool:
+        return self._access.tokens is not None and caller is not NOBODY and scope["path"] != EVENTS_PATH
 
     def _admit(self, scope: AsgiScope) -> Caller:
         reads, address = scope["method"] in _READS, network_of((scope.get("client") or ("",))[0])
@@ -127,7 +155,7 @@ class Entrance:
         except Problem:
             self._refusals.take(address)
             raise
-        self._limiter.take(caller.name if self._access.tokens is not None else address)
+        self._limiter.take(f"token {caller.name}" if self._access.tokens is not None else address)
         needed = Scope.READ if reads else Scope.OPERATE
         if scope["path"] != SESSION_PATH and needed not in caller.scopes:
             raise Problem(HTTPStatus.FORBIDDEN, f"this needs a token with the scope {needed.value}")

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Header, Request
 from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from lakehouse.serving.access import caller_of, is_still_admitted
+from lakehouse.serving.access import EVENTS_PATH, caller_of, is_still_admitted
 from lakehouse.serving.changes import Changes
 
 LastId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
@@ -18,9 +18,9 @@ _HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 def router(changes: Changes) -> APIRouter:
     """Return the route."""
-    routes = APIRouter(prefix="/api/v1", tags=["events"])
+    routes = APIRouter(tags=["events"])
 
-    @routes.get("/events", response_class=StreamingResponse)
+    @routes.get(EVENTS_PATH, response_class=StreamingResponse)
     async def events(request: Request, last_event_id: LastId = None) -> StreamingResponse:
         """Send an event for every new version of a table, after those since Last-Event-ID.
 

@@ -1,7 +1,8 @@
 """HTTP/1.1 connections with deadlines: no client holds one without a request, or without reading the answer.
 
 uvicorn limits only the pause between two requests. This adds the time for a request's head, from the first
-byte or the connection on, and the time for which an answer may wait for its reader.
+byte or the connection on, and the time for which an answer may wait for its reader. It also limits how many
+connections wait for a request, in all and per peer: the oldest one gives way to a new one.
 """
 
 from __future__ import annotations
@@ -12,9 +13,13 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from lakehouse.serving.limits import network_of
+
 MOST_HEAD = 64 * 1024
 HEAD_S = 10.0
 STALLED_S = 30.0
+MOST_WAITING = 512
+MOST_WAITING_OF_A_PEER = 128
 
 
 class DeadlineProtocol(H11Protocol):
@@ -22,15 +27,27 @@ class DeadlineProtocol(H11Protocol):
 
     head_s = HEAD_S
     stalled_s = STALLED_S
+    most_waiting = MOST_WAITING
+    most_waiting_of_a_peer = MOST_WAITING_OF_A_PEER
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._head: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
+        self.peer = ""
+        self.made_at = 0.0
+
+    @property
+    def is_waiting(self) -> bool:
+        """Tell whether it waits for a request or the rest of one."""
+        waits = self._head is not None or self.timeout_keep_alive_task is not None
+        return waits and not self.transport.is_closing()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for the first request."""
         super().connection_made(transport)
+        self.peer, self.made_at = network_of((self.client or ("",))[0]), self.loop.time()
+        self._make_room()
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
@@ -54,6 +71,15 @@ class DeadlineProtocol(H11Protocol):
         _cancel(self._stalled)
         super().connection_lost(exc)
 
+    def _make_room(self) -> None:
+        """Cut the oldest waiting connection, of this peer first, if there are too many with this one."""
+        waiting = [one for one in self.connections if isinstance(one, DeadlineProtocol) and one.is_waiting]
+        of_peer = [one for one in waiting if one.peer == self.peer]
+        if len(of_peer) >= self.most_waiting_of_a_peer:
+            _oldest(of_peer).transport.abort()
+        elif len(waiting) >= self.most_waiting:
+            _oldest(waiting).transport.abort()
+
     def _watch_head(self) -> None:
         """Set or end the deadline; a body that comes after its answer counts as an unfinished head."""
         theirs, ours = self.conn.their_state, self.conn.our_state
@@ -70,6 +96,10 @@ class DeadlineProtocol(H11Protocol):
             self.transport.abort()
         else:
             self._stalled = self.loop.call_later(self.stalled_s, self._watch_reader, left)
+
+
+def _oldest(waiting: list[DeadlineProtocol]) -> DeadlineProtocol:
+    return min(waiting, key=lambda one: one.made_at)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

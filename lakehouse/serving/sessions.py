@@ -1,7 +1,8 @@
 """Browser sessions: a cookie stands for a token, for clients that cannot send headers, such as EventSource.
 
 The cookie is a random id. Only this process knows its token, and sessions end with the process. A cookie is
-valid as long as its token, with the token's current scopes.
+valid as long as its token, with the token's current scopes. A token has a limited number of sessions, so
+that no holder of one can end those of another.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from lakehouse.serving.tokens import Caller, Tokens, hashed
 
 LASTS_S = 12 * 3600
-_MOST = 10_000
+MOST_OF_A_TOKEN = 200
 _ID_BYTES = 32
 
 
@@ -24,19 +25,22 @@ def cookie_of(*, is_https: bool) -> str:
 
 
 class Sessions:
-    """The open sessions; beyond ten thousand the oldest end."""
+    """The open sessions; beyond two hundred of a token its oldest ones end."""
 
     def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = tokens
         self._clock = clock
-        self._begun = OrderedDict[str, tuple[str, float]]()  # by id: the token's hash and when it ends
+        self._begun = OrderedDict[str, tuple[str, float]]()
+        """The token's hash and the session's end by the id's hash, in order of their ends."""
 
     def begin(self, token: str) -> str:
         """Return the id of a new session for the holder of a token."""
-        id_ = secrets.token_urlsafe(_ID_BYTES)
-        self._begun[hashed(id_)] = (hashed(token), self._clock() + LASTS_S)
-        while len(self._begun) > _MOST:
-            self._begun.popitem(last=False)
+        self._forget_ended()
+        id_, holder = secrets.token_urlsafe(_ID_BYTES), hashed(token)
+        others = [one for one, (of, _) in self._begun.items() if of == holder]
+        for one in others[: max(0, len(others) + 1 - MOST_OF_A_TOKEN)]:
+            del self._begun[one]
+        self._begun[hashed(id_)] = (holder, self._clock() + LASTS_S)
         return id_
 
     def caller(self, id_: str) -> Caller | None:
@@ -50,3 +54,8 @@ class Sessions:
     def end(self, id_: str) -> None:
         """End a session."""
         self._begun.pop(hashed(id_), None)
+
+    def _forget_ended(self) -> None:
+        now = self._clock()
+        while self._begun and next(iter(self._begun.values()))[1] <= now:
+            self._begun.popitem(last=False)

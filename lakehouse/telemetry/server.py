@@ -3,15 +3,24 @@
 /metrics        OpenMetrics, or Prometheus' text format on request
 /health/live    200 while the process answers
 /health/ready   200 while it does its work, else 503; both say why as JSON
+
+Nobody needs a token here, so no peer can keep others out: connections are limited, in all and per peer, and
+so are a request's size and the time for it. A connection that waits for its peer gives way to a new one, the
+oldest first. Metrics are collected once at a time.
 """
 
 from __future__ import annotations
 
+import socket
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -19,6 +28,27 @@ from prometheus_client.exposition import choose_encoder
 from lakehouse.errors import ServiceError
 from lakehouse.printable import printable_json
 from lakehouse.spark.query_errors import what_of
+
+MOST_CONNECTIONS = 48
+MOST_OF_A_PEER = 16
+MOST_HEAD = 16 * 1024
+HEAD_S = 5.0
+"""Time for a whole request, from the connection on."""
+STALLED_S = 10.0
+"""Time for a peer to take a whole answer."""
+_PIECE = 4096
+_ENDS = (b"\r\n\r\n", b"\n\n")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long a peer may take for its request (`head_s`) and for reading the answer (`stalled_s`)."""
+
+    head_s: float = HEAD_S
+    stalled_s: float = STALLED_S
+
+
+LIMITS = Limits()
 
 
 @dataclass(frozen=True)
@@ -36,21 +66,29 @@ def as_json(status: str, reasons: tuple[str, ...]) -> bytes:
 
 @contextmanager
 def serving(
-    registry: CollectorRegistry, ready: Callable[[], Readiness], port: int, host: str = "127.0.0.1"
+    registry: CollectorRegistry,
+    ready: Callable[[], Readiness],
+    port: int,
+    host: str = "127.0.0.1",
+    limits: Limits = LIMITS,
 ) -> Iterator[int]:
     """Serve during the block and yield the port; 0 picks a free one.
 
     Raises ServiceError if the port is taken.
     """
-    handler = type("Handler", (_Handler,), {"registry": registry, "ready": staticmethod(ready)})
+    given: dict[str, Any] = {
+        "registry": registry,
+        "ready": staticmethod(ready),
+        "limits": limits,
+        "collecting": threading.Lock(),
+    }
     try:
-        server = ThreadingHTTPServer((host, port), handler)
+        server = _Server((host, port), type("Handler", (_Handler,), given))
     except OSError as error:
         raise ServiceError(
             f"telemetry cannot be served at {host}:{port} ({error.strerror}); "
             "--telemetry-port takes another, 0 a free one"
         ) from error
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, name="telemetry", daemon=True)
     thread.start()
     try:
@@ -61,10 +99,98 @@ def serving(
         thread.join()
 
 
+@dataclass
+class _Connection:
+    """An open connection; `is_waiting`: it waits for its peer, which sends or reads."""
+
+    peer: str
+    is_waiting: bool = True
+
+
+class _Server(ThreadingHTTPServer):
+    """A thread per connection, and a limited number of connections."""
+
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, *args: Any) -> None:
+        self._lock = threading.Lock()
+        self._open = dict[socket.socket, _Connection]()  # the oldest first
+        super().__init__(*args)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, if there is a place or another connection can give way."""
+        if self._take_place(request, client_address[0]):
+            super().process_request(request, client_address)
+        else:
+            super().shutdown_request(request)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection, and give back its place."""
+        with self._lock:
+            self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep what peers do to their connections out of the log."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def computing(self, request: socket.socket, *, is_computing: bool) -> None:
+        """Note whether an answer is being made: then a cut connection would free no thread."""
+        with self._lock:
+            if (one := self._open.get(request)) is not None:
+                one.is_waiting = not is_computing
+
+    def _take_place(self, request: socket.socket, peer: str) -> bool:
+        with self._lock:
+            of_peer = [one for one, known in self._open.items() if known.peer == peer]
+            crowded = (
+                of_peer
+                if len(of_peer) >= MOST_OF_A_PEER
+                else list(self._open)
+                if len(self._open) >= MOST_CONNECTIONS
+                else None
+            )
+            if crowded is not None:
+                oldest = next((one for one in crowded if self._open[one].is_waiting), None)
+                if oldest is None:
+                    return False
+                del self._open[oldest]
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread finds out, and closes it
+            self._open[request] = _Connection(peer)
+            return True
+
+
 class _Handler(BaseHTTPRequestHandler):
     registry: CollectorRegistry
     ready: Callable[[], Readiness]
-    timeout = 10  # seconds within which a client must send its request
+    limits: Limits
+    collecting: threading.Lock
+    connection: socket.socket
+    server: _Server
+
+    def handle(self) -> None:
+        """Answer one request, whose head is read as a whole first."""
+        self.close_connection = True
+        head, ends = b"", time.monotonic() + self.limits.head_s
+        while not any(end in head for end in _ENDS):
+            if len(head) > MOST_HEAD:
+                self._refuse(431, f"a request has at most {MOST_HEAD:,} bytes")
+                return
+            self.connection.settimeout(max(0.001, ends - time.monotonic()))
+            try:
+                piece = self.connection.recv(_PIECE)
+            except TimeoutError:
+                self._refuse(408, f"the request did not arrive within {self.limits.head_s:g} s")
+                return
+            if not piece:
+                return
+            head += piece
+        self.connection.settimeout(self.limits.stalled_s)
+        self.rfile = BytesIO(head)
+        self.handle_one_request()
 
     def do_GET(self) -> None:
         """Answer a scrape or a probe; a failure becomes the answer."""
@@ -78,19 +204,36 @@ class _Handler(BaseHTTPRequestHandler):
     def _get(self, path: str) -> None:
         if path == "/metrics":
             encode, content_type = choose_encoder(self.headers.get("Accept", ""))
-            self._answer(200, content_type, encode(self.registry))
+            with self._computing(), self.collecting:
+                text = encode(self.registry)
+            self._answer(200, content_type, text)
         elif path == "/health/live":
             self._say(200, "live", ())
         elif path == "/health/ready":
-            found = self.ready()
+            with self._computing():
+                found = self.ready()
             self._say(
                 200 if found.is_ready else 503, "ready" if found.is_ready else "not ready", found.reasons
             )
         else:
             self._say(404, "unknown", ("there are /metrics, /health/live and /health/ready",))
 
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        self.server.computing(self.connection, is_computing=True)
+        try:
+            yield
+        finally:
+            self.server.computing(self.connection, is_computing=False)
+
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class calls it
         """Keep scrapes out of the log."""
+
+    def _refuse(self, code: int, why: str) -> None:
+        """Answer what has not become a request."""
+        self.connection.settimeout(self.limits.stalled_s)
+        self.requestline = self.request_version = self.command = ""
+        self._say(code, "refused", (why,))
 
     def _say(self, code: int, status: str, reasons: tuple[str, ...]) -> None:
         self._answer(code, "application/json", as_json(status, reasons))

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from lakehouse.commands.tokens import app as tokens_command
 from lakehouse.errors import SettingsError
-from lakehouse.serving.access import Access, is_loopback
+from lakehouse.serving.access import Access, Entrance, is_loopback
 from lakehouse.serving.limits import Bodies, Rate, network_of
 from lakehouse.serving.problems import Problem
 from lakehouse.serving.sessions import Sessions
@@ -157,6 +157,65 @@ def test_a_session_ends_after_half_a_day_and_its_cookie_is_secure_under_https(
     plain = {"Cookie": f"lakehouse_session={client.cookies[name]}"}
     client.cookies.clear()
     assert client.get(PATH, headers=plain).status_code == 401
+
+
+def test_no_holder_of_a_token_ends_the_sessions_of_another(tmp_path: Path) -> None:
+    tokens, now = Tokens(tmp_path), [0.0]
+    mine, other = tokens.add("ada", [Scope.READ]), tokens.add("eve", [Scope.READ])
+    sessions = Sessions(tokens, lambda: now[0])
+    id_ = sessions.begin(mine)
+    others = [sessions.begin(other) for _ in range(201)]
+    assert sessions.caller(id_) == Caller("ada", frozenset({Scope.READ}))
+    assert [sessions.caller(one) is None for one in others] == [True] + [False] * 200
+    now[0] = 43_200.0
+    sessions.begin(other)
+    assert len(sessions._begun) == 1  # those that have ended take no memory
+
+
+async def _nothing() -> Any:
+    """A request without a body."""
+
+
+def test_one_token_does_not_take_the_places_of_all(lake: ServedLake) -> None:
+    """Requests that are answered at once; scans of tables have 4 places, and 32 wait for one."""
+    tokens = Tokens(lake.settings.home)
+    ada, eve = tokens.add("ada", [Scope.READ]), tokens.add("eve", [Scope.READ])
+
+    async def scenario() -> list[int]:
+        go_on, answering = asyncio.Event(), 0
+
+        async def slow(_scope: Any, _receive: Any, send: Any) -> None:
+            nonlocal answering
+            answering += 1
+            await go_on.wait()
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+
+        entrance = Entrance(slow, Access(tokens))
+
+        async def ask(secret: str, path: str = PATH) -> int:
+            found = list[int]()
+
+            async def sent(message: Any) -> None:
+                found.append(message.get("status", 0))
+
+            headers = [(b"authorization", f"Bearer {secret}".encode())]
+            scope = {"type": "http", "method": "GET", "path": path, "headers": headers}
+            await entrance(scope, _nothing, sent)
+            return found[0]
+
+        asked = [asyncio.create_task(ask(eve)) for _ in range(32)]
+        listening = [asyncio.create_task(ask(eve, "/api/v1/events")) for _ in range(3)]
+        while answering < 35:
+            await asyncio.sleep(0)
+        refused = await ask(eve)
+        other = asyncio.create_task(ask(ada))
+        while answering < 36:
+            await asyncio.sleep(0)
+        go_on.set()
+        found = await asyncio.gather(other, *asked, *listening)
+        return [refused, *found, await ask(eve)]
+
+    assert asyncio.run(asyncio.wait_for(scenario(), timeout=60)) == [429] + [200] * 37
 
 
 def test_a_token_expires_and_its_sessions_with_it(tmp_path: Path) -> None:

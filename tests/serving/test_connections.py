@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import repeat
 from pathlib import Path
@@ -48,7 +48,7 @@ async def answers(scope: Any, _receive: Any, send: Any) -> None:
 def serving(**options: Any) -> Iterator[uvicorn.Server]:
     """A server of these answers in a thread, without a lake."""
     server = uvicorn.Server(
-        uvicorn.Config(answers, port=0, http=Hasty, lifespan="off", log_level="error", **options)
+        uvicorn.Config(answers, port=0, lifespan="off", log_level="error", **{"http": Hasty, **options})
     )
     thread = threading.Thread(target=partial(asyncio.run, server.serve()))
     thread.start()
@@ -61,9 +61,9 @@ def serving(**options: Any) -> Iterator[uvicorn.Server]:
         thread.join()
 
 
-def connected(server: uvicorn.Server) -> socket.socket:
+def connected(server: uvicorn.Server, host: str = "127.0.0.1") -> socket.socket:
     port = server.servers[0].sockets[0].getsockname()[1]
-    return socket.create_connection(("127.0.0.1", port), timeout=60)
+    return socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(host, 0))
 
 
 def until_cut(client: socket.socket, drops: Iterator[bytes]) -> bytes:
@@ -123,6 +123,39 @@ def test_who_does_not_read_an_answer_is_cut_and_who_reads_slowly_gets_it() -> No
         while server.server_state.connections:
             pass
         assert sum(map(len, iter(partial(idle.recv, 1_000_000), b""))) < len(LARGE)
+
+
+class Crowded(DeadlineProtocol):
+    """With few places for connections that wait."""
+
+    head_s = 600
+    most_waiting, most_waiting_of_a_peer = 6, 4
+
+
+def test_connections_without_a_request_give_way_first_those_of_the_same_peer() -> None:
+    with serving(http=Crowded) as server, ExitStack() as stack:
+
+        def waiting(host: str) -> socket.socket:
+            client = stack.enter_context(connected(server, host))
+            client.sendall(HEAD)
+            return client
+
+        def asked() -> bytes:
+            with connected(server) as client:
+                client.sendall(HEAD + b"Connection: close\r\n\r\n")
+                return b"".join(iter(partial(client.recv, 1000), b""))
+
+        other = waiting("127.0.0.3")
+        assert asked().endswith(b"here")
+        half = [waiting("127.0.0.2") for _ in range(60)]
+        assert asked().endswith(b"here")
+        assert [until_cut(client, iter(())) for client in half[:56]] == [b""] * 56
+        for client in (other, *half[57:]):
+            client.sendall(b"Connection: close\r\n\r\n")
+            assert b"".join(iter(partial(client.recv, 1000), b"")).endswith(b"here")
+        crowd = [waiting(f"127.0.0.{number}") for number in range(4, 20)]
+        assert [until_cut(client, iter(())) for client in crowd[:10]] == [b""] * 10
+        assert asked().endswith(b"here")
 
 
 @pytest.mark.parametrize(("proxy", "client"), [("127.0.0.1", b"192.0.2.7"), ("10.0.0.0/8", b"127.0.0.1")])
