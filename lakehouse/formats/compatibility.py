@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse.contract import FieldType
+from lakehouse.formats.avro_projection import projection_of
+from lakehouse.formats.avro_types import AvroType, UnusableError
 from lakehouse.formats.protobuf import compiled
 from lakehouse.formats.protobuf_columns import Times, Wanted, taken, taker, time_taker
 from lakehouse.formats.protobuf_reading import message_class
@@ -28,11 +30,16 @@ KINDS: Mapping[RecordFormat, SchemaKind] = {
 }
 """What a registry calls the schemas of a format."""
 
+_AVRO_TIMES = frozenset({"timestamp-millis", "timestamp-micros"})
+_LOCAL_TIMES = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
+_OTHER_TIMES = frozenset({"time-millis", "time-micros", "timestamp-nanos", "local-timestamp-nanos"})
+_AVRO_WHOLE = frozenset({"int", "long", "date"}) | _AVRO_TIMES | _LOCAL_TIMES | _OTHER_TIMES
+_AVRO_NUMBERS = _AVRO_WHOLE | {"float", "double", "decimal"}
 _AVRO_TYPES: dict[FieldType, frozenset[str]] = {
-    FieldType.STRING: frozenset({"string", "enum"}),
-    FieldType.LONG: frozenset({"int", "long"}),
-    FieldType.DOUBLE: frozenset({"int", "long", "float", "double", "decimal"}),
-    FieldType.DECIMAL: frozenset({"int", "long", "float", "double", "decimal"}),
+    FieldType.STRING: frozenset({"string", "enum", "date"}) | _AVRO_TIMES | _LOCAL_TIMES,
+    FieldType.LONG: _AVRO_WHOLE,
+    FieldType.DOUBLE: _AVRO_NUMBERS,
+    FieldType.DECIMAL: _AVRO_NUMBERS,
     FieldType.BOOLEAN: frozenset({"boolean"}),
 }
 _JSON_TYPES: dict[FieldType, frozenset[str]] = {
@@ -42,9 +49,8 @@ _JSON_TYPES: dict[FieldType, frozenset[str]] = {
     FieldType.DECIMAL: frozenset({"integer", "number"}),
     FieldType.BOOLEAN: frozenset({"boolean"}),
 }
-_AVRO_TIMES = frozenset({"int", "long", "string", "timestamp-millis", "timestamp-micros"})
+_AVRO_EVENT_TIMES = frozenset({"int", "long", "string", "timestamp-nanos"}) | _AVRO_TIMES
 _JSON_TIMES = frozenset({"integer", "string"})
-_LOCAL_TIMES = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
 _NUMBERS_TOO = frozenset({"int", "long", "integer"})
 
 
@@ -74,9 +80,16 @@ def findings(source: Source, schema: Registered) -> list[Finding]:
         return [Finding(f"the schema is of {schema.kind}; {source.topic} has {source.format}, so {wanted}")]
     if schema.kind == "PROTOBUF":
         return list(_of_protobuf(source, schema.text))
-    parsed = json.loads(schema.text)
     if schema.kind == "AVRO":
-        return list(_judged(source, lambda path: _in_avro(parsed, path), _AVRO_TYPES, _AVRO_TIMES))
+        try:
+            root = projection_of(source.contract, schema.text).type
+        except UnusableError as error:
+            return [Finding(f"the schema {error}")]
+        return list(_judged(source, lambda path: _in_avro(root, path), _AVRO_TYPES, _AVRO_EVENT_TIMES))
+    try:
+        parsed = json.loads(schema.text)
+    except RecursionError as error:
+        raise ValueError("its JSON is nested too deep") from error
     return list(_judged(source, lambda path: _in_json(parsed, path), _JSON_TYPES, _JSON_TIMES))
 
 
@@ -110,53 +123,22 @@ def _of_types(name: str, found: _Found, fits: frozenset[str], of: str) -> Iterat
         yield Finding(f"{name} is to be a {of}, and can be {' or '.join(wrong)} in the schema", is_never)
 
 
-def _in_avro(schema: Any, path: tuple[str, ...]) -> _Found | None:
+def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
     """Return what an Avro schema has at a path; null if it has nothing there."""
-    named: dict[str, Any] = {}
-    _collect(schema, named)
-    may_lack, types = False, [schema]
+    may_lack, type_ = root.is_nullable, root.bare
     for name in path:
-        records = [one for one in types if isinstance(one, dict) and one.get("type") == "record"]
-        inner = [one["type"] for record in records for one in record["fields"] if one["name"] == name]
-        if not inner:
+        if type_.kind != "record" or name not in type_.names:
             return None
-        branches = [one for type_ in inner for one in (type_ if isinstance(type_, list) else [type_])]
-        may_lack = may_lack or "null" in branches
-        types = [named.get(one, one) if isinstance(one, str) else one for one in branches if one != "null"]
-    if len(types) > 1 and any(_avro_name(one) not in {"int", "long", "float", "double"} for one in types):
-        return _Found(frozenset({"a union"}), may_lack)
-    return _Found(frozenset(map(_avro_name, types)), may_lack)
-
-
-def _collect(schema: Any, named: dict[str, Any]) -> None:
-    """Find the types that have names."""
-    if isinstance(schema, list):
-        for one in schema:
-            _collect(one, named)
-    elif isinstance(schema, dict):
-        if "name" in schema:
-            space = schema.get("namespace")
-            named.setdefault(schema["name"], schema)
-            named.setdefault(f"{space}.{schema['name']}", schema)
-        for one in (schema.get("type"), schema.get("items"), schema.get("values")):
-            if isinstance(one, dict | list):
-                _collect(one, named)
-        for one in schema.get("fields", ()):
-            _collect(one["type"], named)
-
-
-def _avro_name(type_: Any) -> str:
-    if isinstance(type_, str):
-        return type_
-    inner = type_.get("logicalType", type_["type"])
-    return inner if isinstance(inner, str) and inner not in {"uuid"} else _avro_name(type_["type"])
+        inner = type_.types[type_.names.index(name)]
+        may_lack, type_ = may_lack or inner.is_nullable, inner.bare
+    return _Found(frozenset({"a union" if type_.kind == "union" else type_.logical or type_.kind}), may_lack)
 
 
 def _in_json(schema: Any, path: tuple[str, ...]) -> _Found | None:
     """Return what a JSON Schema has at a path; null if it names nothing there."""
     may_lack = False
     for name in path:
-        if name not in schema.get("properties", {}):
+        if not isinstance(schema, dict) or name not in schema.get("properties", {}):
             return None
         may_lack = may_lack or name not in schema.get("required", ())
         schema = schema["properties"][name]

@@ -32,11 +32,14 @@ def reason_of(field: Field) -> Column:
     message = F.lit(f"the schema of the record has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))
     value = typed(field.column)
+    is_valid = value.isNotNull()  # in its own type; the JSON may have it in another one, such as a time
     if field.type is FieldType.DOUBLE:
+        is_valid = F.abs(value) <= fields.MOST_MAGNITUDE
         is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))
         message = F.concat(F.lit(f"{field.name} is beyond the range of a double: "), value.cast("string"))
         found = found.when(is_infinite, reason("not_finite", field.column, message))
     elif field.type is FieldType.STRING:
         message = with_value(f"{field.name} is not UTF-8", shown_bytes(value.cast("binary")))
         found = found.when(~F.is_valid_utf8(value), reason("not_utf8", field.column, message))
-    return found.otherwise(fields.reason_of(field))
+        is_valid = value > ""
+    return found.when(is_valid, F.lit(None)).otherwise(fields.reason_of(field))

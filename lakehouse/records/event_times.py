@@ -48,9 +48,9 @@ def is_kafka_time(ms: Column) -> Column:
     return ms.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS) & (ms != NO_TIMESTAMP)
 
 
-def is_proven(number: Column, source: Source) -> Column:
-    """Tell whether a number from Spark's typed parser is a time; null if there is none."""
-    return number.between(*_span(source))
+def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
+    """Tell whether a whole number is a time in a unit, by default the contract's; null if there is none."""
+    return number.between(*_span(source, unit or source.contract.event_time_unit))
 
 
 def span_us(source: Source) -> tuple[int, int]:
@@ -126,9 +126,9 @@ def reason_of(source: Source) -> Column:
     )
 
 
-def _span(source: Source) -> tuple[int, int]:
+def _span(source: Source, unit: TimeUnit) -> tuple[int, int]:
     """Return the first and the last number that is accepted."""
-    per_second = PER_SECOND[source.contract.event_time_unit]
+    per_second = PER_SECOND[unit]
     first_us, _ = span_us(source)
     return -(-first_us * per_second // 1_000_000), min(_END_S * per_second, 2**63) - 1
 
@@ -142,7 +142,7 @@ def _from_number(source: Source) -> tuple[Column, Column]:
         first, last = (F.lit(Decimal(us).scaleb(-6)) for us in span_us(source))
         return fields.is_number(kind) & number.between(first, last), F.timestamp_seconds(number)
     number = F.try_variant_get(stamp, "$", "bigint")
-    return (kind == "BIGINT") & number.between(*_span(source)), of_number(number, unit)
+    return (kind == "BIGINT") & number.between(*_span(source, unit)), of_number(number, unit)
 
 
 def _from_text(text: Column, contract: Contract) -> Column:

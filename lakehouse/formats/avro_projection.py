@@ -1,0 +1,254 @@
+"""The part of a writer's schema that a contract needs, as two schemas that Spark reads records by.
+
+    writer   encodes as the producer's schema does, so that Avro can skip what the contract has no use for
+    reader   has the contract's fields alone
+
+Nothing of a schema's own text reaches Spark: fields and types have the names `f0`, `f1`, … in both. So names
+that differ in case only, which Spark takes for one, are as good as others, and so is a property that makes
+Avro load a class, `java-class`. What the contract has no use for is not read, but for its length: it neither
+refuses a record nor takes memory.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lakehouse.contract import Contract, FieldType
+from lakehouse.formats.avro_types import AvroType, UnusableError, type_of
+
+MOST_TYPES = 10_000
+"""In the fields of a contract, when each use of a named type is counted."""
+MOST_FIXED = 1_000_000
+"""Bytes of a fixed in the fields of a contract: Avro takes that much memory before it reads."""
+MOST_MEMORY = 512 << 20
+"""Bytes that the arrays and maps of a value may take."""
+_ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"
+_WHOLE, _VALUE, _SKIPPED = "w", "v", "s"  # what a named type is written for
+_WITHIN = {"array": "items", "map": "values"}
+_COUNTED = 10**12
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a contract wants at a place of a record.
+
+    is_value  a value of the contract's type, or the event time
+    is_whole  whatever is there, as JSON
+    inner     by the names of fields, if it is a record
+    """
+
+    is_value: bool = False
+    is_whole: bool = False
+    inner: Mapping[str, Wanted] = field(default_factory=dict)
+
+    @property
+    def is_read_whole(self) -> bool:
+        """Whether a value is read with everything in it."""
+        return self.is_whole or (self.is_value and bool(self.inner))
+
+
+def wanted_of(contract: Contract) -> Wanted:
+    """Return what a contract wants of a record."""
+    leaves = {one.path: one.type is FieldType.JSON for one in contract.fields}
+    leaves.setdefault(contract.event_time_path, False)
+
+    def at(path: tuple[str, ...]) -> Wanted:
+        inner = dict.fromkeys(one[len(path)] for one in leaves if one[: len(path)] == path and one != path)
+        is_whole = leaves.get(path)
+        return Wanted(is_whole is False, bool(is_whole), {name: at((*path, name)) for name in inner})
+
+    return at(())
+
+
+def name_of(position: int) -> str:
+    """Return the name that a field has in these schemas."""
+    return f"f{position}"
+
+
+@dataclass(frozen=True, eq=False)
+class Projection:
+    """How records are read by a schema: its type, what of it is wanted, and the two schemas.
+
+    most   bytes that a value may have, for what it would be in memory at worst; null: any number
+    first  what has to stand before a record. Avro would read into the record before otherwise, which keeps as
+           much memory as the strings of any record have claimed. So a record is the only branch of a union
+    """
+
+    type: AvroType
+    wanted: Wanted
+    writer: str
+    reader: str
+    most: int | None
+    first: bytes
+
+
+def projection_of(contract: Contract, text: str, after: int = 0) -> Projection:
+    """Return how a contract's fields, and so many bytes after a record, are read by a schema.
+
+    Raises UnusableError if they are not: `avro_types` says why, or they are of too many types, or of a fixed
+    that is too large, or the schema is not that of a record.
+    """
+    root, wanted = type_of(text), wanted_of(contract)
+    if root.bare.kind != "record":
+        raise UnusableError("is not that of a record")
+    _require_room(root, wanted)
+    end = {"type": "fixed", "name": f"{_ENVELOPE}_{AFTER}", "size": after}
+
+    def enveloped(*, skips: bool) -> str:
+        record = _Document(skips=skips).at(root, wanted, "p")
+        branches = record if root.kind == "union" else [record]
+        inner = [{"name": RECORD, "type": branches}, {"name": AFTER, "type": end}]
+        return json.dumps({"type": "record", "name": _ENVELOPE, "fields": inner})
+
+    per_byte = math.ceil(_of_collections(root, wanted))
+    most = MOST_MEMORY // per_byte if per_byte else None
+    first = b"" if root.kind == "union" else b"\x00"
+    return Projection(root, wanted, enveloped(skips=False), enveloped(skips=True), most, first)
+
+
+def _require_room(root: AvroType, wanted: Wanted) -> None:
+    nodes = _nodes(root, wanted)
+    if nodes > MOST_TYPES:
+        many = f"{nodes:,}" if nodes < _COUNTED else f"more than {_COUNTED:,}"
+        raise UnusableError(
+            f"has {many} types in the contract's fields, where each use of a name counts; at most "
+            f"{MOST_TYPES:,} are read"
+        )
+
+
+def _nodes(type_: AvroType, wanted: Wanted) -> int:
+    """Return how many types are read."""
+    steps = _steps(type_, wanted)
+    if steps is None:
+        return type_.nodes
+    return 1 + sum(_nodes(inner, one) for _, inner, one in steps)
+
+
+def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]] | None:
+    """Return the wanted fields of a record, by their positions; null for what is read whole."""
+    bare = type_.bare
+    if bare.kind != "record" or wanted.is_read_whole or wanted.is_value:
+        return None
+    places = {name: position for position, name in enumerate(bare.names)}
+    return [
+        (places[name], bare.types[places[name]], one) for name, one in wanted.inner.items() if name in places
+    ]
+
+
+# What a value takes in memory, in bytes, with Avro's object, Spark's, and its JSON: as measured, roundly.
+_ITEM, _EMPTY, _SCALAR, _TEXT, _ENTRY, _ROW, _FIELD = 16, 100, 48, 100, 160, 48, 32
+_PER_CHARACTER = 4  # of a name, which JSON repeats
+
+
+def _of_collections(type_: AvroType, wanted: Wanted) -> float:
+    """Return what the arrays and maps that are read take in memory, for a byte of them, at worst."""
+    steps = _steps(type_, wanted)
+    if steps is None:
+        return _of_collections_in(type_)
+    return max((_of_collections(inner, one) for _, inner, one in steps), default=0)
+
+
+def _of_collections_in(type_: AvroType) -> float:
+    if type_.kind in _WITHIN:
+        return _per_byte(type_)
+    return max(map(_of_collections_in, type_.types), default=0)
+
+
+def _per_byte(type_: AvroType) -> float:
+    """Return what a value of a type takes in memory, for each byte of its encoding, at worst.
+
+    The bytes of a record are those of its fields, so it is the worst field, and what the record adds to each.
+    """
+    inner = max(map(_per_byte, type_.types), default=0.0)
+    if type_.kind == "union" and len(type_.members()) <= 1:
+        return max(_FIELD, inner)
+    if type_.kind in ("record", "union"):
+        names = sum(map(len, type_.names))
+        fields = (_FIELD + _PER_CHARACTER) * len(type_.types)
+        return inner + (_ROW + fields + _PER_CHARACTER * names) / max(1, type_.least)
+    if type_.kind == "array":
+        return max(_EMPTY, inner + _ITEM / type_.types[0].least)
+    if type_.kind == "map":
+        return max(_EMPTY, inner + _ENTRY)
+    if type_.kind == "enum":
+        return _TEXT + _PER_CHARACTER * max(map(len, type_.names), default=0)
+    return (_TEXT if type_.kind in ("string", "bytes") else _SCALAR) / max(1, type_.least)
+
+
+class _Document:
+    """One of the two schemas; `skips`: what is not wanted is left out. A named type is written out once."""
+
+    def __init__(self, *, skips: bool) -> None:
+        self._skips = skips
+        self._written: set[str] = set()
+
+    def at(self, type_: AvroType, wanted: Wanted, place: str) -> Any:
+        """Return a type of which something is wanted. A record on the way to it has a name of its own."""
+        steps = _steps(type_, wanted)
+        if steps is None:
+            is_scalar = not type_.bare.types
+            return self._kept(type_, is_whole=wanted.is_read_whole or not is_scalar)
+        if type_.kind == "union":
+            return [one.kind if one.kind == "null" else self.at(one, wanted, place) for one in type_.types]
+        known = {position: (inner, one) for position, inner, one in steps}
+        fields = []
+        for position, inner in enumerate(type_.types):
+            if position in known:
+                found = self.at(*known[position], f"{place}_{position}")
+            elif self._skips or not inner.least:
+                continue
+            else:
+                found = self._skipped(inner)
+            fields.append({"name": name_of(position), "type": found})
+        return {"type": "record", "name": place, "fields": fields}
+
+    def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
+        """Return a type that is read; times are Spark's within what is read whole, and numbers elsewhere."""
+        if type_.kind == "fixed" and type_.size > MOST_FIXED:
+            large = f"has a fixed of {type_.size:,} bytes in the contract's fields"
+            raise UnusableError(f"{large}; at most {MOST_FIXED:,} are read")
+        found = self._made(
+            type_, _WHOLE if is_whole else _VALUE, lambda one: self._kept(one, is_whole=is_whole)
+        )
+        if type_.kind == "fixed" and isinstance(found, str):
+            return found
+        if type_.logical == "decimal":
+            decimal = {"logicalType": "decimal", "precision": type_.digits, "scale": type_.scale}
+            return {"type": found, **decimal} if isinstance(found, str) else {**found, **decimal}
+        return {"type": found, "logicalType": type_.logical} if is_whole and type_.is_time_of_spark else found
+
+    def _skipped(self, type_: AvroType) -> Any:
+        """Return a type of the same encoding, as short as it can be."""
+        return self._made(type_, _SKIPPED, self._skipped)
+
+    def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
+        """Return a type with those within it; a named one has its number, after what it is made for."""
+        if type_.kind == "union":
+            return [inner(one) for one in type_.types]
+        if type_.kind in ("array", "map"):
+            return {"type": type_.kind, _WITHIN[type_.kind]: inner(type_.types[0])}
+        if type_.kind not in ("record", "enum", "fixed"):
+            return type_.kind
+        name = f"{mark}{type_.number}"
+        if name in self._written:
+            return name
+        self._written.add(name)
+        return {"type": type_.kind, "name": name, **_parts(type_, inner, is_read=mark != _SKIPPED)}
+
+
+def _parts(type_: AvroType, inner: Callable[[AvroType], Any], *, is_read: bool) -> dict[str, Any]:
+    """Return the parts of a named type; what is skipped needs neither symbols nor fields without bytes."""
+    if type_.kind == "fixed":
+        return {"size": type_.size}
+    if type_.kind == "enum":
+        return {"symbols": list(type_.names) if is_read else ["s"]}
+    fields = [
+        {"name": name_of(position), "type": inner(one)}
+        for position, one in enumerate(type_.types)
+        if is_read or one.least
+    ]
+    return {"fields": fields}
