@@ -16,6 +16,7 @@ _SIZES = "org.apache.spark.network.util.JavaUtils"
 _HEAP_FULL = ("java.lang.OutOfMemoryError", "UNABLE_TO_ACQUIRE_MEMORY")
 _FILES_GONE = ("FILE_NOT_EXIST", "DELTA_CHANGE_DATA_FILE_NOT_FOUND", "PATH_NOT_FOUND")
 _TASK_FAILED = "Job aborted due to stage failure"
+_TRACEBACK = "Traceback (most recent call last):"
 _NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
@@ -23,14 +24,24 @@ def error_line(error: BaseException) -> str:
     """Return an error's message, without the stack traces that Spark puts into messages.
 
     That a disk is full comes first: Java says so only at the end of those. Where Spark says that a task
-    failed, the innermost cause is added.
+    failed, the innermost cause is added. Of a Python worker it is what it has raised.
     """
     line = first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
     if isinstance(error, Py4JJavaError) and _TASK_FAILED in line:
         root = first_line(_root_of(error.java_exception).toString())
         line = line if root in line else f"{line}: {root}"
+    raised = None if isinstance(error, LakehouseError) else _raised_in_worker(str(error))
+    if raised is not None:
+        line = f"a Python worker failed: {raised}"
     why = _no_room(error)
     return line if why is None else f"the disk is full ({why}): {line}"
+
+
+def _raised_in_worker(text: str) -> str | None:
+    """Return the line with which the last traceback of Python ends in a text; null where there is none."""
+    _, found, trace = text.rpartition(_TRACEBACK)
+    lines = (line.rstrip() for line in trace.split("\n")[1:])
+    return next((line for line in lines if line and not line[0].isspace()), None) if found else None
 
 
 def _root_of(java: Any) -> Any:
