@@ -71,8 +71,9 @@ SkipOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TOPIC/PARTITION/OFFSET",
-        help="Pass over a record that nothing can read, and note it in ops.data_losses; may be given again. "
-        "OFFSET may be a range such as 5-9.",
+        help="Pass over a record that nothing can process; may be given again. OFFSET may be a range such as "
+        "5-9. Bronze notes what it does not read in ops.data_losses; what has landed, silver makes a dead "
+        "letter, unseen.",
     ),
 ]
 
@@ -118,7 +119,7 @@ def run_layers(
     end, and for what a user can mend. Starts, stops and failures are kept in ops.events.
     """
     streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
-    _check(trigger, layers, standby=standby, is_backfill=options.is_backfill)
+    _check(layers, options, standby=standby)
     is_live = trigger != AVAILABLE_NOW
     with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
         without = require_services(settings, layers, streams)
@@ -182,14 +183,20 @@ def run_layers(
         lines.say("stopped" if stop.requested else "caught up")
 
 
-def _check(trigger: str, layers: Sequence[LayerName], *, standby: bool, is_backfill: bool) -> None:
+def _check(layers: Sequence[LayerName], options: RunOptions, *, standby: bool) -> None:
     """Raise SettingsError for what is no trigger, and for options that have no meaning in this run."""
+    trigger = options.trigger
     check_trigger(trigger)
     if standby and trigger == AVAILABLE_NOW:
         raise SettingsError(
             f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
         )
-    if is_backfill and "silver" not in layers:
+    if options.skip and not {"bronze", "silver"} & set(layers):
+        raise SettingsError(
+            "--skip passes over records that bronze reads or silver judges: use it with one of these layers, "
+            "or with all"
+        )
+    if options.is_backfill and "silver" not in layers:
         raise SettingsError(
             "--backfill says how silver judges records: use it with silver, or with all layers"
         )

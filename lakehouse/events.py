@@ -49,6 +49,7 @@ class Kind(StrEnum):
     EXPECT = "expect"
     REPLAY = "replay"
     DISCARD = "discard"
+    SKIP = "skip"
     RESOLVE = "resolve"
     REBUILD = "rebuild"
     MAINTENANCE = "maintenance"

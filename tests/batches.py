@@ -41,7 +41,7 @@ def bronze_of(spark: SparkSession, settings: Settings, stream: Stream | None = N
 
 def silver_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
     return silver.steps(
-        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.bytes_per_batch
+        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.bytes_per_batch, Permitted()
     )[0].make()
 
 

@@ -169,7 +169,8 @@ def replay(
 ) -> None:
     """Judge open letters again, under today's rules and settings, and accept those that pass into silver.
 
-    Letters that still fail stay open, with today's reasons. You can run this at any time, also while the
+    Letters that still fail stay open, with today's reasons. Records that --skip passed over are tried only if
+    you name them: with --rule skipped, --offset or --id. You can run this at any time, also while the
     layers run, and repeat it: silver has each record once. It is refused during a rebuild of silver.
     """
     settings = read_settings()

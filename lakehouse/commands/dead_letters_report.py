@@ -10,6 +10,7 @@ from pyspark.sql import Row
 from rich.table import Table
 
 from lakehouse.messages.readable import readable
+from lakehouse.records.validation import SKIPPED
 from lakehouse.repair.replay import Discarded, Replayed, Tried
 from lakehouse.repair.resolve import Resolved
 from lakehouse.terminal import Console
@@ -79,6 +80,7 @@ def print_replayed(done: Replayed, console: Console) -> None:
     _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
     if done.gone:
         _say(console, f"{done.gone:,} no longer have a row in bronze and stay open")
+    _say_skipped(done.skipped, console)
 
 
 def print_tried(tried: Tried, console: Console) -> None:
@@ -88,6 +90,7 @@ def print_tried(tried: Tried, console: Console) -> None:
         _say(console, f"{tried.there_already:,} are already in silver")
     if tried.gone:
         _say(console, f"{tried.gone:,} no longer have a row in bronze")
+    _say_skipped(tried.skipped, console)
     if tried.failing:
         rows = [[rule, f"{count:,}"] for rule, count in tried.failing.items()]
         console.print(_table(["would fail", "letters"], rows))
@@ -107,6 +110,11 @@ def print_resolved(done: Resolved, console: Console) -> None:
         _say(console, f"{done.unmatched:,} agree with no row of silver and stay open")
     if done.ambiguous:
         _say(console, f"{done.ambiguous:,} agree with several rows, or share one with others, and stay open")
+
+
+def _say_skipped(count: int, console: Console) -> None:
+    if count:
+        _say(console, f"{count:,} that --skip passed over stay open; --rule {SKIPPED} tries them, too")
 
 
 def _by_rule(counts: Mapping[str, int]) -> str:

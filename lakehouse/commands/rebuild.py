@@ -95,6 +95,8 @@ def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -
         f"{done.changed:,} changed, {done.removed:,} left; {done.newly_refused:,} newly refused, "
         f"{done.newly_accepted:,} newly accepted"
     )
+    if done.skipped:
+        told = f"{told}; {done.skipped:,} that --skip passed over stay dead letters"
     note(Kind.REBUILD, told, stream=stream.name, layer="silver", details=asdict(done))
     console.print(told, soft_wrap=True)
 

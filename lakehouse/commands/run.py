@@ -85,10 +85,6 @@ def run(
     settings = read_settings()
     given = {"telemetry_port": telemetry_port, "dead_letter_topic": dead_letter_topic}
     settings = settings.model_copy(update={name: one for name, one in given.items() if one is not None})
-    if skip and "bronze" not in layers:
-        raise SettingsError(
-            "--skip passes over records of Kafka: use it with `lakehouse run bronze` or `all`"
-        )
     options = RunOptions(
         trigger,
         allow=allow or (),

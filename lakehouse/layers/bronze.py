@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakehouse import tables
-from lakehouse.layers.step import Batch, BatchResult, Passed, Permitted, Step, StepMaker
-from lakehouse.layers.topic_reading import EARLIEST, TopicReading
+from lakehouse.layers.step import Batch, BatchResult, Blamed, Passed, Permitted, Step, StepMaker
+from lakehouse.layers.topic_reading import EARLIEST, TopicReading, skipping
 from lakehouse.progress.reading import InMemory
 from lakehouse.records.kafka_source import RECORDS
 from lakehouse.settings import Settings
@@ -107,6 +107,12 @@ class _Landing(Step):
             size=taken.records,
             record=taken.record,
         )
+
+    def blamed(self, batch: Batch) -> Blamed | None:
+        """Return the only record of the micro-batch; null if there are more."""
+        if batch.record is None:
+            return None
+        return Blamed(f"the record at {batch.record}", skipping(batch.record))
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:

@@ -12,11 +12,14 @@ records have ids, they are compared with others then (`lakehouse.records.identit
 watermark changed in between, a record that has a dead letter keeps it, and other records that are now refused
 get one. So no record can end up in both tables or in neither. Another allowed lateness, or none as in a
 backfill, holds from the first micro-batch on that is not such a retry (`lakehouse.ops.lateness`).
+
+A record that cannot be judged is found and named (`lakehouse.layers.culprits`). If the user skips it, it is a
+dead letter, unseen.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,23 +30,27 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.events import Kind, note
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import bronze, identities
+from lakehouse.layers.culprits import blamed
 from lakehouse.layers.identities import Identities, Settled, letters_of
-from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
+from lakehouse.layers.step import Batch, BatchResult, Blamed, Passed, Permitted, StepMaker, TableStep
 from lakehouse.ops import lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.progress.reading import Filled, InMemory, Reading
 from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, to_dead_letters
 from lakehouse.records.identity import DELETION
-from lakehouse.records.offsets import ranges_of, within
+from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
     COORDINATES,
     OWN_TIME,
+    SKIPPED,
     filter_clean,
     filter_dead,
     judge,
     silver_schema,
+    skipped,
     watermark_of,
 )
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
@@ -117,12 +124,12 @@ def filter_without_letter(rows: DataFrame, dead_path: str, source: Source) -> Da
     return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 
-def steps(lake: Lake, stream: Stream, max_bytes: int, *, is_backfill: bool = False) -> list[StepMaker]:
+def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> list[StepMaker]:
     """Return what makes the steps that fill the stream's silver tables, so many bytes at a time.
 
     In a backfill no record is late, unless retention has taken the rows that it belongs to.
     """
-    make = partial(_Cleaning, lake, stream, max_bytes=max_bytes, is_backfill=is_backfill)
+    make = partial(_Cleaning, lake, stream, max_bytes=max_bytes, permitted=permitted)
     return [
         StepMaker(stream.name, "silver", query_name(source), partial(make, source))
         for source in stream.sources
@@ -149,7 +156,7 @@ class _Cleaning(TableStep):
     """Judges micro-batches of bronze rows, and writes dead letters and clean rows."""
 
     def __init__(
-        self, lake: Lake, stream: Stream, source: Source, *, max_bytes: int, is_backfill: bool
+        self, lake: Lake, stream: Stream, source: Source, *, max_bytes: int, permitted: Permitted
     ) -> None:
         paths, name = ensure(lake, source), query_name(source)
         super().__init__(
@@ -168,7 +175,11 @@ class _Cleaning(TableStep):
         self._source = source
         self._paths = paths
         self._lateness = lateness.read(lake, name)
-        self._allowed_s = None if is_backfill else source.allowed_lateness_s
+        self._allowed_s = None if permitted.is_backfill else source.allowed_lateness_s
+        self._skip = [
+            OffsetRange(one.topic, one.partition, one.first_offset, one.last_offset) for one in permitted.skip
+        ]
+        self._notice = permitted.notice
         self._closed = self._closed_before()
         self._reached = HighWaterMark(paths.clean, OWN_TIME)
         self._identities = (
@@ -186,20 +197,49 @@ class _Cleaning(TableStep):
         """Write the verdicts on the rows; keep the clean rows for the length of the block."""
         rows_in, paths, source = batch.rows, self._paths, self._source
         spark = rows_in.sparkSession
-        watermark = self._watermark(spark)
         size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
         execute_for(spark, few=are_few(size_bytes=size))
         undecided = filter_without_letter(rows_in, paths.dead, source) if batch.is_resumed else rows_in
         undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
-        judged = judge(decoded(undecided, source, self._lake.root), source, watermark).persist()
+        skipping = self._skipped_in(undecided)
+        judged = self._judged(undecided, skipping).persist()
         try:
             if self._identities is None:
-                yield self._append(judged, batch, now)
+                passed = self._append(judged, batch, now)
+                self._tell_skipped(skipping)
+                yield passed
             else:
                 with self._settling(self._identities, judged, batch, now) as passed:
+                    self._tell_skipped(skipping)
                     yield passed
         finally:
             judged.unpersist()
+
+    def blamed(self, batch: Batch) -> Blamed | None:
+        """Return the records that cannot be judged; null if all can, or if they cannot even be read."""
+        return blamed(batch.rows.where(~within(self._skip)), self._judged)
+
+    def _judged(self, rows: DataFrame, skipping: Collection[OffsetRange] = ()) -> DataFrame:
+        """Return the verdicts on bronze rows; those of some ranges are not looked at."""
+        source, left = self._source, within(list(skipping)) if skipping else None
+        seen = rows if left is None else rows.where(~left)
+        watermark = self._watermark(rows.sparkSession)
+        judged = judge(decoded(seen, source, self._lake.root), source, watermark)
+        return judged if left is None else judged.unionByName(skipped(rows.where(left), source))
+
+    def _skipped_in(self, rows: DataFrame) -> dict[OffsetRange, int]:
+        """Return the ranges that the user wants to skip, and how many of the rows are in each."""
+        if not self._skip:
+            return {}
+        counts = rows.agg(*(F.count_if(within([one])) for one in self._skip)).first() or ()
+        return {one: count for one, count in zip(self._skip, counts, strict=True) if count}
+
+    def _tell_skipped(self, skipping: Mapping[OffsetRange, int]) -> None:
+        for one, count in skipping.items():
+            told = f"{self.name} has skipped {one}: {count:,} dead letters by the rule {SKIPPED}"
+            details = {"range": str(one), "records": count}
+            note(Kind.SKIP, told, stream=self._stream.name, layer="silver", table=self.name, details=details)
+            self._notice(told)
 
     def _append(self, judged: DataFrame, batch: Batch, now: datetime) -> Passed:
         """Write the refused records, then the clean rows."""

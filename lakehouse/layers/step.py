@@ -38,7 +38,8 @@ class Allow(StrEnum):
 class Permitted:
     """What is not refused, which records are passed over, and who is told of what was let through.
 
-    With `adopts`, exports go on from a copy of the lake that has sent rows before. `is_backfill`: no record
+    Bronze does not read the records in `skip`, and silver, if they have landed, does not judge them. With
+    `adopts`, exports go on from a copy of the lake that has sent rows before. `is_backfill`: no record
     is late.
     """
 
@@ -86,6 +87,14 @@ class Batch:
     def is_resumed(self) -> bool:
         """Whether an earlier attempt has written a part of it."""
         return None in self.beside
+
+
+@dataclass(frozen=True)
+class Blamed:
+    """The records at which a micro-batch fails, and the way past them: both in words."""
+
+    records: str
+    way_out: str
 
 
 @dataclass(frozen=True)
@@ -146,6 +155,13 @@ class Step(ABC):
     @abstractmethod
     def end_here(self, filled: Collection[str]) -> None:
         """Read no further than what is there now, except in tables that are being `filled` by others here."""
+
+    def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002 - most have none
+        """Return the records at which a micro-batch fails; null where that is unknown.
+
+        It may try parts of the micro-batch, and writes nothing.
+        """
+        return None
 
     def is_held(self) -> bool:
         """Tell whether somebody holds the lease of its table, so that a micro-batch would wait."""

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from lakehouse.errors import QueryError
 from lakehouse.records.fields import REASONS
 from lakehouse.records.identity import CLOSED
-from lakehouse.records.validation import HEADERS
+from lakehouse.records.validation import HEADERS, SKIPPED
 from lakehouse.spark.collecting import collected
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
@@ -106,6 +106,11 @@ class Selection:
         """Tell whether nothing is given."""
         return self == Selection()
 
+    @property
+    def names_skipped(self) -> bool:
+        """Tell whether it asks for records that --skip passed over: by their rule, or for a single one."""
+        return self.rule == SKIPPED or self.offset is not None or bool(self.id)
+
     def condition(self) -> Column:
         """Return the condition on rows of the dead-letter table."""
         conditions = {
@@ -120,6 +125,11 @@ class Selection:
         }
         given = (condition for name, condition in conditions.items() if getattr(self, name) not in (None, ()))
         return reduce(Column.__and__, given, F.lit(True))
+
+
+def is_skipped() -> Column:
+    """Select the letters of records that --skip passed over, and that have not been accepted since."""
+    return F.array_contains("reasons.rule", SKIPPED) & (F.col("status") != REPLAYED)
 
 
 def count_letters(letters: DataFrame) -> list[Row]:

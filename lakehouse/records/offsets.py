@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.group import GroupedData
 
 
 @dataclass(frozen=True)
@@ -22,17 +23,28 @@ class OffsetRange:
     first: int
     last: int
 
+    def __str__(self) -> str:
+        """Return the range as options name it: topic/partition/first, and -last where there are more."""
+        last = "" if self.last == self.first else f"-{self.last}"
+        return f"{self.topic}/{self.partition}/{self.first}{last}"
+
 
 def ranges_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
     """Return the range of offsets that the rows have in each partition."""
-    found = (
-        rows.groupBy("topic", "partition")
-        .agg(F.min("offset").alias("first"), F.max("offset").alias("last"))
-        .collect()
-    )
-    return tuple(
-        sorted((OffsetRange(**row.asDict()) for row in found), key=lambda one: (one.topic, one.partition))
-    )
+    return _ranges(rows.groupBy("topic", "partition"))
+
+
+def runs_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
+    """Return the ranges of consecutive offsets that the rows have, which are one for each record."""
+    in_order = Window.partitionBy("topic", "partition").orderBy("offset")
+    run = F.col("offset") - F.row_number().over(in_order)
+    return _ranges(rows.withColumn("_run", run).groupBy("topic", "partition", "_run"))
+
+
+def _ranges(rows: GroupedData) -> tuple[OffsetRange, ...]:
+    found = rows.agg(F.min("offset").alias("first"), F.max("offset").alias("last")).collect()
+    ranges = (OffsetRange(row.topic, row.partition, row.first, row.last) for row in found)
+    return tuple(sorted(ranges, key=lambda one: (one.topic, one.partition, one.first)))
 
 
 def within(ranges: Sequence[OffsetRange]) -> Column:

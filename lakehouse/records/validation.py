@@ -22,6 +22,7 @@ are the input, row for row.
 | late | an event time before the stream's watermark |
 | missing_id, bad_sequence | a record without the header that has its id, or its sequence as a whole number |
 | deletion | none: a Kafka record without a value that deletes an id (`lakehouse.records.identity`) |
+| skipped | none: a record that --skip passes over, unseen (`skipped`) |
 
 Records that are not JSON have some more rules: `lakehouse.formats.decode` lists them.
 
@@ -62,9 +63,13 @@ HEADERS = ArrayType(
 COORDINATES = ("topic", "partition", "offset")
 OWN_TIME = "own_time"
 """The column of silver by whose greatest value the watermark goes: no other clock moves it."""
+SKIPPED = "skipped"
+"""The rule of records that nothing can judge, and that a user passes over."""
 
 # The raw record moves aside, because a contract may well have a column `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
+
+_LETTERS_NAMES = {"timestamp": "kafka_timestamp"}
 
 # Single quotes and bare NaN are not JSON, whatever Jackson can be configured to accept.
 _STRICT_JSON = {
@@ -116,6 +121,21 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
     return verdict.result.of(judged)
 
 
+def skipped(rows: DataFrame, source: Source) -> DataFrame:
+    """Return raw records as `judge` does, each refused as `skipped`; nothing of them is looked at."""
+    nothing = F.lit(None)
+    columns = {
+        field.name: F.col(field.name) if field.name in COORDINATES else nothing.cast(field.dataType)
+        for field in silver_schema(source)
+    }
+    columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("passed over by --skip, unseen")))
+    columns["raw"] = F.struct(*(F.col(name).alias(_LETTERS_NAMES.get(name, name)) for name in _RAW))
+    if source.id_column is not None:
+        ids = {identity.OF_ID: nothing.cast("string"), identity.OF_SEQUENCE: nothing.cast("long")}
+        columns |= ids | {identity.LANDED: F.col("ingested_at")}
+    return rows.select(*(column.alias(name) for name, column in columns.items()))
+
+
 @dataclass(frozen=True)
 class _Verdict:
     """The columns that judging adds to raw records, step by step, and the columns of the result."""
@@ -162,12 +182,7 @@ def _verdict(source: Source) -> _Verdict:
     reasons = (
         F.when(flawless, none).when(F.col("_proven"), F.array_compact(F.array(*in_time))).otherwise(reasons)
     )
-    raw = F.struct(
-        F.col("_key").alias("key"),
-        F.col("_value").alias("value"),
-        F.col("_headers").alias("headers"),
-        F.col("_timestamp").alias("kafka_timestamp"),
-    )
+    raw = F.struct(*(F.col(aside).alias(_LETTERS_NAMES.get(name, name)) for name, aside in _RAW.items()))
     columns = [*silver_schema(source).names, "reasons"]
     compared = identity.columns_of(source)
     steps = (*_proven(source), *_parsed(contract), *_fields(source), {"reasons": reasons})

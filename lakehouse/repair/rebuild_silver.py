@@ -4,7 +4,8 @@ A rebuild first writes newly refused records to the dead letters, then changes s
 closes the letters of records that are in silver now. So every record is in at least one of both at every
 moment; if a rebuild is killed, rerun it to finish. A record that somebody has deleted from silver comes back.
 If a record is there twice, because a RESTORE of bronze had it read again, one row stays. Records of a
-micro-batch that silver is still writing are left alone. Gold's stream does not follow, because it skips
+micro-batch that silver is still writing are left alone, and so are those that --skip has passed over: only a
+replay tries them again. Gold's stream does not follow, because it skips
 commits that rewrite rows. Meanwhile the rebuild holds the source's letters exclusively
 (`lakehouse.tables.leases`): no replay, discard or other rebuild comes between its writes. A source whose
 records have ids is rebuilt whole.
@@ -32,10 +33,11 @@ from lakehouse.records.dead_letters import (
     REPLAYED,
     RESENT,
     attempted,
+    is_skipped,
     status_by,
     to_dead_letters,
 )
-from lakehouse.records.offsets import OffsetRange, ranges_of, within
+from lakehouse.records.offsets import OffsetRange, ranges_of, runs_of, within
 from lakehouse.records.validation import (
     COORDINATES,
     OWN_TIME,
@@ -80,7 +82,8 @@ def _at(is_within: Callable[[Column], Column]) -> Column:
 class SilverRebuilt:
     """What a rebuild did: records judged, silver's rows by outcome, and letters.
 
-    `newly_refused` counts letters that are new or open again, `newly_accepted` those that are now replayed.
+    `newly_refused` counts letters that are new or open again, `newly_accepted` those that are now replayed,
+    `skipped` those of records that --skip has passed over, which were not judged.
     `first` and `last` are the least and the greatest event time (UTC), old or new, of rows that were
     inserted, removed or changed; null for none.
     """
@@ -91,6 +94,7 @@ class SilverRebuilt:
     removed: int = 0
     newly_refused: int = 0
     newly_accepted: int = 0
+    skipped: int = 0
     first: datetime | None = None
     last: datetime | None = None
 
@@ -103,6 +107,7 @@ class SilverRebuilt:
             self.removed + other.removed,
             self.newly_refused + other.newly_refused,
             self.newly_accepted + other.newly_accepted,
+            self.skipped + other.skipped,
             min((at for at in (self.first, other.first) if at is not None), default=None),
             max((at for at in (self.last, other.last) if at is not None), default=None),
         )
@@ -153,6 +158,7 @@ class _SourceRebuild:
         ranges = ranges_of(landed)
         if not ranges:
             return SilverRebuilt()
+        landed, skipped = self.without_skipped(landed, ranges)
         again = tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, within(ranges))
         tables.keep_one(self._lake.spark, self.paths.dead, ("id",), within(ranges))
         judged = self.judged(landed, ranges, allow_late=allow_late)
@@ -169,11 +175,18 @@ class _SourceRebuild:
                 removed=found["_removed"] + again,
                 newly_refused=found["_refused"] + found["_reopened"],
                 newly_accepted=found["_accepted"],
+                skipped=skipped,
                 first=None if found.first is None else from_micros(found.first),
                 last=None if found.last is None else from_micros(found.last),
             )
         finally:
             work.unpersist()
+
+    def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
+        """Return the records that --skip has not passed over, and the number of the others."""
+        letters = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
+        skipped = runs_of(letters.where((F.col("job") == self._origin.job) & is_skipped()))
+        return landed.where(~within(skipped)), sum(one.last - one.first + 1 for one in skipped)
 
     def judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         """Return the verdicts on records that silver has finished with, with the row and letter of each.
@@ -270,7 +283,9 @@ def differing_by_id(lake: Lake, stream: Stream, source: Source, now: datetime) -
     """
     place = _SourceRebuild(lake, stream, source, now)
     landed = tables.read(lake.spark, place.paths.bronze)
-    judged = place.judged(landed, ranges_of(landed), allow_late=False)
+    ranges = ranges_of(landed)
+    landed, _ = place.without_skipped(landed, ranges)
+    judged = place.judged(landed, ranges, allow_late=False)
     known = place.among_their_ids(judged)
     should = F.when(F.size("reasons") == 0, F.lit("in silver")).otherwise(status_by(F.col("reasons")))
     found = F.when(F.col("_standing").isNotNull(), F.lit("in silver")).otherwise(F.col("_status"))

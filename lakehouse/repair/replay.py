@@ -4,7 +4,8 @@ Replay judges the bronze rows of open letters again with silver's own code, unde
 Rows that pass are inserted into silver if they are not there yet; only then do their letters become
 `replayed`. If a replay is killed in between, it leaves open letters whose rows are in silver; the next replay
 or discard detects these first. Silver only appends and is not disturbed. If two replays insert at once, one
-wins and the other looks again. However often a record is replayed, silver has it once. A rebuild of silver
+wins and the other looks again. However often a record is replayed, silver has it once. Records that --skip
+has passed over may fail again, or never end: they are judged only if asked for. A rebuild of silver
 judges the same letters. So replays and discards of a source share a lease on them
 (`lakehouse.tables.leases`), which a rebuild takes exclusively.
 """
@@ -34,6 +35,7 @@ from lakehouse.records.dead_letters import (
     Selection,
     attempted,
     count_by_rule,
+    is_skipped,
     status_by,
     to_dead_letters,
 )
@@ -59,7 +61,8 @@ class Replayed(_Counted):
     """What became of letters.
 
     `passed` are now in silver, `there_already` were before. `failed` stay open, and so do `gone` ones, whose
-    bronze row no longer exists. `failing` counts by rule; a letter with two counts under both.
+    bronze row no longer exists, and `skipped` ones, which --skip has passed over and the selection does not
+    name. `failing` counts by rule; a letter with two counts under both.
     """
 
     passed: int = 0
@@ -67,6 +70,7 @@ class Replayed(_Counted):
     failed: int = 0
     gone: int = 0
     failing: Mapping[str, int] = field(default_factory=dict)
+    skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,8 @@ class Tried(_Counted):
 
     `asked` is their number. Of these `would_pass`; `there_already` are in silver and would only be closed;
     `would_fail`, by rule in `failing`, where a letter with two counts under both; `gone` no longer have a
-    bronze row.
+    bronze row. `skipped` ones are not asked for: --skip has passed over them, and the selection does not name
+    them.
     """
 
     asked: int = 0
@@ -84,6 +89,7 @@ class Tried(_Counted):
     would_fail: int = 0
     gone: int = 0
     failing: Mapping[str, int] = field(default_factory=dict)
+    skipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,7 @@ class _SelectedLetters:
         self._stream = stream
         self._source = source
         self._selected = selection.condition() & (F.col("job") == silver.query_name(source)) & _is_unsettled()
+        self._leaves_skipped = not selection.names_skipped
         self._now = now
         self._paths = silver.paths_of(lake, source)
 
@@ -180,7 +187,8 @@ class _SelectedLetters:
             return self._discard()
 
     def tried(self, *, allow_late: bool) -> Tried:
-        letters = self._letters().persist()
+        letters, skipped = self._due()
+        letters = letters.persist()
         try:
             ranges = ranges_of(letters)
             there, waiting = self._apart(letters, ranges)
@@ -194,6 +202,7 @@ class _SelectedLetters:
                     there_already=in_silver,
                     would_fail=failed,
                     gone=open_ - found,
+                    skipped=skipped,
                     failing=count_by_rule(judged),
                 )
             finally:
@@ -210,7 +219,8 @@ class _SelectedLetters:
         )
 
     def _replay(self, *, allow_late: bool) -> Replayed:
-        letters = self._letters().persist()
+        letters, skipped = self._due()
+        letters = letters.persist()
         try:
             ranges = ranges_of(letters)
             there, waiting = self._settle(letters, ranges)
@@ -227,6 +237,7 @@ class _SelectedLetters:
                     there_already=there + found - failed - passed,
                     failed=failed,
                     gone=waiting.count() - found,
+                    skipped=skipped,
                     failing=count_by_rule(judged),
                 )
             finally:
@@ -244,6 +255,13 @@ class _SelectedLetters:
             return Discarded(count, there, by_rule)
         finally:
             letters.unpersist()
+
+    def _due(self) -> tuple[DataFrame, int]:
+        """Return the letters that are to be judged, and how many skipped ones are left out."""
+        letters, is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
+        if not self._leaves_skipped:
+            return letters, 0
+        return letters.where(~is_left), letters.where(is_left).count()
 
     def _letters(self) -> DataFrame:
         letters = tables.read(self._lake.spark, self._paths.dead).where(self._selected)

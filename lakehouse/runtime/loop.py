@@ -4,7 +4,8 @@ A round goes through the steps once. What a step has just committed is handed on
 what comes next for the next step, it reads nothing back; otherwise it reads from the tables. So all layers in
 one application, a single layer, catching up and trying again are the same code. A step that fails is thrown
 away and made again after a pause; the others go on, those before it and those behind it. If the heap was
-full, the step takes a quarter of that micro-batch next, and from then on a little more each time.
+full, the step takes a quarter of that micro-batch next, and from then on a little more each time. If records
+fail by themselves, they are found and named.
 """
 
 from __future__ import annotations
@@ -18,15 +19,14 @@ from datetime import UTC, datetime
 
 from py4j.protocol import Py4JError
 
-from lakehouse.errors import HeapError
-from lakehouse.layers.step import Batch, BatchResult, Step, StepMaker
-from lakehouse.layers.topic_reading import skipping
+from lakehouse.errors import HeapError, LakehouseError, StreamError
+from lakehouse.layers.step import Batch, BatchResult, Blamed, Step, StepMaker
 from lakehouse.progress.reading import InMemory
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.troubles import Failure, Troubles
 from lakehouse.runtime.watch import Watch
 from lakehouse.spark.execution import execute_for
-from lakehouse.spark.query_errors import has_ended, heap_of, is_heap_full
+from lakehouse.spark.query_errors import has_ended, heap_of, is_disk_full, is_heap_full, what_of
 from lakehouse.spark.session import activate
 from lakehouse.tables import Lake, looking_once
 
@@ -171,10 +171,11 @@ class StreamLoop:
             self._tell(slot, batch, passed.result, planned - began, time.monotonic() - planned)
         except Exception as failure:  # noqa: BLE001 - told, and raised by the run's end
             if batch is None or not is_heap_full(failure):
-                self._failed(slot, failure, batch)
+                self._failed(slot, self._explained(slot, failure, batch), batch)
                 return False
             return self._take_less(slot, failure, batch)
         slot.grow()
+        slot.blamed = None
         common.troubles.end(slot.name)
         return True
 
@@ -184,7 +185,8 @@ class StreamLoop:
         # Limited to less, it is no smaller. A limit may be exceeded a little, so that alone says nothing.
         is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
-            skip = "" if batch.record is None else f"; or {skipping(batch.record)}"
+            blamed = self._blamed(slot, batch)
+            skip = "" if blamed is None else f"; or pass over {blamed.records}: {blamed.way_out}"
             error = HeapError(
                 f"{slot.name} failed in {where}. It cannot take less; give Spark more memory{skip}"
             )
@@ -198,6 +200,30 @@ class StreamLoop:
             f"{slot.name} failed in {where}; it takes a quarter of that next",
         )
         return True
+
+    def _explained(self, slot: _Slot, failure: Exception, batch: Batch | None) -> Exception:
+        """Return a failure, or what says at which records the step fails and how to pass over them."""
+        if batch is None or isinstance(failure, LakehouseError) or is_disk_full(failure):
+            return failure
+        blamed = self._blamed(slot, batch)
+        if blamed is None:
+            return failure
+        error = StreamError(
+            f"{slot.name} cannot process {blamed.records}: {what_of(failure)}. {blamed.way_out}"
+        )
+        error.__cause__ = failure
+        return error
+
+    def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
+        """Return the records at which a step fails; they are looked for until they have been found."""
+        if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
+            try:
+                found = slot.step.blamed(batch)
+            except Exception:
+                log.debug("records at which %s fails were not found", slot.name, exc_info=True)
+                return None
+            slot.blamed = None if has_ended(self._lake.spark) else found
+        return slot.blamed
 
     def _made(self, slot: _Slot) -> Step:
         """Make a step, and let it end where the run that catches up does."""
@@ -287,6 +313,7 @@ class _Slot:
 
     `waits`: rows in silver wait for it on purpose. `merged_at` is when it last merged, by a monotonic clock.
     `limit` is the step's, null while it may take what the settings say; `too_large` is what did not fit.
+    `blamed` are the records at which it fails, null where they are unknown.
     """
 
     maker: StepMaker
@@ -295,6 +322,7 @@ class _Slot:
     merged_at: float | None = None
     limit: int | None = None
     too_large: int = 0
+    blamed: Blamed | None = None
 
     @property
     def name(self) -> str:

@@ -49,7 +49,7 @@ class RunOptions:
     - `on_notice` gets a line when a guard lets something through, and when something fails or recovers.
       `watch` hears of failures and recoveries, too.
     - `clock` returns the time, UTC.
-    - `allow` lists what is not refused, `skip` the records that bronze passes over.
+    - `allow` lists what is not refused, `skip` the records that bronze and silver pass over.
     - `gate`: a stream is exported only while its gate is open. It is asked after catching up or, with an
       interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
     - `at_once`: how many streams catch up concurrently; helps if rows are few.
@@ -211,7 +211,7 @@ def _makers(
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),
-        "silver": silver.steps(lake, stream, settings.bytes_per_batch, is_backfill=permitted.is_backfill),
+        "silver": silver.steps(lake, stream, settings.bytes_per_batch, permitted),
         "gold": gold.steps(lake, stream, settings.bytes_per_batch),
         "export": export.steps(lake, stream, settings, permitted),
     }

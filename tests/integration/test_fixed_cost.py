@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.errors import PositionError
 from lakehouse.layers import gold, silver
+from lakehouse.layers.step import Permitted
 from lakehouse.progress.reading import InMemory
 from lakehouse.runtime.loop import BatchDone, Common, StreamLoop
 from lakehouse.runtime.troubles import Troubles
@@ -146,7 +147,7 @@ def test_a_round_of_a_loop_that_has_nothing_to_do_is_no_job_and_few_calls(
     pipeline.land(spark, lake_settings, [records(0)], landed_at=LANDED)
     lake, done = Lake(spark, lake_settings.lake), list[BatchDone]()
     makers = [
-        *silver.steps(lake, STREAM, lake_settings.bytes_per_batch),
+        *silver.steps(lake, STREAM, lake_settings.bytes_per_batch, Permitted()),
         *gold.steps(lake, STREAM, lake_settings.bytes_per_batch),
     ]
     troubles = Troubles([maker.name for maker in makers], pytest.fail)

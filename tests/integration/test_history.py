@@ -14,7 +14,7 @@ from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
 from lakehouse.errors import QueryError
 from lakehouse.layers import silver
-from lakehouse.layers.step import Step
+from lakehouse.layers.step import Permitted, Step
 from lakehouse.records.dead_letters import Selection
 from lakehouse.records.offsets import OffsetRange
 from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
@@ -52,7 +52,7 @@ def land(spark: SparkSession, settings: Settings, first_offset: int, *cuts: list
 
 def step_of(spark: SparkSession, settings: Settings, *, is_backfill: bool) -> Step:
     lake, stream = Lake(spark, settings.lake), under(settings, TRANSACTIONS)
-    (maker,) = silver.steps(lake, stream, settings.bytes_per_batch, is_backfill=is_backfill)
+    (maker,) = silver.steps(lake, stream, settings.bytes_per_batch, Permitted(is_backfill=is_backfill))
     return maker.make()
 
 

@@ -12,8 +12,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import HeapError
-from lakehouse.layers.step import Batch, BatchResult, Passed, Step, StepMaker, Ticker
+from lakehouse.layers.step import Batch, BatchResult, Blamed, Passed, Step, StepMaker, Ticker
 from lakehouse.progress.reading import InMemory
+from lakehouse.runtime import troubles
 from lakehouse.runtime.loop import Common, StreamLoop, utc_now
 from lakehouse.runtime.troubles import Troubles
 from lakehouse.runtime.watch import Watch
@@ -59,11 +60,11 @@ class Needy(Step):
 def caught_up(spark: SparkSession, tmp_path: Path, step: Needy) -> list[str]:
     """Let the step take what waits, and return what was said; raises what fails at the end."""
     said: list[str] = []
-    troubles = Troubles([NAME], said.append, retries=0)
-    loop = loop_of(spark, tmp_path, step, troubles)
+    found = Troubles([NAME], said.append, retries=0)
+    loop = loop_of(spark, tmp_path, step, found)
     while loop.round():
         pass
-    troubles.raise_any()
+    found.raise_any()
     return said
 
 
@@ -71,13 +72,13 @@ def loop_of(
     spark: SparkSession,
     tmp_path: Path,
     step: Step,
-    troubles: Troubles | None = None,
+    given: Troubles | None = None,
     *,
     clock: Callable[[], datetime] = utc_now,
     is_live: bool = False,
 ) -> StreamLoop:
     """Return the loop of a stream with one step."""
-    told = troubles or Troubles([NAME], lambda _text: None, retries=0)
+    told = given or Troubles([NAME], lambda _text: None, retries=0)
     common = Common(lambda _done: None, clock, told, Watch(), is_live=is_live)
     return StreamLoop(
         "some", Lake(spark, str(tmp_path)), [StepMaker("some", "gold", NAME, lambda: step)], common
@@ -119,6 +120,50 @@ def test_a_commit_that_is_too_large_is_tried_once_more_and_then_named(
 
     assert step.tried == [120, 40, 40]
     assert step.waiting == 120
+
+
+class Failing(Needy):
+    """A step that fails as long as it is `broken`, and that knows at which record."""
+
+    broken = True
+    looked = 0
+
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
+        if self.broken:
+            raise ValueError("no number")
+        with super().write(batch, now) as passed:
+            yield passed
+
+    def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002
+        self.looked += 1
+        return Blamed("the record at t/0/5", "`lakehouse run x --skip t/0/5` skips it")
+
+
+def test_the_record_at_which_a_step_fails_is_looked_for_once_and_named_each_time(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 0.0)
+    step, said = Failing(spark, 1, unit=1, room=1), list[str]()
+    loop = loop_of(spark, tmp_path, step, Troubles([NAME, "another"], said.append))
+
+    for _ in range(2):
+        loop.round()
+    why = f"{NAME} cannot process the record at t/0/5: ValueError: no number."
+    way_out = "`lakehouse run x --skip t/0/5` skips it"
+    assert said == [f"{NAME} failed; retrying in 0 s: {why} {way_out}"] * 2
+    assert step.looked == 1
+
+
+def test_a_record_that_the_heap_does_not_hold_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    step = Failing(spark, 40, unit=40, room=15)
+    step.broken = False
+
+    with pytest.raises(HeapError) as failed:
+        caught_up(spark, tmp_path, step)
+
+    way_out = "or pass over the record at t/0/5: `lakehouse run x --skip t/0/5` skips it"
+    assert str(failed.value).endswith(f"It cannot take less; give Spark more memory; {way_out}")
 
 
 class Due(Ticker):

@@ -5,7 +5,7 @@ import { badge, calm, el, field, select, swap, table } from "./dom.js";
 import { moment, words } from "./format.js";
 import { on } from "./live.js";
 
-const KINDS = ["start", "stop", "failure", "refusal", "recovery", "schema_change", "data_loss", "gate", "audit", "expect", "replay", "discard", "rebuild", "maintenance", "copy", "alert", "events_lost"];
+const KINDS = ["start", "stop", "failure", "refusal", "recovery", "schema_change", "data_loss", "gate", "audit", "expect", "replay", "discard", "skip", "rebuild", "maintenance", "copy", "alert", "events_lost"];
 const EVERY_MS = 5000;
 const MOST = 200;
 
