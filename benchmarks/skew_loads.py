@@ -25,7 +25,7 @@ from lakehouse.sandbox import producing
 from lakehouse.sandbox.loads import Load
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
-from lakehouse.sinks.redis import scan_rows
+from lakehouse.sinks.redis import DELETED, scan_rows
 from lakehouse.streams import choose
 
 EVEN = "even"
@@ -54,8 +54,6 @@ _COUNTS = {
     "transactions": ("count",),
 }
 _SUMS = {"metrics": "sum", "calls": "analytics_events", "sales": "total", "transactions": "total_amount"}
-
-_DELETED = '{"deleted":true'  # what Redis keeps of a deleted row
 
 
 def cases(stream: str, events: int, seed: int) -> dict[str, list[Load]]:
@@ -202,7 +200,7 @@ def differences(stream: str, sent: Tally, settings: Settings) -> list[str]:
     # A call is sent when it closes, and that row stays if an event opens it again.
     leaving = pc.sum(gold["was_closed"]).as_py() if stream == "calls" else gold.num_rows
     rows = scan_rows(settings.redis_url.get_secret_value(), table.name)
-    kept = len({name for name, row in rows if not row.startswith(_DELETED)})  # a scan may repeat itself
+    kept = len({name for name, row in rows if not row.startswith(DELETED)})  # a scan may repeat itself
     landed = {
         layer: sum(_rows(settings, layer, s.table) for s in one.sources) for layer in ("bronze", "silver")
     }

@@ -15,7 +15,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +30,7 @@ from lakehouse.paths import is_local, location
 from lakehouse.rights import rights_of_pipeline
 from lakehouse.settings import Settings
 from lakehouse.sinks import registry
+from lakehouse.sinks.port import SinkKind
 from lakehouse.spark import java
 from lakehouse.spark.installing import damaged_jars
 from lakehouse.spark.jars import Configuration, compiled_jar
@@ -79,7 +79,7 @@ def examine(read: Callable[[], tuple[Settings, Sequence[Stream]]]) -> Iterator[F
     yield from _jars(settings)
     yield from _kafka(settings, streams)
     for kind in registry.needed_by(streams, settings):
-        yield from _store(kind.label, partial(kind.require, settings), partial(kind.doubts, settings))
+        yield from _store(kind, settings, streams)
     yield from _lake(settings, streams)
     yield from _disks(settings)
 
@@ -184,17 +184,26 @@ def _kafka(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
         yield Finding("Kafka rights", "ok", "all that `lakehouse rights` lists")
 
 
-def _store(label: str, require: Callable[[], None], doubts: Callable[[], Sequence[str]]) -> Iterator[Finding]:
+def _store(kind: SinkKind, settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
+    todo = "docs/outputs.md says what it needs"
     try:
-        require()
-        doubtful = doubts()
+        kind.require(settings)
     except LakehouseError as error:
-        yield Finding(label, "fail", first_line(error), "docs/outputs.md says what it needs")
+        yield Finding(kind.label, "fail", first_line(error), todo)
         return
+    tables = [table for one in streams for table in one.tables if kind in registry.used_by(table, settings)]
+    refused = 0
+    for table in tables:
+        try:
+            kind.try_row(table, settings)
+        except LakehouseError as error:
+            refused += 1
+            yield Finding(f"{kind.label}: gold.{table.name}", "fail", first_line(error), todo)
+    doubtful = kind.doubts(settings)
     for doubt in doubtful:
-        yield Finding(label, "warn", doubt, "docs/outputs.md says what it needs")
-    if not doubtful:
-        yield Finding(label, "ok", "answers, and takes rows")
+        yield Finding(kind.label, "warn", doubt, todo)
+    if not refused and not doubtful:
+        yield Finding(kind.label, "ok", f"answers, and takes rows of {len(tables)} tables")
 
 
 def _lake(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:

@@ -33,7 +33,14 @@ def program(name: str) -> str:
 class Server:
     """A server with its data in a directory, at a port of loopback; it can be killed and started again."""
 
-    def __init__(self, directory: Path, certified: Certified | None = None, *, fsync: bool = False) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        certified: Certified | None = None,
+        *,
+        fsync: bool = False,
+        encoding: str = "UTF8",
+    ) -> None:
         self.directory = directory
         self.port = free_port()
         self._as = (
@@ -65,8 +72,8 @@ class Server:
             str(self._data),
             "-U",
             USER,
-            "--encoding=UTF8",
-            "--locale=C.UTF-8",
+            f"--encoding={encoding}",
+            "--locale=C.UTF-8" if encoding == "UTF8" else "--locale=C",
         ]
         command += ["--auth=scram-sha-256", f"--pwfile={secret}", "--no-sync"]
         subprocess.run([*self._as, *command], check=True, capture_output=True, cwd=directory)
@@ -111,6 +118,13 @@ class Server:
             assert time.monotonic() < deadline, "the server does not answer"
             time.sleep(0.05)
 
+    def stand_by(self) -> None:
+        """Be a standby, which takes no writes, from the next start on."""
+        mark = self._data / "standby.signal"
+        mark.touch()
+        if self._as:
+            shutil.chown(mark, "nobody", "nogroup")
+
     def end(self, number: signal.Signals = signal.SIGKILL) -> None:
         """End it by a signal, unless it has ended; its other processes end with it."""
         server, self._server = self._server, None
@@ -129,11 +143,13 @@ class Server:
 
 
 @contextmanager
-def server(certified: Certified | None = None, *, fsync: bool = False) -> Iterator[Server]:
+def server(
+    certified: Certified | None = None, *, fsync: bool = False, encoding: str = "UTF8"
+) -> Iterator[Server]:
     """Run a server until the end of the block; without `fsync`, commits only outlive the server itself."""
     directory = Path(tempfile.mkdtemp(prefix="postgres-"))  # pytest's own may be entered by its owner alone
     try:
-        made = Server(directory, certified, fsync=fsync)
+        made = Server(directory, certified, fsync=fsync, encoding=encoding)
         try:
             yield made
         finally:

@@ -32,7 +32,7 @@ from lakehouse.progress import sent
 from lakehouse.progress.parts import Part
 from lakehouse.progress.reading import InMemory
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, Span, TooLarge
+from lakehouse.sinks import Change, Span, UnsentRow
 from lakehouse.sinks.change import next_chunk
 from lakehouse.sinks.outgoing import filter_leaving, filter_newest, outgoing, within
 from lakehouse.sinks.port import Exported, Sending, Slice
@@ -253,5 +253,5 @@ class _Export(Step):
         progress = Progress(self._reading.sent_as, position)
         sent.note(self._lake.spark, self._path, topic, progress, behind=self._behind())
 
-    def _note_unsent(self, place: str, refused: Sequence[TooLarge], now: datetime) -> None:
+    def _note_unsent(self, place: str, refused: Sequence[UnsentRow], now: datetime) -> None:
         unsent_rows.note(self._lake, self._table.name, place, refused, now=now)

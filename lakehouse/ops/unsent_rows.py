@@ -3,10 +3,11 @@
 Grain: one row per state of a gold row that could not be sent; key: table, topic (of a store without topics,
 its name), row_key (the row's key in a cache), version (the Delta commit of that state) and value_sha256 (of
 the message's value, in hex; empty for a delete). `key` is the message's key, `size_bytes` the record's size
-in a batch of its own (of a store without topics, the key's), `limit_bytes` the limit, `reason` is
-`too_large`, `noted_at` is UTC. The row itself is in gold and in the other stores. The note stays if the row
-is sent later. With `changes_removed` a row stands for all changes up to its version that VACUUM had removed
-before they were sent; it has no key and no sizes. A rerun writes nothing twice.
+in a batch of its own (of a store without topics, the key's), `limit_bytes` the limit; both are null where the
+size is not the reason. `reason` is `too_large`, or `refused: ` and what the store says. `noted_at` is UTC.
+The row itself is in gold and in the other stores. The note stays if the row is sent later. With
+`changes_removed` a row stands for all changes up to its version that VACUUM had removed before they were
+sent; it has no key and no sizes. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from lakehouse import tables
 from lakehouse.tables import Lake, TableSpec, described
 
 if TYPE_CHECKING:
-    from lakehouse.sinks import TooLarge
+    from lakehouse.sinks import UnsentRow
 
 SCHEMA = described(
     ("table", "string", "The gold table, as layer.name."),
@@ -34,7 +35,11 @@ SCHEMA = described(
     ("key", "string", "The message's key."),
     ("size_bytes", "long", "The message's size."),
     ("limit_bytes", "long", "The greatest size that the topic accepts."),
-    ("reason", "string", "too_large, or changes_removed: VACUUM removed them before they were sent."),
+    (
+        "reason",
+        "string",
+        "too_large; changes_removed: VACUUM removed them before they were sent; or refused: and why.",
+    ),
     ("noted_at", "timestamp", "When that was noted, UTC."),
 )
 UNSENT_ROWS = TableSpec(
@@ -45,13 +50,12 @@ UNSENT_ROWS = TableSpec(
     comment="One row per gold row, or range of changes, that did not go to its topic.",
 )
 _KEYS = ("table", "topic", "row_key", "version", "value_sha256")
-_TOO_LARGE = "too_large"
 _REMOVED = "changes_removed"
 
 
-def note(lake: Lake, table: str, topic: str, rows: Sequence[TooLarge], *, now: datetime) -> None:
-    """Note rows of a gold table that are too large for its topic, except those already noted."""
-    _note(lake, table, topic, [asdict(row) | {"reason": _TOO_LARGE} for row in rows], now)
+def note(lake: Lake, table: str, topic: str, rows: Sequence[UnsentRow], *, now: datetime) -> None:
+    """Note rows of a gold table that its topic or a store does not accept, except those already noted."""
+    _note(lake, table, topic, [asdict(row) for row in rows], now)
 
 
 def note_removed(lake: Lake, table: str, topic: str, version: int, *, now: datetime) -> None:

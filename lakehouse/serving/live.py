@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import re
 import time
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
@@ -13,13 +12,11 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import NoPermissionError, RedisError
 
-from lakehouse.sinks.redis import filled_key, is_place_of, latest_key, row_key
+from lakehouse.sinks.redis import DELETED, STAMP, filled_key, is_place_of, latest_key, row_key
 from lakehouse.sinks.redis_client import async_redis_client
 
 TIMEOUT_S = 0.2
 _LEFT_ALONE_S = 1.0
-_STAMPED = re.compile(r',"generation":(\d+),"version":(\d+)}$')
-_DELETED = '{"deleted":true'
 
 
 class RedisAwayError(Exception):
@@ -120,8 +117,8 @@ class Live:
 def stored(value: bytes | None) -> Stored | None:
     """Return the value under a key; null for nothing, a deleted row, or what is not a row."""
     text = "" if value is None else value.decode(errors="replace")
-    found = _STAMPED.search(text)
-    if found is None or text.startswith(_DELETED):
+    found = STAMP.search(text)
+    if found is None or text.startswith(DELETED):
         return None
     return Stored(text[: found.start()] + "}", int(found[1]), int(found[2]))
 

@@ -18,8 +18,8 @@ from lakehouse.sinks.redis import (
     scan_latest,
     scan_rows,
 )
-from lakehouse.sinks.redis_client import RedisTroubleError
-from lakehouse.sinks.sizes import TooLarge
+from lakehouse.sinks.redis_errors import RedisTroubleError
+from lakehouse.sinks.sizes import UnsentRow
 
 __all__ = [
     "Change",
@@ -28,7 +28,7 @@ __all__ = [
     "RedisSink",
     "RedisTroubleError",
     "Span",
-    "TooLarge",
+    "UnsentRow",
     "as_stored",
     "filled_key",
     "latest_key",

@@ -2,13 +2,14 @@
 
 Rows and position are read in one snapshot, and compared with gold as of that position, in the database. So no
 row is in flight. A row that stands in gold but is not sent as it is now, such as a call that is open again,
-may stand there in any state. One with a key that is too long for an index is a note.
+may stand there in any state. Rows that PostgreSQL cannot hold are a note.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from itertools import islice
 
 import psycopg
 from py4j.protocol import Py4JError
@@ -17,20 +18,23 @@ from pyspark.sql import functions as F
 
 from lakehouse.sinks import postgres_sql as statements
 from lakehouse.sinks.port import Audited, Example, Findings
-from lakehouse.sinks.postgres_client import connect, reported
-from lakehouse.sinks.postgres_sql import Sql, line_of, quoted
+from lakehouse.sinks.postgres_client import connect
+from lakehouse.sinks.postgres_copy import Incoming, Receiver
+from lakehouse.sinks.postgres_errors import reported
+from lakehouse.sinks.postgres_layout import SCHEMA, STAMPS, line_of
+from lakehouse.sinks.postgres_sql import Sql, quoted
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.tables import Position
 
-_STAMPS = ("generation", "version")
+_CHUNK = 10_000
 
 
 def compare(audited: Audited) -> Findings:
     """Compare a gold table with its rows in PostgreSQL."""
     exported = audited.exported
     table = Sql(exported.table)
-    with connect(exported.settings.postgres_url.get_secret_value()) as connection, reported():
-        place = quoted(statements.SCHEMA, table.name)
+    with connect(exported.settings.postgres_url.get_secret_value()) as connection, reported(table.name):
+        place = quoted(SCHEMA, table.name)
         if not connection.execute(statements.COLUMNS, [place]).fetchone():
             return Findings(0, 1, [({}, f"there is no gold.{table.name} in PostgreSQL")])
         connection.execute(table.receive())
@@ -53,19 +57,20 @@ def compare(audited: Audited) -> Findings:
 
 
 def _compared(audited: Audited, table: Sql, version: int, connection: psycopg.Connection) -> Findings:
-    too_long = 0
-    with connection.cursor().copy(table.copy()) as copy:
-        for line, leaves in _rows(audited, version):
-            if line is None:
-                too_long += leaves
-            else:
-                copy.write(f"{line}\t{version}\t{'f' if leaves else 't'}\n")
+    too_long, refused, receiver = 0, 0, Receiver(connection, table)
+    rows = _rows(audited, version)
+    while chunk := list(islice(rows, _CHUNK)):
+        too_long += sum(leaves for line, leaves in chunk if line is None)
+        fitting = [Incoming(line, version, not leaves) for line, leaves in chunk if line is not None]
+        refused += len(receiver.take(fitting))
     connection.execute(table.analyze())
     answer = connection.execute(table.count()).fetchone()
     different = connection.execute(table.compare()).fetchall()
     notes = [f"version {version} of gold"]
     if too_long:
         notes.append(f"{too_long:,} rows have keys too long for an index, see ops.unsent_rows")
+    if refused:
+        notes.append(f"{refused:,} rows are not of what PostgreSQL can hold, see ops.unsent_rows")
     examples = [_example(*row[:3]) for row in different]
     return Findings(answer[0] if answer else 0, different[0][3] if different else 0, examples, notes)
 
@@ -82,5 +87,5 @@ def _example(key: dict[str, object], is_in_gold: bool, there: dict[str, object] 
         return key, "in gold, but not in PostgreSQL"
     if not is_in_gold:
         return key, "in PostgreSQL, but not in gold"
-    said = {name: value for name, value in there.items() if name not in (*key, *_STAMPS)}
+    said = {name: value for name, value in there.items() if name not in (*key, *STAMPS)}
     return key, f"PostgreSQL says {json.dumps(said, ensure_ascii=False)}"

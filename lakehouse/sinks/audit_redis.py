@@ -8,7 +8,6 @@ to live, or if a table that was since recreated has left it: it expires.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -23,7 +22,7 @@ from lakehouse import tables
 from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.outgoing import filter_leaving, filter_newest, group_of, outgoing
 from lakehouse.sinks.port import Audited, Example, Findings
-from lakehouse.sinks.redis import as_stored, read_latest, read_rows, scan_latest, scan_rows
+from lakehouse.sinks.redis import STAMP, as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable
 
@@ -32,7 +31,6 @@ _Read = Callable[[Sequence[Change]], list[str | None]]
 _CHUNK = 1_000
 _EXAMPLES = 20
 _MARGIN = timedelta(minutes=1)
-_STAMP = re.compile(r'"generation":(\d+),"version":(\d+)}$')
 
 
 def compare(audited: Audited) -> Findings:
@@ -205,5 +203,5 @@ class _Look:
 
 def _stamp(text: str) -> tuple[int, int] | None:
     """Return generation and version from a row's text in Redis; null if it has none."""
-    found = _STAMP.search(text)
+    found = STAMP.search(text)
     return None if found is None else (int(found[1]), int(found[2]))

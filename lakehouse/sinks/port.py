@@ -23,7 +23,7 @@ from lakehouse import tables
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.outgoing import as_inserted, filter_leaving, filter_newest
-from lakehouse.sinks.sizes import TooLarge
+from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.stream import MergedTable
 from lakehouse.tables import Lake, Position, Progress
 
@@ -51,7 +51,7 @@ class Exported:
     table: MergedTable
     settings: Settings
     notice: Callable[[str], None] = lambda _text: None
-    note_unsent: Callable[[str, Sequence[TooLarge], datetime], None] = lambda _place, _rows, _now: None
+    note_unsent: Callable[[str, Sequence[UnsentRow], datetime], None] = lambda _place, _rows, _now: None
 
     @property
     def spark(self) -> SparkSession:
@@ -143,7 +143,7 @@ class Slice:
 
     changes: Sequence[Change]
     sent: int = 0
-    refused: tuple[TooLarge, ...] = ()
+    refused: tuple[UnsentRow, ...] = ()
 
 
 class Lead(Protocol):
@@ -236,6 +236,8 @@ class SinkKind:
     doubts      what may go wrong with the rows in one that works, a line each
     reads_back  how far back in time the change feed is read to fill one that lacks rows
     own         what a row is there, as a column over gold's rows: `Change.own[name]`; null: the message
+    unfit       why a table, as it is declared, cannot be there: names that are too long, or not its own
+    try_row     writes a row of a table, and leaves no trace; raises ServiceError if one would not be taken
     """
 
     name: str
@@ -248,6 +250,8 @@ class SinkKind:
     doubts: Callable[[Settings], Sequence[str]] = lambda _settings: ()
     reads_back: Callable[[Settings], timedelta] = lambda _settings: timedelta(0)
     own: Callable[[MergedTable], Column] | None = field(default=None)
+    unfit: Callable[[MergedTable], Iterable[str]] = lambda _table: ()
+    try_row: Callable[[MergedTable, Settings], None] = lambda _table, _settings: None
 
 
 @dataclass(frozen=True)

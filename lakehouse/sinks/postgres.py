@@ -1,20 +1,21 @@
 """A gold table's rows in PostgreSQL: exactly once, with the position in the transaction of the rows.
 
 gold.<table> has a column for each of the gold table's that a database can query: of a simple type, and not of
-the state that only folds need. Its primary key is the table's key. `generation` and `version` say which
+the state that only folds need. Its primary key is the table's key. `_generation` and `_version` say which
 commit of gold wrote the row (of rows that were filled in: as of which version they were read), and an older
 one never replaces a newer one. gold.lakehouse_positions says how far each table has been sent.
 
 A micro-batch is COPY into a temporary table, one INSERT … ON CONFLICT, a DELETE, and the position: one
-transaction. A server that was away catches up from its own position. One that has another table's rows, or
-has lost them, gets all rows of gold again, in one transaction.
+transaction. A row that the database cannot hold, such as one with a character that its encoding lacks, is
+noted as unsent, and the others go on. A server that was away catches up from its own position. One that has
+another table's rows, or has lost them, gets all rows of gold again, in one transaction.
 """
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -30,14 +31,13 @@ from lakehouse.sinks import postgres_sql as statements
 from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.outgoing import outgoing
 from lakehouse.sinks.port import Exported, Sending
-from lakehouse.sinks.postgres_client import (
-    PostgresTroubleError,
-    connect,
-    prepare_table,
-    reported,
-)
-from lakehouse.sinks.postgres_sql import MOST_KEY_BYTES, Sql, line_of
-from lakehouse.sinks.sizes import TooLarge
+from lakehouse.sinks.postgres_client import connect
+from lakehouse.sinks.postgres_copy import Incoming, Receiver
+from lakehouse.sinks.postgres_errors import PostgresTroubleError, reported
+from lakehouse.sinks.postgres_layout import MOST_KEY_BYTES, key_bytes, line_of
+from lakehouse.sinks.postgres_sql import Sql
+from lakehouse.sinks.postgres_tables import prepare_table
+from lakehouse.sinks.sizes import REFUSED, TOO_LARGE, UnsentRow
 from lakehouse.sinks.to_postgres import LABEL, NAME
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.tables import Position
@@ -66,7 +66,7 @@ class ToPostgres:
         self._own = {NAME: line_of(exported.table)}
         self._connection: psycopg.Connection | None = None
         self._sending: Sending | None = None  # null where PostgreSQL has the micro-batch already
-        self._copying: _Copying | None = None
+        self._receiver: Receiver | None = None
         self._look_at = 0.0  # by a monotonic clock
 
     def begin(self, sending: Sending) -> None:
@@ -142,7 +142,7 @@ class ToPostgres:
 
     def close(self) -> None:
         """Close the connection; what is not committed is given up."""
-        connection, self._connection, self._copying = self._connection, None, None
+        connection, self._connection, self._receiver = self._connection, None, None
         if connection is not None:
             connection.close()
 
@@ -200,25 +200,28 @@ class ToPostgres:
         return _Standing(Position(version, files) if is_whole else None, is_empty)
 
     def _receive(self, connection: psycopg.Connection, changes: Sequence[Change], now: datetime) -> None:
-        refused = tuple(_too_large(change) for change in changes if change.own[NAME] is None)
-        if refused:
-            self._exported.note_unsent(NAME, refused, now)
-        if self._copying is None:
-            self._copying = _Copying(connection, self._sql)
-        self._copying.take(change for change in changes if change.own[NAME] is not None)
+        if self._receiver is None:
+            self._receiver = Receiver(connection, self._sql)
+        fitting = [change for change in changes if change.own[NAME] is not None]
+        refused = self._receiver.take(
+            [Incoming(change.own[NAME], change.version, change.value is None) for change in fitting]
+        )
+        unsent = [_too_large(change) for change in changes if change.own[NAME] is None]
+        unsent += [_unsent(fitting[number], f"{REFUSED}: {why}") for number, why in refused.items()]
+        if unsent:
+            self._exported.note_unsent(NAME, unsent, now)
 
     def _merge(self, connection: psycopg.Connection, *, is_all: bool = False) -> int:
         """Bring what was copied into the table, and return how many rows have changed."""
-        copying, self._copying = self._copying or _Copying(connection, self._sql), None
-        copying.end()
-        generation = [self._exported.generation]
+        receiver, self._receiver = self._receiver, None
+        generation = self._exported.generation
         if is_all:
             connection.execute(self._sql.analyze())
             gone = connection.execute(self._sql.delete_others()).rowcount
-            return gone + connection.execute(self._sql.replace(), generation).rowcount
-        rows = connection.execute(self._sql.upsert(), generation).rowcount
-        if copying.has_gone:
-            rows += connection.execute(self._sql.delete(), generation).rowcount
+            return gone + connection.execute(self._sql.replace(generation)).rowcount
+        rows = connection.execute(self._sql.upsert(generation)).rowcount
+        if receiver is not None and receiver.has_gone:
+            rows += connection.execute(self._sql.delete(generation)).rowcount
         return rows
 
     def _note(self, connection: psycopg.Connection, position: Position) -> None:
@@ -235,8 +238,9 @@ class ToPostgres:
     def _is_ready(self) -> bool:
         """Tell whether the connection can begin a transaction; a server may have closed it."""
         connection = self._connection
-        if connection is None or self._copying is not None:
+        if connection is None:
             return False
+        self._receiver = None
         try:
             connection.rollback()
             connection.execute("SELECT")
@@ -252,37 +256,18 @@ class ToPostgres:
             if self._connection is None:
                 self._connection = connect(self._url)
                 prepare_table(self._connection, self._sql)
-            with reported():
+                self._connection.commit()
+            with reported(self._sql.name):
                 yield self._connection
         except BaseException:
             self.close()
             raise
 
 
-class _Copying:
-    """Rows on their way into the temporary table."""
-
-    def __init__(self, connection: psycopg.Connection, table: Sql) -> None:
-        self.has_gone = False
-        self._block = connection.cursor().copy(table.copy())
-        self._copy = self._block.__enter__()
-
-    def take(self, changes: Iterable[Change]) -> None:
-        """Send rows."""
-        lines = list[str]()
-        for change in changes:
-            is_gone = change.value is None
-            self.has_gone |= is_gone
-            lines.append(f"{change.own[NAME]}\t{change.version}\t{'t' if is_gone else 'f'}\n")
-        self._copy.write("".join(lines))
-
-    def end(self) -> None:
-        """Wait until the server has taken all."""
-        self._block.__exit__(None, None, None)
+def _too_large(change: Change) -> UnsentRow:
+    return _unsent(change, TOO_LARGE, size_bytes=key_bytes(change.row_key), limit_bytes=MOST_KEY_BYTES)
 
 
-def _too_large(change: Change) -> TooLarge:
-    value = change.value
-    digest = "" if value is None else hashlib.sha256(value.encode()).hexdigest()
-    size = len(change.row_key.encode())
-    return TooLarge(change.key, change.row_key, change.version, digest, size, MOST_KEY_BYTES)
+def _unsent(change: Change, reason: str, **sizes: int) -> UnsentRow:
+    digest = "" if change.value is None else hashlib.sha256(change.value.encode()).hexdigest()
+    return UnsentRow(change.key, change.row_key, change.version, digest, reason, **sizes)

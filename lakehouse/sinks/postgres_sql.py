@@ -1,75 +1,27 @@
-"""The statements of the PostgreSQL sink, and what a gold row is in them: a line of COPY's text format."""
+"""The statements of the PostgreSQL sink.
+
+None has parameters beside names of gold's: in a statement with parameters a `%` of a name would be one.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from psycopg import sql
-from pyspark.sql import Column
-from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, DecimalType
 
-from lakehouse.stream import GoldTable, MergedTable
+from lakehouse.sinks.postgres_layout import GENERATION, GONE, POSITIONS, SCHEMA, STAMPS, VERSION, columns_of
+from lakehouse.stream import MergedTable
 
-SCHEMA = "gold"
-POSITIONS = "lakehouse_positions"
-MOST_KEY_BYTES = 2_500
-"""Of a row's key as text: an index of PostgreSQL has no entry beyond a third of its page."""
-
-_TYPES = {
-    "string": "text",
-    "byte": "smallint",
-    "short": "smallint",
-    "integer": "integer",
-    "long": "bigint",
-    "float": "real",
-    "double": "double precision",
-    "boolean": "boolean",
-    "date": "date",
-    "timestamp": "timestamp with time zone",
-    "timestamp_ntz": "timestamp without time zone",
+_INCOMING = "lakehouse_incoming"
+_EPOCH = "1970-01-01"
+_MADE_UP = {
+    "text": "lakehouse doctor",
+    "boolean": "f",
+    "date": _EPOCH,
+    "timestamp with time zone": _EPOCH,
+    "timestamp without time zone": _EPOCH,
 }
-_NUL, _ESCAPE = "\0", "␀"
-_ESCAPES = {_ESCAPE: _ESCAPE * 2, _NUL: f"{_ESCAPE}0", "\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-
-
-def columns_of(table: MergedTable) -> dict[str, str]:
-    """Return the columns that a table has in PostgreSQL, with their types there."""
-    state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
-    types = {field.name: _type_of(field.dataType) for field in table.schema if field.name not in state}
-    return {name: kind for name, kind in types.items() if kind is not None}
-
-
-def line_of(table: MergedTable) -> Column:
-    """Return a row of gold as a line, without its end; null if its key is too long for an index.
-
-    PostgreSQL's text cannot hold the character NUL: it becomes `␀0`, and `␀` becomes `␀␀`.
-    """
-    types = {field.name: field.dataType.typeName() for field in table.schema}
-    texts = [
-        _escaped(name) if types[name] == "string" else _text(name, types[name]) for name in columns_of(table)
-    ]
-    key = F.concat_ws("", *table.keys)
-    line = F.concat_ws("\t", *(F.coalesce(text, F.lit("\\N")) for text in texts))
-    return F.when(F.octet_length(key) <= MOST_KEY_BYTES, line)
-
-
-def _type_of(kind: DataType) -> str | None:
-    if isinstance(kind, DecimalType):
-        return f"numeric({kind.precision},{kind.scale})"
-    return _TYPES.get(kind.typeName())
-
-
-def _escaped(name: str) -> Column:
-    text = F.col(name)
-    for character, escape in _ESCAPES.items():
-        text = F.replace(text, F.lit(character), F.lit(escape))
-    return text
-
-
-def _text(name: str, kind: str) -> Column:
-    text = F.col(name).cast("string")
-    return F.concat(text, F.lit("+00")) if kind == "timestamp" else text  # sessions are in UTC
+"""Values by their type; others are numbers."""
 
 
 class Sql:
@@ -78,11 +30,11 @@ class Sql:
     def __init__(self, table: MergedTable) -> None:
         self.name = table.name
         self.columns = columns_of(table)
-        self.stamped = {**self.columns, "generation": "bigint", "version": "bigint"}
-        self._table = table
+        self.stamped = {**self.columns, **dict.fromkeys(STAMPS, "bigint")}
+        self.declared = table
         self._keys = list(table.keys)
         self._place = sql.Identifier(SCHEMA, table.name)
-        self._incoming = sql.Identifier("pg_temp", f"lakehouse_{table.name}")
+        self._incoming = sql.Identifier("pg_temp", _INCOMING)
 
     def create(self) -> sql.Composed:
         """Create the table, as the declaration says."""
@@ -93,15 +45,19 @@ class Sql:
             self._place, _listed(columns), self._names(self._keys)
         )
 
-    def comments(self) -> list[sql.Composed]:
-        """Say what a row is, and what the columns are."""
-        found = [sql.SQL("COMMENT ON TABLE {} IS {}").format(self._place, sql.Literal(self._table.comment))]
-        said = {field.name: field.metadata.get("comment", "") for field in self._table.schema}
-        said["generation"] = "When the gold table's versions became its own, in ms since the epoch."
-        said["version"] = "The version of the gold table that has the row so."
+    def comments(self, *, is_ascii: bool) -> list[sql.Composed]:
+        """Say what a row is, and what the columns are; with `is_ascii` other characters become `?`."""
+        said = {field.name: field.metadata.get("comment", "") for field in self.declared.schema}
+        said[GENERATION] = "When the gold table's versions became its own, in ms since the epoch."
+        said[VERSION] = "The version of the gold table that has the row so."
+
+        def literal(text: str) -> sql.Literal:
+            return sql.Literal(text.encode("ascii", "replace").decode() if is_ascii else text)
+
+        found = [sql.SQL("COMMENT ON TABLE {} IS {}").format(self._place, literal(self.declared.comment))]
         for name in self.stamped:
             place = sql.Identifier(SCHEMA, self.name, name)
-            found.append(sql.SQL("COMMENT ON COLUMN {} IS {}").format(place, sql.Literal(said[name])))
+            found.append(sql.SQL("COMMENT ON COLUMN {} IS {}").format(place, literal(said[name])))
         return found
 
     def add(self, name: str) -> sql.Composed:
@@ -116,45 +72,67 @@ class Sql:
                 sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
                 for name, kind in self.columns.items()
             ),
-            sql.SQL("version bigint, is_gone boolean"),
+            sql.SQL("{} bigint, {} boolean").format(sql.Identifier(VERSION), sql.Identifier(GONE)),
         ]
         return sql.SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
-            sql.Identifier(f"lakehouse_{self.name}"), _listed(columns)
+            sql.Identifier(_INCOMING), _listed(columns)
         )
 
     def copy(self) -> sql.Composed:
         """Copy lines into it: `line_of`, then the version, and t for a row that is gone, else f."""
         return sql.SQL("COPY {} FROM STDIN").format(self._incoming)
 
-    def upsert(self) -> sql.Composed:
-        """Put the rows that stand, each unless a newer one is there; the parameter is the generation."""
+    def receive_one(self) -> sql.Composed:
+        """Copy one of the rows that are there into it, if there is one that no other session has locked."""
+        return sql.SQL("INSERT INTO {} SELECT {}, _version FROM {} LIMIT 1 FOR UPDATE SKIP LOCKED").format(
+            self._incoming, self._names(self.columns), self._place
+        )
+
+    def make_up_one(self) -> sql.Composed:
+        """Put a row into it that nobody has sent."""
+        values = [sql.Literal(_MADE_UP.get(kind.partition("(")[0], "0")) for kind in self.columns.values()]
+        return sql.SQL("INSERT INTO {} VALUES ({}, 0)").format(self._incoming, _listed(values))
+
+    def age(self, *, is_gone: bool) -> sql.Composed:
+        """Let the row that is in it be one of the next version."""
+        return sql.SQL("UPDATE {} SET _version = _version + 1, _is_gone = {}").format(
+            self._incoming, sql.Literal(is_gone)
+        )
+
+    def upsert(self, generation: int) -> sql.Composed:
+        """Put the rows that stand, each unless a newer one is there."""
         return sql.SQL(
             "{} ON CONFLICT ({}) DO UPDATE SET {} "
-            "WHERE (t.generation, t.version) < (excluded.generation, excluded.version)"
-        ).format(self._inserted(), self._names(self._keys), self._excluded())
+            "WHERE (t._generation, t._version) < (excluded._generation, excluded._version)"
+        ).format(self._inserted(generation), self._names(self._keys), self._excluded())
 
-    def delete(self) -> sql.Composed:
-        """Delete the rows that are gone, unless a newer one is there; the parameter is the generation."""
+    def delete(self, generation: int) -> sql.Composed:
+        """Delete the rows that are gone, unless a newer one is there."""
         return sql.SQL(
-            "DELETE FROM {} t USING {} i WHERE i.is_gone AND {} "
-            "AND (t.generation, t.version) < (%s, i.version)"
-        ).format(self._place, self._incoming, self._same("t", "i"))
+            "DELETE FROM {} t USING {} i WHERE i._is_gone AND {} "
+            "AND (t._generation, t._version) < ({}, i._version)"
+        ).format(self._place, self._incoming, self._same("t", "i"), sql.Literal(generation))
 
     def analyze(self) -> sql.Composed:
         """Let the planner know how much was copied."""
         return sql.SQL("ANALYZE {}").format(self._incoming)
 
     def delete_others(self) -> sql.Composed:
-        """Delete the rows that were not copied."""
-        return sql.SQL("DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} i WHERE {})").format(
-            self._place, self._incoming, self._same("t", "i")
-        )
-
-    def replace(self) -> sql.Composed:
-        """Put the rows that differ from those that are there; the parameter is the generation."""
+        """Delete the rows that were not copied, or as gone."""
         return sql.SQL(
-            "{} ON CONFLICT ({}) DO UPDATE SET {} WHERE {} OR t.generation <> excluded.generation"
-        ).format(self._inserted(), self._names(self._keys), self._excluded(), self._differs("t", "excluded"))
+            "DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} i WHERE {} AND NOT i._is_gone)"
+        ).format(self._place, self._incoming, self._same("t", "i"))
+
+    def replace(self, generation: int) -> sql.Composed:
+        """Put the rows that differ from those that are there."""
+        return sql.SQL(
+            "{} ON CONFLICT ({}) DO UPDATE SET {} WHERE {} OR t._generation <> excluded._generation"
+        ).format(
+            self._inserted(generation),
+            self._names(self._keys),
+            self._excluded(),
+            self._differs("t", "excluded"),
+        )
 
     def is_empty(self) -> sql.Composed:
         """Tell whether the table has no row."""
@@ -163,13 +141,13 @@ class Sql:
     def compare(self) -> sql.Composed:
         """Return key, what is there and how many differ, of rows that are not what has been copied.
 
-        Where `is_gone`, the export does not send the row as it is now, and any state of it may be there.
+        Where `_is_gone`, the export does not send the row as it is now, and any state of it may be there.
         """
         first = sql.Identifier(self._keys[0])
         return sql.SQL(
-            "SELECT jsonb_build_object({key}), i.{first} IS NOT NULL, to_jsonb(t), count(*) OVER () "
+            "SELECT jsonb_build_object({key}), i.{first} IS NOT NULL, to_jsonb(t.*), count(*) OVER () "
             "FROM {incoming} i FULL JOIN {place} t ON {same} WHERE i.{first} IS NULL "
-            "OR (NOT i.is_gone AND (t.{first} IS NULL OR {differs})) LIMIT {most}"
+            "OR (NOT i._is_gone AND (t.{first} IS NULL OR {differs})) LIMIT {most}"
         ).format(
             key=_listed(
                 sql.SQL("{}, coalesce(i.{}, t.{})").format(sql.Literal(name), *[sql.Identifier(name)] * 2)
@@ -185,15 +163,19 @@ class Sql:
 
     def count(self) -> sql.Composed:
         """Return how many rows were copied that have to be there."""
-        return sql.SQL("SELECT count(*) FROM {} WHERE NOT is_gone").format(self._incoming)
+        return sql.SQL("SELECT count(*) FROM {} WHERE NOT _is_gone").format(self._incoming)
 
     def _declared(self) -> Iterable[tuple[str, str]]:
         for name, kind in self.stamped.items():
             yield name, kind if name in self.columns else f"{kind} NOT NULL"
 
-    def _inserted(self) -> sql.Composed:
-        return sql.SQL("INSERT INTO {} AS t ({}) SELECT {}, %s, version FROM {} WHERE NOT is_gone").format(
-            self._place, self._names(self.stamped), self._names(self.columns), self._incoming
+    def _inserted(self, generation: int) -> sql.Composed:
+        return sql.SQL("INSERT INTO {} AS t ({}) SELECT {}, {}, _version FROM {} WHERE NOT _is_gone").format(
+            self._place,
+            self._names(self.stamped),
+            self._names(self.columns),
+            sql.Literal(generation),
+            self._incoming,
         )
 
     def _excluded(self) -> sql.Composed:
@@ -238,11 +220,26 @@ NOTE = sql.SQL(
     "files = excluded.files, is_empty = excluded.is_empty, written_at = excluded.written_at"
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 FORGET = sql.SQL("DELETE FROM {} WHERE table_name = %s").format(sql.Identifier(SCHEMA, POSITIONS))
+KIND = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
+"""What a name of the schema stands for, as a letter; no row for nothing."""
 COLUMNS = (
-    "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
-    "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped"
+    "SELECT attname::text, format_type(atttypid, atttypmod), "
+    "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
+    "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
-"""Of a table: names and types as PostgreSQL writes them."""
+"""Of a table: names, types as PostgreSQL writes them, and whether each row has to say a value."""
+UNIQUE_KEYS = (
+    "SELECT ARRAY(SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k "
+    "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k) FROM pg_index i "
+    "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate "
+    "AND i.indpred IS NULL AND i.indexprs IS NULL ORDER BY NOT i.indisprimary"
+)
+"""Of a table: the columns of each key that ON CONFLICT can name, the primary one first."""
+LACKING_RIGHTS = (
+    "SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r "
+    "WHERE NOT has_table_privilege(to_regclass(%s)::oid, r)"
+)
+"""On a table: the rights that the user has not got."""
 
 
 def quoted(*names: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,18 +14,27 @@ import redis
 from redis.backoff import ExponentialWithJitterBackoff
 from redis.retry import Retry
 
+from lakehouse.printable import printable
 from lakehouse.sinks.change import Change, next_chunk
-from lakehouse.sinks.redis_client import impatient, redis_client, reported, told
+from lakehouse.sinks.redis_client import impatient, redis_client, told
+from lakehouse.sinks.redis_errors import WRONG_TYPE, reported
+from lakehouse.stream import MergedTable
 
 CALL_ROWS = 500  # of a script, during which Redis answers nobody else: some 5 ms
 _SCANNED = 1_000
 _PUT = Path(__file__).with_name("redis_put.lua")
 _OLDER, _NEW, _OPEN = 0, 2, 4  # in the script's answers; 1 is the same version
 _PURGED_AT_ONCE = 100
-_LAYOUT = "layout 2"
+_EXPIRY = 2  # of the keys of a group, from 0: a sorted set, after two hashes
+_LAYOUT = "layout 3"
 _RETRIES = 8
 _GLANCE_TIMEOUT_S = 1.0
 _FILLING = "filling"
+_GENERATION, _VERSION, _IS_DELETED = "_generation", "_version", "_deleted"
+STAMP = re.compile(rf',"{_GENERATION}":(\d+),"{_VERSION}":(\d+)}}$')
+"""The end of a row's text: its generation and version."""
+DELETED = f'{{"{_IS_DELETED}":true'
+"""The beginning of a deleted row's text."""
 _EVICTED = ", evicted "
 _LIVES = ", time to live "
 
@@ -167,14 +177,40 @@ class RedisSink:
         for change in changes:
             arguments += [change.version, as_stored(change, self._generation), int(change.value is None)]
             arguments += [groups[change.group], change.member, change.order]
-        found: list[int] = self._script(keys=keys, args=arguments)
+        try:
+            found: list[int] = self._script(keys=keys, args=arguments)
+        except redis.ResponseError as error:
+            key = self._of_another_type(keys, len(changes)) if WRONG_TYPE in str(error) else None
+            if key is None:
+                raise
+            raise redis.ResponseError(f"{WRONG_TYPE} {printable(key)}") from error
         return found
+
+    def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
+        """Return the first of a call's keys that is no such key as the script takes it for; null for none."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for number, key in enumerate(keys):
+                if number < rows:
+                    pipeline.get(key)
+                elif (number - rows) % 3 == _EXPIRY:
+                    pipeline.zrangebyscore(key, 0, 0, start=0, num=1)
+                else:
+                    pipeline.hget(key, "")
+            answers = pipeline.execute(raise_on_error=False)
+        found = (key for key, one in zip(keys, answers, strict=True) if isinstance(one, redis.ResponseError))
+        return next(found, None)
 
 
 def as_stored(change: Change, generation: int) -> str:
-    """Return the row's JSON with generation and version as its last fields, where the script expects them."""
-    row = change.value or '{"deleted":true}'
-    return f'{row[:-1]},"generation":{generation},"version":{change.version}}}'
+    """Return the row's JSON with its stamp as the last fields, where the script expects it."""
+    row = change.value or f"{DELETED}}}"
+    return f'{row[:-1]},"{_GENERATION}":{generation},"{_VERSION}":{change.version}}}'
+
+
+def unfit(table: MergedTable) -> Iterator[str]:
+    """Yield why a table, as it is declared, cannot be in Redis."""
+    for name in sorted({_GENERATION, _VERSION, _IS_DELETED}.intersection(table.export.value.values)):
+        yield f"its message has a field {name}, and every row there has one of its own"
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +12,17 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.asyncio.sentinel import Sentinel as AsyncSentinel
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
-from redis.exceptions import AskError, ClusterCrossSlotError, ClusterError, NoPermissionError, ReadOnlyError
+from redis.exceptions import NoPermissionError
 from redis.retry import Retry
-from redis.sentinel import (
-    MasterNotFoundError,
-    Sentinel,
-    SentinelManagedConnection,
-    SentinelManagedSSLConnection,
-)
+from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
 
-from lakehouse.errors import ServiceError, SinkTroubleError
+from lakehouse.errors import ServiceError
 from lakehouse.settings.redis_url import RedisUrl, parse_redis_url
+from lakehouse.sinks.redis_errors import CLUSTER, REPLICA, RedisTroubleError, what_failed
 
 _SENTINEL_TIMEOUT_S = 2.0
 _REQUIRED_WITHIN_S = 15.0
 _NEVER_EVICTS = "noeviction"
-_CLUSTER = (
-    "Redis is a cluster, and the export needs one server, or a primary with replicas behind one address "
-    "(LAKEHOUSE_REDIS_URL)"
-)
-_REPLICA = "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
-
-
-class RedisTroubleError(SinkTroubleError):
-    """Redis is out of reach, or full, or refuses what it is asked."""
 
 
 class _AskingAgain(SentinelManagedConnection):
@@ -111,9 +97,9 @@ def require_redis(url: str) -> None:
             "set LAKEHOUSE_REDIS_URL"
         ) from None
     if server.get("cluster_enabled"):
-        raise RedisTroubleError(f"{_CLUSTER} ({where.address})")
+        raise RedisTroubleError(f"{CLUSTER} ({where.address})")
     if server.get("role") == "slave":
-        raise RedisTroubleError(f"{_REPLICA} ({where.address})")
+        raise RedisTroubleError(f"{REPLICA} ({where.address})")
 
 
 def doubts_of_redis(url: str) -> list[str]:
@@ -148,31 +134,6 @@ def _doubts(server: Mapping[str, Any]) -> Iterator[str]:
             f"(maxmemory-policy {policy}). They are written again, at most every ten minutes; with "
             "noeviction a full Redis keeps the rows that it has (docs/redis.md)"
         )
-
-
-@contextmanager
-def reported() -> Iterator[None]:
-    """Translate failures of a client into RedisTroubleError, one line each."""
-    try:
-        yield
-    except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-        raise RedisTroubleError(
-            f"Redis is out of reach: {what_failed(error)}; is LAKEHOUSE_REDIS_URL right?"
-        ) from error
-    except (ClusterCrossSlotError, ClusterError, AskError) as error:
-        raise RedisTroubleError(f"{_CLUSTER}: {error}") from error
-    except redis.RedisError as error:
-        # Within a script, it has no class of its own before Redis 7.
-        if isinstance(error, ReadOnlyError) or "READONLY" in str(error):
-            raise RedisTroubleError(_REPLICA) from error
-        raise RedisTroubleError(f"Redis has refused a command of the export: {error}") from error
-
-
-def what_failed(error: Exception) -> str:
-    """Return an error's message in one line."""
-    if isinstance(error, MasterNotFoundError):  # it prints the clients of Sentinels
-        return str(error).partition(" : ")[0]
-    return str(error)
 
 
 def _for_primary(where: RedisUrl, options: Mapping[str, Any]) -> dict[str, Any]:

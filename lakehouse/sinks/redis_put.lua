@@ -28,7 +28,7 @@ local are_all_put, rows_move = ARGV[5] == "1", ARGV[6] == "1"
 local now = tonumber(redis.call("TIME")[1])
 
 local function put_row(key, version, row)
-  local pattern = '"generation":(%d+),"version":(%d+)}$'
+  local pattern = ',"_generation":(%d+),"_version":(%d+)}$'
   local standing_generation, standing_version = string.match(redis.call("GET", key) or "", pattern)
   if standing_generation then
     local ahead = tonumber(standing_generation) - generation

@@ -39,6 +39,19 @@ def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
     return [kind for kind in used(settings) if kind.name in named]
 
 
+def require_fit(stream: Stream) -> None:
+    """Raise SettingsError for a table that a store it may be exported to, configured or not, cannot have."""
+    for table in stream.tables:
+        named = table.export.sinks
+        for kind in (kind for kind in SINKS if named is None or kind.name in named):
+            for why in kind.unfit(table):
+                others = ", ".join(repr(other.name) for other in SINKS if other is not kind)
+                raise SettingsError(
+                    f"stream {stream.name}: gold.{table.name} cannot go to {kind.label}: {why}. Give it "
+                    f"another name, or leave {kind.label} out: Export(sinks=({others},))"
+                )
+
+
 def needed_by(streams: Iterable[Stream], settings: Settings) -> list[SinkKind]:
     """Return the sinks that a table of the streams is exported to; raises SettingsError as `used_by` does."""
     found = {kind.name for stream in streams for table in stream.tables for kind in used_by(table, settings)}

@@ -1,4 +1,4 @@
-"""Which changes are too large for their topic."""
+"""Rows that a topic or a store does not accept, and which changes are too large for their topic."""
 
 from __future__ import annotations
 
@@ -13,21 +13,26 @@ _OVERHEAD = 128  # upper bound of what a record and its batch need beside key an
 _LONGEST_CHARACTER = 4
 
 
+TOO_LARGE, REFUSED = "too_large", "refused"
+"""Reasons; after the second one stands what the store says."""
+
+
 @dataclass(frozen=True)
-class TooLarge:
-    """A row's state that its topic does not accept: its identity, its size and the limit, in bytes.
+class UnsentRow:
+    """A row's state that its topic or store does not accept: its identity, why, size and limit in bytes.
 
     The size is that of the record in a batch of its own, as the client computes it: key and value in UTF-8,
-    and up to 95 bytes, at most 20 of them more than the broker counts. `value_sha256` is of the message's
-    value, in hex, and empty for a delete.
+    and up to 95 bytes, at most 20 of them more than the broker counts. Null: it is not the reason.
+    `value_sha256` is of the message's value, in hex, and empty for a delete.
     """
 
     key: str
     row_key: str
     version: int
     value_sha256: str
-    size_bytes: int
-    limit_bytes: int
+    reason: str
+    size_bytes: int | None = None
+    limit_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class Weighed:
     """Changes that their topic accepts, in order, and those that it does not."""
 
     fitting: list[Change]
-    refused: tuple[TooLarge, ...]
+    refused: tuple[UnsentRow, ...]
 
 
 def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
@@ -50,7 +55,7 @@ def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
     return Weighed(fitting, tuple(refused))
 
 
-def _too_large(change: Change, limit_bytes: int) -> TooLarge | None:
+def _too_large(change: Change, limit_bytes: int) -> UnsentRow | None:
     characters = len(change.key) + len(change.value or "")
     if _LONGEST_CHARACTER * characters + _OVERHEAD <= limit_bytes:
         return None
@@ -59,4 +64,4 @@ def _too_large(change: Change, limit_bytes: int) -> TooLarge | None:
     if size <= limit_bytes:
         return None
     digest = "" if value is None else hashlib.sha256(value).hexdigest()
-    return TooLarge(change.key, change.row_key, change.version, digest, size, limit_bytes)
+    return UnsentRow(change.key, change.row_key, change.version, digest, TOO_LARGE, size, limit_bytes)

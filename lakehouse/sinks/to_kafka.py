@@ -11,7 +11,7 @@ from lakehouse.sinks import audit_kafka
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S, KafkaSink
 from lakehouse.sinks.port import Exported, LeadKind, Promise, Sending, Slice
-from lakehouse.sinks.sizes import TooLarge
+from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.sinks.slices import SLICE_ROWS, SlicedSink, last_sliced
 from lakehouse.stream import MergedTable
 from lakehouse.tables import Progress
@@ -67,7 +67,7 @@ class ToKafka:
             transaction_timeout_s=TRANSACTION_TIMEOUT_S,
             begins_anew=sending.begins_anew,
         )
-        refused = list[TooLarge]()
+        refused = list[UnsentRow]()
         with closing(sliced):
             for one in sliced.send(changes, sending.span):
                 refused += one.refused
@@ -75,7 +75,7 @@ class ToKafka:
         self._note(refused, sending)
         self._sink.write([], sending.span)
 
-    def _note(self, refused: Sequence[TooLarge], sending: Sending) -> None:
+    def _note(self, refused: Sequence[UnsentRow], sending: Sending) -> None:
         if refused:
             self._exported.note_unsent(self.place, refused, sending.now)
 

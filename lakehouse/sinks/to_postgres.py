@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column
+from collections.abc import Sequence
 
 from lakehouse.extras import needed
 from lakehouse.settings import Settings
+from lakehouse.sinks import postgres_layout
 from lakehouse.sinks.port import Audited, Exported, Findings, Promise, Sink, SinkKind
 from lakehouse.stream import MergedTable
 
@@ -15,7 +16,7 @@ _WHAT_FOR = "LAKEHOUSE_POSTGRES_URL"
 
 def _require(settings: Settings) -> None:
     with needed("postgres", _WHAT_FOR):
-        from lakehouse.sinks.postgres_client import require_postgres
+        from lakehouse.sinks.postgres_tables import require_postgres
     require_postgres(settings.postgres_url.get_secret_value())
 
 
@@ -31,10 +32,17 @@ def _audit(audited: Audited) -> Findings:
     return compare(audited)
 
 
-def _own(table: MergedTable) -> Column:
+def _doubts(settings: Settings) -> Sequence[str]:
     with needed("postgres", _WHAT_FOR):
-        from lakehouse.sinks.postgres_sql import line_of
-    return line_of(table)
+        from lakehouse.sinks.postgres_client import doubts_of_postgres
+    return doubts_of_postgres(settings.postgres_url.get_secret_value())
+
+
+def _try_row(table: MergedTable, settings: Settings) -> None:
+    with needed("postgres", _WHAT_FOR):
+        from lakehouse.sinks.postgres_sql import Sql
+        from lakehouse.sinks.postgres_tables import try_row
+    try_row(settings.postgres_url.get_secret_value(), Sql(table))
 
 
 KIND = SinkKind(
@@ -45,5 +53,8 @@ KIND = SinkKind(
     require=_require,
     make=_make,
     audit=_audit,
-    own=_own,
+    doubts=_doubts,
+    own=postgres_layout.line_of,
+    unfit=postgres_layout.unfit,
+    try_row=_try_row,
 )

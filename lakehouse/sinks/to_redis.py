@@ -18,8 +18,9 @@ from lakehouse.sinks import audit_redis
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.outgoing import filter_leaving, group_of, newest_since, outgoing
 from lakehouse.sinks.port import Exported, Promise, Sending, SinkKind
-from lakehouse.sinks.redis import Put, RedisSink
-from lakehouse.sinks.redis_client import RedisTroubleError, doubts_of_redis, require_redis
+from lakehouse.sinks.redis import Put, RedisSink, unfit
+from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
+from lakehouse.sinks.redis_errors import RedisTroubleError
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.tables import Position
 
@@ -164,4 +165,5 @@ KIND = SinkKind(
     reads_back=lambda settings: timedelta(seconds=settings.redis_ttl_s),
     make=ToRedis,
     audit=audit_redis.compare,
+    unfit=unfit,
 )

@@ -11,6 +11,7 @@ from lakehouse.printable import printable
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.records.validation import clean_schema
 from lakehouse.settings import Settings
+from lakehouse.sinks import registry
 from lakehouse.stream import Stream
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
@@ -22,12 +23,13 @@ def check_names(streams: Sequence[Stream]) -> None:
     """Raise SettingsError where streams share a name or a table, or a name cannot be a table's.
 
     Columns are checked, too: each once, none that silver adds to a contract's, and each with a name that SQL
-    and every store can have.
+    can have. So are the names of a table in every store that it may be exported to.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     counts: dict[str, int] = defaultdict(int)
     for stream in streams:
         _check_columns(stream)
+        registry.require_fit(stream)
         for what, name in _names(stream):
             if not _NAME.fullmatch(name):
                 raise SettingsError(

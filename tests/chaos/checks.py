@@ -363,7 +363,7 @@ def _redis_differences(settings: Settings, table: str, kept: Kept, rows: Sequenc
         keys = [str(key) for key in client.scan_iter(f"{prefix}*", count=1000)]
         texts = [str(text) for part in _parts(keys) for text in client.mget(part)]
     found = {key.removeprefix(prefix): _parsed(text, kept) for key, text in zip(keys, texts, strict=True)}
-    standing = {name: row for name, row in found.items() if not row.get("deleted")}
+    standing = {name: row for name, row in found.items() if not row.get("_deleted")}
     expected = {kept.redis_row(row): kept.message(row) for row in rows if kept.leaves(row)}
     yield from (f"{name} is missing" for name in expected.keys() - standing.keys())
     yield from (f"{name} should not be there" for name in standing.keys() - expected.keys())
@@ -384,7 +384,7 @@ def _postgres_differences(settings: Settings, table: str, kept: Kept, rows: Sequ
     yield from (f"{row} is missing" for row in expected - found)
 
 
-_BOOKKEEPING = {"version", "generation"}  # what Redis rows have beside the message
+_BOOKKEEPING = {"_version", "_generation"}  # what rows have beside what gold says
 
 
 def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:

@@ -72,8 +72,8 @@ class Moved:
                 texts = {key: client.get(key) for key in client.scan_iter("lakehouse:metrics_1m:row:*")}
         for key, text in texts.items():
             row = json.loads(str(text))
-            assert row["generation"] == generation
-            found[str(key)] = (window_of(row), row["count"], row["version"])
+            assert row["_generation"] == generation
+            found[str(key)] = (window_of(row), row["count"], row["_version"])
         return found
 
 

@@ -210,7 +210,7 @@ class Export:
     def _of_this_table(self, row: dict[str, Any]) -> dict[str, Any]:
         log = Path(self.path, "_delta_log", f"{0:020}.json").read_text().splitlines()
         (created,) = (json.loads(line)["metaData"]["createdTime"] for line in log if "metaData" in line)
-        assert row.pop("generation") == created
+        assert row.pop("_generation") == created
         return row
 
     def set_topic(self, configuration: dict[str, str]) -> None:
@@ -315,12 +315,12 @@ def test_every_commit_in_a_micro_batch_of_its_own_leaves_state_by_state(export: 
         str(state.message()) for state in (State("auth", 0, count=3), State("auth", 2))
     )
     assert export.in_redis() == {
-        State("auth", 0).row_key: {**State("auth", 0, count=5).message(), "version": 7},
-        State("auth", 1).row_key: {**State("auth", 1, count=7).message(), "version": 7},
-        State("auth", 2).row_key: {**State("auth", 2).message(), "version": 4},
-        State("検索", 0).row_key: {"deleted": True, "version": 6},
+        State("auth", 0).row_key: {**State("auth", 0, count=5).message(), "_version": 7},
+        State("auth", 1).row_key: {**State("auth", 1, count=7).message(), "_version": 7},
+        State("auth", 2).row_key: {**State("auth", 2).message(), "_version": 4},
+        State("検索", 0).row_key: {"_deleted": True, "_version": 6},
     }
-    assert export.latest() == {"auth": {**State("auth", 2).message(), "version": 4}}
+    assert export.latest() == {"auth": {**State("auth", 2).message(), "_version": 4}}
     # A null leaves as null, in the order of the documented fields.
     assert {tuple(value) for _, value in messages if value} == {tuple(State("auth", 0).message())}
     assert export.run() == []
@@ -335,7 +335,7 @@ def test_the_latest_row_of_a_member_is_one_that_stands(export: Export) -> None:
     export.take_away(State("cart", 0))
     export.run()
 
-    assert export.latest() == {"auth": {**State("auth", 1).message(), "version": 1}}
+    assert export.latest() == {"auth": {**State("auth", 1).message(), "_version": 1}}
     export.put(State("cart", -1))
     export.run()
     assert export.latest()["cart"]["windowStart"] == State("cart", -1).start_ms
@@ -390,7 +390,7 @@ def test_one_micro_batch_sends_only_the_newest_state_of_each_row_in_the_order_of
     ]
     assert of_key(messages, "cart") == [None]
     assert of_key(messages, "billing") == [State("billing", 0, count=8).message()]
-    assert {key: row["version"] for key, row in export.in_redis().items()} == {
+    assert {key: row["_version"] for key, row in export.in_redis().items()} == {
         State("auth", 9).row_key: 1,
         State("auth", 3).row_key: 2,
         State("auth", 1).row_key: 5,
@@ -433,7 +433,7 @@ def test_whatever_a_user_corrects_leaves_and_a_clearing_does_not(export: Export)
         [("auth:latency", 7), ("auth:latency", 7), (gone, None), ("late:latency", 3), *moved]
     )
     stored = export.in_redis()
-    assert stored[State("billing", 0).row_key] == {"deleted": True, "version": 5}
+    assert stored[State("billing", 0).row_key] == {"_deleted": True, "_version": 5}
     assert {stored[State(name, 0).row_key]["sum"] for name in ("cart", "search")} == {3.5}
     assert stored[State("late", 0).row_key]["count"] == 3
     assert export.latest().keys() == {"auth", "invoicing", "cart", "search", "late"}
@@ -468,7 +468,7 @@ def test_a_crash_anywhere_in_a_micro_batch_is_made_good_by_the_next_run(
         with pytest.raises(ServiceError, match="pulled out"):
             export.run()
     assert len(export.messages()) - 2 == left[0]
-    assert [row["version"] for row in export.in_redis().values()].count(2) == left[1]
+    assert [row["_version"] for row in export.in_redis().values()].count(2) == left[1]
     export.put(State("auth", 1, count=3))  # version 3
 
     again = export.run()
@@ -477,7 +477,7 @@ def test_a_crash_anywhere_in_a_micro_batch_is_made_good_by_the_next_run(
     counts = [value and value["count"] for value in of_key(export.messages(), "auth")]
     assert counts == ([1, 2, 2, 2, 3] if len(done) == 2 else [1, 2, 2, 3])
     assert len(of_key(export.messages(), "cart")) == 1
-    assert {key: (row["count"], row["version"]) for key, row in export.in_redis().items()} == {
+    assert {key: (row["count"], row["_version"]) for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: (2, 2),
         State("auth", 1).row_key: (3, 3),
         State("auth", 2).row_key: (2, 2),
@@ -522,7 +522,7 @@ def test_a_crash_in_the_very_first_micro_batch_is_made_good_too(
         if not is_new:
             client.delete(State("gone", 0).row_key)  # of the earlier table, which nobody has deleted from
     first = 2 if broken == KAFKA_COMMIT else 1  # it begins with the rows as they are by then
-    assert {key: (row["count"], row["version"]) for key, row in export.in_redis().items()} == {
+    assert {key: (row["count"], row["_version"]) for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: (1, first),
         State("cart", 0).row_key: (1, first),
         State("auth", 1).row_key: (3, 2),
@@ -587,8 +587,8 @@ def test_a_table_made_anew_is_refused_until_sending_again_is_allowed_and_then_re
     export.run(allow=[Allow.RESEND])
 
     assert [value and value["count"] for value in of_key(export.messages(), "auth")] == [2, 7]
-    assert export.in_redis() == {State("auth", 0).row_key: {**State("auth", 0, 7).message(), "version": 1}}
-    assert export.latest() == {"auth": {**State("auth", 0, 7).message(), "version": 1}}
+    assert export.in_redis() == {State("auth", 0).row_key: {**State("auth", 0, 7).message(), "_version": 1}}
+    assert export.latest() == {"auth": {**State("auth", 0, 7).message(), "_version": 1}}
     export.put(State("auth", 1))
     assert [one.result.rows for one in export.run()] == [1]  # and that one is its own from now on
 
@@ -846,7 +846,7 @@ def test_an_emptied_redis_is_filled_again_while_nothing_new_comes(export: Export
         export.delete(State("auth", 2))
         await_(lambda: export.latest().get("auth", {}).get("count") == 2)  # after the row itself
         whole, latest, sent = export.in_redis(), export.latest(), len(export.messages())
-        assert whole[State("auth", 2).row_key]["deleted"]
+        assert whole[State("auth", 2).row_key]["_deleted"]
         export.flush()
         await_(lambda: (export.in_redis(), export.latest()) == (whole, latest))
         assert len(export.messages()) == sent
@@ -891,7 +891,7 @@ def test_an_emptied_redis_is_filled_again_by_a_run_that_catches_up(export: Expor
     export.put(State("auth", 2))
     done, filled = export.run()
     assert (done.result.written, filled.result.written) == ({export.topic: 1, "redis": 1}, {"redis": 2})
-    assert {key: row["version"] for key, row in export.in_redis().items()} == {
+    assert {key: row["_version"] for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: 2,
         State("auth", 1).row_key: 1,
         State("auth", 2).row_key: 3,
@@ -1003,7 +1003,7 @@ def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export
     assert "away or full" in check.not_compared[0]
 
     assert [done.result.written for done in export.run()] == [{"redis": 2}]
-    assert {key: row["version"] for key, row in export.in_redis().items()} == {
+    assert {key: row["_version"] for key, row in export.in_redis().items()} == {
         State("auth", 0).row_key: 2,
         State("auth", 1).row_key: 2,
     }

@@ -203,7 +203,7 @@ def test_rows_are_written_and_read_over_tls_by_a_user(secured: str, certificates
     assert doubts_of_redis(url) == []
     with sink_of(url) as sink, sink.filling():
         assert sink.write([window("auth", 1)]).rows == 1
-    assert read_rows(url, "t", ["auth:60"]) == ['{"state":"v1","generation":1,"version":1}']
+    assert read_rows(url, "t", ["auth:60"]) == ['{"state":"v1","_generation":1,"_version":1}']
     assert asyncio.run(members_by_the_api(url)) == ({"auth": '{"state":"v1"}'}, True)
 
 
@@ -252,7 +252,7 @@ def test_rows_go_to_the_primary_that_a_sentinel_names(one_sentinel: Watched) -> 
     with sink_of(url) as sink, sink.filling():
         assert sink.write([window("auth", 1)]).rows == 1
     assert read_rows(one_sentinel.url_of(one_sentinel.primary()), "t", ["auth:60"]) == [
-        '{"state":"v1","generation":1,"version":1}'
+        '{"state":"v1","_generation":1,"_version":1}'
     ]
     assert asyncio.run(members_by_the_api(url)) == ({"auth": '{"state":"v1"}'}, True)
 
@@ -308,5 +308,5 @@ def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
         stored = dict(scan_rows(found.url_of(found.primary()), "t"))
     assert len(stored) == 2000
     assert {text for key, text in stored.items() if key in {one.row_key for one in newer}} == {
-        '{"state":"v2","generation":1,"version":2}'
+        '{"state":"v2","_generation":1,"_version":2}'
     }

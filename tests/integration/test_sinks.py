@@ -570,8 +570,8 @@ def window(service: str, start: int, version: int, *, deleted: bool = False, met
 
 def expected(one: Change, generation: int = GENERATION) -> dict[str, Any]:
     """What readers are to find for a change."""
-    row = {"deleted": True} if one.value is None else json.loads(one.value)
-    return {**row, "generation": generation, "version": one.version}
+    row = {"_deleted": True} if one.value is None else json.loads(one.value)
+    return {**row, "_generation": generation, "_version": one.version}
 
 
 def stored(reader: redis.Redis, table: str, one: Change) -> dict[str, Any]:
@@ -831,8 +831,8 @@ def test_a_reader_needs_one_round_trip_for_each_question(
         "service": "検索",
         "start": 180,
         "state": "v7",
-        "generation": GENERATION,
-        "version": 7,
+        "_generation": GENERATION,
+        "_version": 7,
     }
     assert {member: json.loads(row)["start"] for member, row in comparison.items()} == dict.fromkeys(
         services, 180

@@ -166,7 +166,7 @@ def test_a_row_that_redis_knows_to_be_deleted_is_looked_for_in_gold(
 ) -> None:
     lake.export(PRODUCT_SALES, [product("chair", "1")])
     with lake.redis() as redis:
-        redis.set("lakehouse:product_sales:row:chair", '{"deleted":true,"generation":1,"version":2}')
+        redis.set("lakehouse:product_sales:row:chair", '{"_deleted":true,"_generation":1,"_version":2}')
     lake.write(PRODUCT_SALES, [product("lamp", "1")])
     assert client.get("/api/v1/tables/product_sales/row?product=chair").status_code == 404
 

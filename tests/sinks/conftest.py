@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
+from pydantic import SecretStr
+from pyspark.sql import SparkSession
 
+from lakehouse.settings import Settings
 from tests import postgres_servers
 from tests.postgres_servers import Server
+from tests.sinks.gold_rows import Gold
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +28,16 @@ def database(postgres_server: Server) -> str:
     with postgres_server.connect() as connection:
         connection.execute(f"CREATE DATABASE {name}")
     return postgres_server.url(name)
+
+
+@pytest.fixture
+def lake_of(spark: SparkSession, lake_settings: Settings) -> Callable[[str], Gold]:
+    def make(url: str) -> Gold:
+        return Gold(spark, lake_settings.model_copy(update={"postgres_url": SecretStr(url)}))
+
+    return make
+
+
+@pytest.fixture
+def made(lake_of: Callable[[str], Gold], database: str) -> Gold:
+    return lake_of(database)

@@ -19,7 +19,7 @@ from lakehouse.errors import SinkTroubleError
 from lakehouse.runtime.runner import utc_now
 from lakehouse.settings import Settings
 from lakehouse.sinks import registry
-from tests.sinks.test_postgres import TABLE, Gold, state
+from tests.sinks.gold_rows import TABLE, Gold, state
 
 PAGE = Path(__file__).parents[2] / "docs" / "sinks.md"
 

@@ -1,142 +1,29 @@
-"""The rows of a gold table in PostgreSQL, through the export: typed, once, and equal to gold after trouble.
-
-The rows are put into gold.metrics_1m by hand, one Delta commit a call, so that every version is known:
-creating the table is version 0, the first write version 1. The table is exported to PostgreSQL alone.
-"""
+"""The rows of a gold table in PostgreSQL, through the export: typed, once, equal to gold after trouble."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
-import psycopg
 import pytest
-from pydantic import SecretStr
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit import Check
-from lakehouse.audit.stores import check_store
 from lakehouse.errors import SettingsError, SinkTroubleError, StreamError
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.ops import unsent_rows
-from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, postgres, registry, to_postgres
-from lakehouse.sinks.postgres_client import require_postgres
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import GoldTable
-from lakehouse.tables import DELETED, Lake
+from lakehouse.sinks.postgres_tables import require_postgres
 from tests import postgres_servers
 from tests.certificates import certified
 from tests.postgres_servers import PASSWORD, Server
-from tests.streams import METRICS, METRICS_1M
-
-START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)
-Row = tuple[Any, ...]
-
-
-def only_there(table: GoldTable) -> GoldTable:
-    """A table that is exported to PostgreSQL alone."""
-    return replace(table, export=replace(table.export, topic=None, sinks=(to_postgres.NAME,)))
-
-
-TABLE = only_there(METRICS_1M)
-
-
-def state(service: str, minute: int, count: int = 1, p99: float | None = 2.5) -> dict[str, Any]:
-    start = START + timedelta(minutes=minute)
-    return {
-        "service_id": service,
-        "metric_name": "latency",
-        "window_start": start,
-        "window_end": start + timedelta(minutes=1),
-        "count": count,
-        "sum": 2.5 * count,
-        **dict.fromkeys(("min", "max", "avg", "p50", "p90", "p95"), 2.5),
-        "p99": p99,
-        "variance": None,
-        "stddev": None,
-        "last_event_time": start + timedelta(microseconds=59_999_999),
-        "is_final": False,
-        "m2": 0.0,
-        "sketch": bytearray(b"sketch"),
-    }
-
-
-class Gold:
-    """One lake's gold.metrics_1m, and the database that it is exported to."""
-
-    def __init__(self, spark: SparkSession, settings: Settings, table: GoldTable = TABLE) -> None:
-        self.spark = spark
-        self.stream = replace(METRICS, gold=(table,))
-        self.settings = settings
-        self.lake = Lake(spark, settings.lake)
-        self.path = self.lake.ensure(gold.spec(TABLE))
-
-    def put(self, *rows: dict[str, Any]) -> None:
-        frame = local_frame(self.spark, rows, TABLE.schema).coalesce(1)
-        tables.replace(frame, self.path, TABLE.keys, within=F.lit(True))
-
-    def take_away(self, row: dict[str, Any]) -> None:
-        frame = local_frame(self.spark, [row], TABLE.schema).withColumn(DELETED, F.lit(True))
-        tables.replace(frame, self.path, TABLE.keys, within=F.lit(True))
-
-    def run(self) -> list[BatchDone]:
-        """Export until caught up."""
-        done = list[BatchDone]()
-        options = RunOptions(AVAILABLE_NOW, on_batch=done.append)
-        run(self.lake, [self.stream], ["export"], self.settings, options)
-        return done
-
-    def written(self) -> list[int]:
-        return [one.result.written[to_postgres.NAME] for one in self.run()]
-
-    def forget(self) -> None:
-        """Lose the note of how far the table was sent."""
-        shutil.rmtree(Path(self.path, "_lakehouse_export"))
-
-    @contextmanager
-    def connected(self) -> Iterator[psycopg.Connection]:
-        with psycopg.connect(self.settings.postgres_url.get_secret_value(), autocommit=True) as connection:
-            yield connection
-
-    def ask(self, query: str) -> list[Row]:
-        with self.connected() as connection:
-            done = connection.execute(query)
-            return done.fetchall() if done.description else []
-
-    def there(self) -> set[Row]:
-        """Rows of the database: service, minute, count and version."""
-        minute = f"extract(epoch FROM window_start - '{START.isoformat()}')::integer / 60"
-        return set(self.ask(f"SELECT service_id, {minute}, count, version FROM gold.metrics_1m"))
-
-    def audited(self) -> Check:
-        (check,) = check_store(
-            self.lake, self.stream, TABLE, to_postgres.KIND, settings=self.settings, now=utc_now()
-        )
-        return check
-
-
-@pytest.fixture
-def lake_of(spark: SparkSession, lake_settings: Settings) -> Callable[[str], Gold]:
-    def make(url: str) -> Gold:
-        return Gold(spark, lake_settings.model_copy(update={"postgres_url": SecretStr(url)}))
-
-    return make
-
-
-@pytest.fixture
-def made(lake_of: Callable[[str], Gold], database: str) -> Gold:
-    return lake_of(database)
+from tests.sinks.gold_rows import START, TABLE, Gold, state
+from tests.streams import METRICS_1M
 
 
 def test_rows_are_typed_and_named_by_the_declaration_and_follow_gold(made: Gold) -> None:
@@ -199,7 +86,7 @@ def test_rows_that_are_sent_again_are_written_once_and_never_over_newer_ones(mad
     # The export begins with the rows as they are; PostgreSQL knows how far it is, and catches up by itself.
     made.put(state("cart", 0, count=2))
     made.put(state("cart", 0, count=3))
-    made.ask("UPDATE gold.metrics_1m SET version = 9, count = 7 WHERE service_id = 'auth'")
+    made.ask("UPDATE gold.metrics_1m SET _version = 9, count = 7 WHERE service_id = 'auth'")
     made.put(state("auth", 0, count=3))
     made.forget()
     assert made.written() == [0, 1]

@@ -1,0 +1,82 @@
+"""Names that a store cannot have are refused where a stream is declared, whatever is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+from lakehouse.errors import SettingsError
+from lakehouse.messages.layout import Message, Plain
+from lakehouse.stream import GoldTable, Stream
+from lakehouse.streams.clashes import check_names
+from tests.streams import METRICS, METRICS_1M
+
+
+def stream_of(name: str, keys: tuple[str, ...], columns: Mapping[str, object] | None = None) -> Stream:
+    """A stream with one table, whose columns are these beside its key of texts."""
+    types = dict.fromkeys(keys, StringType()) | dict(columns or {})
+    schema = StructType([StructField(one, kind) for one, kind in types.items()])  # type: ignore[arg-type]
+    return with_table(replace(METRICS_1M, name=name, keys=keys, schema=schema, state=None))
+
+
+def with_table(table: GoldTable) -> Stream:
+    return replace(METRICS, gold=(table,))
+
+
+def test_names_that_fit_are_not_refused() -> None:
+    check_names([METRICS])
+    check_names([stream_of("n" * 63, ("version", "generation", "is_gone", "a" * 63, "é" * 31))])
+    many = {f"c{number}": LongType() for number in range(1_597)}
+    check_names([stream_of("wide", ("id",), many)])
+
+
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [
+        (stream_of("n" * 64, ("id",)), "the table's name nnnn.* has 64 bytes, and names there are cut at 63"),
+        (stream_of("t", ("é" * 32,)), "the column é{32} has 64 bytes, and names there are cut at 63"),
+        (stream_of("t", ("id",), {"a\0b": LongType()}), "'a.x00b' is empty or has the character NUL"),
+        (stream_of("t", ("id",), {"": LongType()}), "'' is empty or has the character NUL"),
+        (stream_of("t", ("xmin",)), "every table there has a column xmin of its own"),
+        (stream_of("t", ("_version",)), "every table there has a column _version of its own"),
+        (stream_of("t", ("id",), {"_is_gone": LongType()}), "every table there has a column _is_gone"),
+        (stream_of("lakehouse_positions", ("id",)), "the name lakehouse_positions is the export's own"),
+        (stream_of("t_pkey", ("id",)), "the name t_pkey is that of a primary key's index"),
+        (stream_of("t", tuple(f"k{n}" for n in range(33))), "its key has 33 columns, .* at most 32"),
+        (
+            stream_of("t", ("id",), {f"c{number}": LongType() for number in range(1_598)}),
+            "it has 1,599 columns, and tables there have at most 1,598",
+        ),
+    ],
+)
+def test_what_postgresql_cannot_have_is_refused_with_the_table_and_the_way_out(
+    stream: Stream, said: str
+) -> None:
+    (table,) = stream.gold
+    with pytest.raises(
+        SettingsError, match=rf"^stream metrics: gold.{table.name} cannot go to PostgreSQL: "
+    ) as caught:
+        check_names([stream])
+    assert caught.match(said)
+    assert caught.match(r"or leave PostgreSQL out: Export\(sinks=\('redis',\)\)$")
+    check_names([with_table(replace(table, export=replace(table.export, sinks=("redis",))))])
+
+
+def test_a_key_of_a_type_that_postgresql_has_not_got_is_refused() -> None:
+    table = stream_of("t", ("id", "tags")).gold[0]
+    schema = StructType([StructField("id", StringType()), StructField("tags", ArrayType(StringType()))])
+    with pytest.raises(SettingsError, match="there is no type there for the column tags of its key"):
+        check_names([with_table(replace(table, schema=schema))])
+
+
+def test_a_field_of_a_message_that_redis_adds_itself_is_refused() -> None:
+    message = Message({"id": Plain("service_id"), "_version": Plain("count")})
+    table = replace(METRICS_1M, export=replace(METRICS_1M.export, value=message))
+    with pytest.raises(
+        SettingsError, match=r"gold.metrics_1m cannot go to Redis: .* a field _version, and every row"
+    ) as caught:
+        check_names([with_table(table)])
+    assert caught.match(r"or leave Redis out: Export\(sinks=\('postgres',\)\)$")
