@@ -86,7 +86,8 @@ def unfit(table: MergedTable) -> Iterator[str]:
     for what, name in (("the table's name", table.name), *(("the column", name) for name in columns)):
         size = len(name.encode())
         if size > _MOST_NAME_BYTES:
-            yield f"{what} {printable(name[:_MOST_NAME_BYTES])} has {size} bytes, and names there are cut at {_MOST_NAME_BYTES}"
+            start = printable(name[:_MOST_NAME_BYTES])
+            yield f"{what} {start} has {size} bytes, and names there are cut at {_MOST_NAME_BYTES}"
         if not name or _NUL in name:
             yield f"{what} {name!r} is empty or has the character NUL"
     for name in sorted(_OF_SYSTEM.union(STAMPS, [GONE]).intersection(columns)):

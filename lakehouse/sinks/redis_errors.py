@@ -24,9 +24,6 @@ _REFUSED = "has refused the user of LAKEHOUSE_REDIS_URL", "are its name and pass
 _MEANINGS = {
     "NOAUTH": _REFUSED,
     "WRONGPASS": _REFUSED,
-    "invalid username-password": _REFUSED,
-    "invalid password": _REFUSED,
-    "Authentication required": _REFUSED,
     "NOPERM": ("denies a right", _ACCESS),
     "no permissions": ("denies a right", _ACCESS),
     "can't access": ("denies a right", _ACCESS),
@@ -79,9 +76,10 @@ def _line(error: Exception) -> str:
     # Within a script, it has no class of its own before Redis 7.
     if isinstance(error, ReadOnlyError) or "READONLY" in said:
         return REPLICA
-    for part, (does, todo) in _MEANINGS.items():
-        if part in said:
-            return f"Redis {does}: {said}; {todo}"
+    known = (meaning for part, meaning in _MEANINGS.items() if part in said)
+    if meaning := _REFUSED if isinstance(error, redis.AuthenticationError) else next(known, None):
+        does, todo = meaning
+        return f"Redis {does}: {said}; {todo}"
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
         return f"Redis is out of reach: {said}; is LAKEHOUSE_REDIS_URL right?"
     return f"Redis has refused a command of the export: {said}"

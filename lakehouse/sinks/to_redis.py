@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from datetime import datetime, timedelta
 
 from py4j.protocol import Py4JError
@@ -22,6 +22,7 @@ from lakehouse.sinks.redis import Put, RedisSink, unfit
 from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
 from lakehouse.sinks.redis_errors import RedisTroubleError
 from lakehouse.spark.query_errors import are_files_gone
+from lakehouse.stream import MergedTable
 from lakehouse.tables import Position
 
 _LOOK_EVERY_S = 5.0
@@ -155,6 +156,14 @@ def _url(settings: Settings) -> str:
     return settings.redis_url.get_secret_value()
 
 
+def _try_row(_table: MergedTable, settings: Settings) -> None:
+    """Put a row that is of no table, as none is called so, and gone after a second."""
+    row = Change("doctor", '{"doctor":true}', 1, row_key="doctor", group="doctor", member="doctor", order=1)
+    sink = RedisSink(_url(settings), "_doctor", 1, generation=time.time_ns() // 1_000_000, retries=0)
+    with closing(sink):
+        sink.write([row])
+
+
 KIND = SinkKind(
     "redis",
     "Redis",
@@ -166,4 +175,5 @@ KIND = SinkKind(
     make=ToRedis,
     audit=audit_redis.compare,
     unfit=unfit,
+    try_row=_try_row,
 )

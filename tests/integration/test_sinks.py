@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import threading
 import time
@@ -30,6 +31,7 @@ from lakehouse.sinks import (
     KafkaSink,
     RedisSink,
     Span,
+    filled_key,
 )
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.port import Slice
@@ -869,14 +871,26 @@ def test_an_unreachable_redis_is_one_line_without_the_password() -> None:
 def test_a_redis_that_answers_with_an_error_is_not_said_to_be_out_of_reach(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:
-    change = window("auth", 60, 1)
-    reader.rpush(row_key(table, change.row_key), "of another type")
+    change, latest_hash = window("auth", 60, 1), latest_key(table, "cpu")
+    keys = [
+        row_key(table, change.row_key),
+        latest_hash,
+        f"{{{latest_hash}}}:stamps",
+        f"{{{latest_hash}}}:expiry",
+    ]
+    for key in keys:
+        reader.rpush(key, "of another type")
 
-    with pytest.raises(ServiceError, match="WRONGTYPE") as caught:
-        make_redis_sink().write([change])
+        with pytest.raises(ServiceError, match=f"WRONGTYPE {re.escape(key)}; .* DEL it") as caught:
+            make_redis_sink().write([window("cart", 60, 1), change])
 
-    assert "out of reach" not in str(caught.value)
-    assert "LAKEHOUSE_REDIS_URL" not in str(caught.value)
+        assert "out of reach" not in str(caught.value)
+        assert "LAKEHOUSE_REDIS_URL" not in str(caught.value)
+        reader.delete(key)
+
+    reader.rpush(filled_key(table), "of another type")
+    with pytest.raises(ServiceError, match=f"{filled_key(table)}.*WRONGTYPE.* DEL it"):
+        make_redis_sink().is_filled()
 
 
 def test_expired_members_leave_a_hundred_at_a_time(
