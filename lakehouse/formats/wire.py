@@ -5,6 +5,9 @@ Protobuf has the message's place in its schema after them.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -15,7 +18,16 @@ from lakehouse.records.shown import shown_bytes, with_value
 MAGIC = b"\x00"
 LENGTH = 5
 MOST_IDS = 1_000
-"""So many schemas are looked up for one micro-batch. More are no schemas, but what happens to lie there."""
+"""So many ids of one micro-batch are looked at. More are no schemas, but what happens to lie there."""
+GREATEST_ID = (1 << 31) - 1
+"""Ids are whole numbers of 32 bits with a sign, from 1 on."""
+
+
+class Ids(NamedTuple):
+    """The ids of schemas that records name: those to look up, and whether others can be of no schema."""
+
+    possible: list[int]
+    has_impossible: bool
 
 
 def first_bytes() -> Column:
@@ -43,10 +55,27 @@ def id_of(header_: bytes) -> int:
     return int.from_bytes(header_[len(MAGIC) : LENGTH], "big")
 
 
-def ids_in(rows: DataFrame) -> list[int]:
-    """Return the ids of schemas that records name, sorted; of very many the first."""
-    headers = rows.agg(F.collect_set(F.when(is_framed(), first_bytes()))).first()
-    return sorted(map(id_of, headers[0] if headers else ()))[:MOST_IDS]
+def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
+    """Return the ids of schemas that records name: known ones first, then by the number of their records.
+
+    Of more than MOST_IDS the last are left out.
+    """
+    possible = F.when(_is_possible(), first_bytes()).otherwise(F.lit(MAGIC))
+    named = rows.select(F.when(is_framed(), possible).alias("it")).where("it IS NOT NULL")
+    first = [MAGIC, *(header(one) for one in known if 0 < one <= GREATEST_ID)]
+    order = (F.col("it").isin(*map(F.lit, first)).desc(), F.desc("count"), F.col("it"))
+    found = [bytes(row["it"]) for row in named.groupBy("it").count().orderBy(*order).head(MOST_IDS + 1)]
+    return Ids([id_of(one) for one in found if one != MAGIC][:MOST_IDS], MAGIC in found)
+
+
+def _is_possible() -> Column:
+    """Tell whether a registry can have the id of a value that is framed."""
+    return (F.substring("value", 2, 1) < F.lit(b"\x80")) & (first_bytes() != F.lit(header(0)))
+
+
+def _id() -> Column:
+    """Return the id in a value that is framed, as text."""
+    return F.conv(F.hex(F.substring("value", 2, LENGTH - 1)), 16, 10)
 
 
 def not_framed() -> Column:
@@ -68,11 +97,28 @@ def no_schema(schema_id: int) -> Column:
     return refusal("unknown_schema", f"the registry has no schema {schema_id}")
 
 
-def unasked() -> Column:
-    """Return the reasons against a value with one schema too many."""
-    return refusal(
-        "unknown_schema", f"one of more than {MOST_IDS:,} schemas in a micro-batch, which were not looked up"
+def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
+    """Return the reasons of refused values, where a value's id is one of these with the sentence for it.
+
+    Ids that no registry can have are named as such; `refused` has the reasons so far, null for none.
+    """
+    message = F.concat(
+        F.lit("no registry has a schema "), _id(), F.lit(f": ids go from 1 to {GREATEST_ID:,}")
     )
+    impossible = F.array(reason("unknown_schema", None, message))
+    found = F.when(refused.isNull(), refused).when(is_framed() & ~_is_possible(), impossible)
+    if missing:
+        pairs = (F.lit(part) for one, said in missing.items() for part in (header(one), said))
+        said = F.try_element_at(F.create_map(*pairs), first_bytes())
+        found = found.when(said.isNotNull(), F.array(reason("unknown_schema", None, said)))
+    return found.otherwise(refused)
+
+
+def unasked() -> Column:
+    """Return the reasons against a value whose schema was not looked up."""
+    why = ": too many others of the micro-batch have no schema; replay the record to have it looked up"
+    message = F.concat(F.lit("schema "), _id(), F.lit(f" was not looked up{why}"))
+    return F.array(reason("unknown_schema", None, message))
 
 
 def any_json(text: Column) -> Column:

@@ -16,7 +16,7 @@ RecordFormat = Literal["json", "avro", "json-schema", "protobuf"]
 class RegistryAccess:
     """A registry with the API of Confluent's, and how this application proves to it who it is.
 
-    `ca` holds the PEM certificates that the registry's must lead to; empty: those of certifi. As text it is
+    `ca` holds the PEM certificates that the registry's must lead to; empty: the system's. As text it is
     its URL; `repr` shows no secret.
     """
 

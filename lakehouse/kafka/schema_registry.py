@@ -1,23 +1,38 @@
-"""The schemas of a registry that has the API of Confluent's: one by its id, and those of a topic's values."""
+"""The schemas of a registry that has the API of Confluent's: one by its id, and those of a topic's values.
+
+What is about one id or subject is told from what is about the whole registry:
+
+| answer | means |
+| --- | --- |
+| 404 with the code 40403 | there is no such schema |
+| another 4xx, or a schema that is none | the same, if the registry otherwise answers as one |
+| 407, 408, 425, 429, 5xx, a redirect, no answer | nothing: RegistryError |
+
+Whether it answers as one is asked only in the second case, and once by a client: `GET /schemas/types` gives a
+list of names to everybody who may ask for schemas. A wrong path in the URL, a proxy's own page and a user who
+may nothing are found by that.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Collection
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, TypeVar, cast
+from types import TracebackType
+from typing import Any, Literal, Self, cast, get_args
+from urllib.parse import quote
 
-from lakehouse.errors import RegistryError, first_line
-from lakehouse.extras import needed
+from lakehouse import web
+from lakehouse.errors import RegistryError
 from lakehouse.kafka.registry_access import RegistryAccess
 
 SchemaKind = Literal["AVRO", "JSON", "PROTOBUF"]
+_JSON = "application/vnd.schemaregistry.v1+json"
+_MEDIA = {"Accept": f"{_JSON}, application/json; q=0.9", "Content-Type": _JSON}
 _NO_SCHEMA, _NO_SUBJECT, _NO_VERSION = 40403, 40401, 40402
-_INCOMPATIBLE = 409
-_TIMEOUT_S = 10.0
-_RETRIES = 1  # who asks waits, and asks again
-_Answer = TypeVar("_Answer")
+_OK = 200
+_OF_THE_REGISTRY = {407, 408, 425, 429}
+_CLIENT_ERRORS = range(400, 500)
 
 
 @dataclass(frozen=True)
@@ -29,27 +44,124 @@ class Registered:
     has_references: bool = False
 
 
-def schema_of(access: RegistryAccess, schema_id: int) -> Registered | None:
-    """Return the schema of this id; null if the registry says that there is none.
+@dataclass(frozen=True)
+class Missing:
+    """What the registry has answered in place of a schema; empty: that there is none."""
 
-    Raises RegistryError if it says nothing, or something else.
+    answered: str = ""
+
+
+class RegistryClient:
+    """Asks a registry; inside its block by one connection. `asked` counts its requests.
+
+    Everything that it returns is an answer. It raises RegistryError if the registry says nothing, or
+    something else, or is not named.
     """
-    return _asked(
-        access,
-        f"schema {schema_id}",
-        lambda client: _registered(client.get_schema(schema_id)),
-        none_for={_NO_SCHEMA},
-    )
+
+    def __init__(self, access: RegistryAccess) -> None:
+        self._access = access
+        self.asked = 0
+        self._client: web.WebClient | None = None
+        self._is_one: bool | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def schema(self, schema_id: int) -> Registered | Missing:
+        """Return the schema of this id."""
+        what = f"schema {schema_id}"
+        answer = self._ask(what, "GET", f"/schemas/ids/{schema_id}")
+        found = _registered(answer)
+        if found is not None:
+            return found
+        if _code(answer) == _NO_SCHEMA:
+            return Missing()
+        self._require_answer(what, answer)
+        kinds = f"no schema of {', '.join(get_args(SchemaKind))}, but " if answer.is_success else ""
+        return Missing(f"{kinds}{_shown(answer)}")
+
+    def newest(self, subject: str) -> Registered | None:
+        """Return a subject's newest schema; null if it has none."""
+        what = f"the newest schema of {subject}"
+        answer = self._ask(what, "GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
+        if _code(answer) in {_NO_SUBJECT, _NO_VERSION}:
+            return None
+        found = _registered(answer)
+        if found is None:
+            raise self._refused(what, answer)
+        return found
+
+    def register(self, subject: str, schema: Registered) -> int:
+        """Register a schema, unless the subject has it, and return its id."""
+        what = f"to register a schema of {subject}"
+        answer = self._ask(what, "POST", f"/subjects/{quote(subject, safe='')}/versions", schema)
+        made = _object(answer).get("id") if answer.is_success else None
+        if type(made) is not int:
+            raise self._refused(what, answer)
+        return made
+
+    def is_compatible(self, subject: str, schema: Registered) -> bool:
+        """Tell whether the registry would take the schema, by its rules and the subject's newest one."""
+        what = f"the compatibility of {subject}"
+        path = f"/compatibility/subjects/{quote(subject, safe='')}/versions/latest"
+        answer = self._ask(what, "POST", path, schema)
+        if _code(answer) in {_NO_SUBJECT, _NO_VERSION}:
+            return True
+        found = _object(answer).get("is_compatible") if answer.is_success else None
+        if not isinstance(found, bool):
+            raise self._refused(what, answer)
+        return found
+
+    def _ask(self, what: str, method: str, path: str, schema: Registered | None = None) -> web.Answer:
+        access = self._access
+        if not access.url:
+            raise RegistryError(
+                f"{what} is needed, and no registry is named: set LAKEHOUSE_SCHEMA_REGISTRY_URL"
+            )
+        sent = None if schema is None else {"schema": schema.text, "schemaType": schema.kind}
+        headers = _MEDIA | web.authorization(access.username, access.password.get_secret_value())
+        body = None if sent is None else json.dumps(sent).encode()
+        self.asked += 1
+        try:
+            if self._client is None:
+                self._client = web.WebClient(access.url, tls=web.trusted(access.ca.get_secret_value()))
+            answer = self._client.ask(method, path, headers=headers, body=body)
+        except (web.WebError, ValueError) as error:
+            raise RegistryError(
+                f"the schema registry at {access} does not answer ({error}), and {what} is needed"
+            ) from error
+        if answer.is_success or (answer.status in _CLIENT_ERRORS and answer.status not in _OF_THE_REGISTRY):
+            return answer
+        raise self._refused(what, answer)
+
+    def _require_answer(self, what: str, answer: web.Answer) -> None:
+        """Raise RegistryError unless the registry answers as one: then an answer is about what was asked."""
+        if self._is_one is None:
+            types = self._ask(what, "GET", "/schemas/types")
+            found = _json(types) if types.status == _OK else None
+            kinds = found if isinstance(found, list) else []
+            self._is_one = bool(kinds) and all(isinstance(one, str) for one in kinds)
+            if not self._is_one:
+                raise RegistryError(
+                    f"the schema registry at {self._access} is none, or not for this user: it answered "
+                    f"{_shown(answer)} when asked for {what}, and {_shown(types)} when asked for its types "
+                    "of schemas; look at LAKEHOUSE_SCHEMA_REGISTRY_URL, _USERNAME and _PASSWORD"
+                )
+
+    def _refused(self, what: str, answer: web.Answer) -> RegistryError:
+        return RegistryError(f"the schema registry at {self._access} refuses {what}: {_shown(answer)}")
 
 
 def newest_of(access: RegistryAccess, subject: str) -> Registered | None:
-    """Return a subject's newest schema; null if it has none. Raises RegistryError as `schema_of` does."""
-    return _asked(
-        access,
-        f"the newest schema of {subject}",
-        lambda client: _registered(client.get_latest_version(subject).schema),
-        none_for={_NO_SUBJECT, _NO_VERSION},
-    )
+    """Return a subject's newest schema; null if it has none. Raises RegistryError as a client does."""
+    with RegistryClient(access) as client:
+        return client.newest(subject)
 
 
 def register(access: RegistryAccess, subject: str, schema: Registered) -> int:
@@ -57,78 +169,63 @@ def register(access: RegistryAccess, subject: str, schema: Registered) -> int:
 
     Raises RegistryError if the registry refuses it, as one that is not compatible.
     """
-    made = _asked(
-        access,
-        f"to register a schema of {subject}",
-        lambda client: int(client.register_schema(subject, _sent(schema))),
-    )
-    return cast("int", made)
+    with RegistryClient(access) as client:
+        return client.register(subject, schema)
 
 
 def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> bool:
     """Tell whether the registry would take the schema, by its rules and the subject's newest one."""
-    found = _asked(
-        access,
-        f"the compatibility of {subject}",
-        lambda client: bool(client.test_compatibility(subject, _sent(schema))),
-        none_for={_NO_SUBJECT, _NO_VERSION},
-    )
-    return found is not False
+    with RegistryClient(access) as client:
+        return client.is_compatible(subject, schema)
 
 
-def _registered(schema: Any) -> Registered:
-    return Registered(cast("SchemaKind", schema.schema_type), schema.schema_str, bool(schema.references))
+def registered(fields: Mapping[str, Any]) -> Registered | None:
+    """Return a schema by what describes it, of a registry or a file; null if that is no schema."""
+    kind, text, references = fields["kind"], fields["text"], fields["has_references"]
+    if kind not in get_args(SchemaKind) or not _is_text(text) or not isinstance(references, bool):
+        return None
+    return Registered(cast("SchemaKind", kind), text, references)
 
 
-def _sent(schema: Registered) -> Any:
-    from confluent_kafka.schema_registry import Schema
-
-    return Schema(schema.text, schema.kind)
-
-
-def _asked(
-    access: RegistryAccess,
-    what: str,
-    question: Callable[[Any], _Answer],
-    none_for: Collection[int] = (),
-) -> _Answer | None:
-    """Return the answer of a client that is made anew, so that changed secrets count.
-
-    Null for the codes that say there is nothing. Raises RegistryError for what else goes wrong.
-    """
-    # It takes a third of a second to import, and most starts need no schema that is not in the lake.
-    with needed("formats", "a schema registry"):
-        from confluent_kafka.schema_registry import SchemaRegistryClient
-        from confluent_kafka.schema_registry.error import SchemaRegistryError
-        from httpx2 import HTTPError
-
-    if not access.url:
-        raise RegistryError(f"{what} is needed, and no registry is named: set LAKEHOUSE_SCHEMA_REGISTRY_URL")
+def _is_text(value: object) -> bool:
     try:
-        with tempfile.TemporaryDirectory() as directory:
-            client = SchemaRegistryClient(_configuration(access, Path(directory)))
-        with client:
-            return question(client)
-    except SchemaRegistryError as error:
-        if error.error_code in none_for:
-            return None
-        said = f"{error.http_status_code}, {first_line(error.error_message)}"
-        then = "" if error.http_status_code == _INCOMPATIBLE else "; it is asked again until it answers"
-        raise RegistryError(f"the schema registry at {access} refuses {what}: {said}{then}") from error
-    except (HTTPError, OSError, ValueError) as error:
-        raise RegistryError(
-            f"the schema registry at {access} does not answer ({first_line(error) or type(error).__name__}), "
-            f"and {what} is needed; it is asked again until it answers"
-        ) from error
+        return isinstance(value, str) and bool(value.encode())
+    except UnicodeEncodeError:  # half of a character, which JSON can write
+        return False
 
 
-def _configuration(access: RegistryAccess, directory: Path) -> dict[str, Any]:
-    """Return the client's properties; certificates lie in the directory, which it reads at once."""
-    found: dict[str, Any] = {"url": access.url, "max.retries": _RETRIES, "timeout": _TIMEOUT_S}
-    if access.username:
-        found["basic.auth.user.info"] = f"{access.username}:{access.password.get_secret_value()}"
-    if authorities := access.ca.get_secret_value():
-        place = directory / "ca.pem"
-        place.write_text(authorities, encoding="utf-8")
-        found["ssl.ca.location"] = str(place)
-    return found
+def _registered(answer: web.Answer) -> Registered | None:
+    """Return the schema in an answer; null if there is none that this version knows."""
+    if not answer.is_success:
+        return None
+    said = _object(answer)
+    fields = {
+        "kind": said.get("schemaType") or "AVRO",
+        "text": said.get("schema"),
+        "has_references": bool(said.get("references")),
+    }
+    return registered(fields)
+
+
+def _object(answer: web.Answer) -> Mapping[str, Any]:
+    found = _json(answer)
+    return found if isinstance(found, dict) else {}
+
+
+def _json(answer: web.Answer) -> Any:
+    try:
+        return json.loads(answer.body)
+    except (RecursionError, ValueError):
+        return None
+
+
+def _code(answer: web.Answer) -> int | None:
+    code = None if answer.is_success else _object(answer).get("error_code")
+    return code if type(code) is int else None
+
+
+def _shown(answer: web.Answer) -> str:
+    """Return an answer for a message: its status, and its own sentence if it has one."""
+    message = _object(answer).get("message")
+    said = web.cut(message) if isinstance(message, str) and message.strip() else web.said(answer)
+    return f"{answer.status}, {said}"

@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import fastavro
@@ -23,8 +24,8 @@ from lakehouse.formats.decode import decoded
 from lakehouse.formats.encoding import registered_encoder
 from lakehouse.formats.protobuf import compiled
 from lakehouse.formats.protobuf_reading import message_class
-from lakehouse.kafka.registry_access import RecordFormat
-from lakehouse.kafka.schema_registry import Registered, register
+from lakehouse.kafka.registry_access import RecordFormat, RegistryAccess
+from lakehouse.kafka.schema_registry import Missing, Registered, register
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
@@ -78,7 +79,7 @@ def settings_of(make_settings: MakeSettings, running: Registry, format_: str) ->
 
 def forget() -> None:
     """Forget the schemas that this process knows, as another process knows none."""
-    schemas._known.clear()
+    schemas.store_of.cache_clear()
 
 
 def send_and_judge(spark: SparkSession, settings: Settings, values: Iterable[bytes | None]) -> None:
@@ -188,6 +189,134 @@ def test_each_record_is_read_by_its_writers_schema_and_judged_by_the_contract(
         running.start()
     pipeline.run_layers(spark, settings, "silver")
     assert (clean(settings), refused(settings)) == (expected, letters)
+
+
+def told(settings: Settings) -> dict[int, str]:
+    """Return the first reason's message of each letter by its offset."""
+    return {row["offset"]: row["reasons"][0]["message"] for row in pipeline.rows_of(settings, DEAD_LETTERS)}
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that gets the number of requests to the registry of each micro-batch."""
+    asked: list[int] = []
+    look_up = schemas.SchemaStore.look_up
+
+    def counting(store: schemas.SchemaStore, *arguments: Any) -> schemas.Found:
+        found = look_up(store, *arguments)
+        asked.append(found.asked)
+        return found
+
+    monkeypatch.setattr(schemas.SchemaStore, "look_up", counting)
+    return asked
+
+
+def test_bytes_that_look_like_ids_cost_few_requests_and_crowd_out_no_schema(
+    spark: SparkSession, make_settings: MakeSettings, running: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_of(make_settings, running, "avro")
+    encode = registered_encoder(under(settings, STREAM).sources[0], "of the contract")
+    record = {"serviceId": "api", "metricName": "cpu", "value": 1.5, "timestamp": AT_MS}
+    good = encode(json.dumps(record).encode())
+    assert good is not None
+    impossible = [framed(one, b"\x01\x02") for one in (0, 1 << 31, 0xFFFFFFFF)]
+    junk = [framed(900_000 + one, b"") for one in range(1_500)]
+    asked = counted(monkeypatch)
+    forget()
+    send_and_judge(spark, settings, [*impossible, good, good, *junk])
+    assert asked == [1 + schemas.MOST_MISSING]
+    assert [row[0] for row in clean(settings)] == [3, 4]
+    of_ids = told(settings)
+    assert of_ids[0] == "no registry has a schema 0: ids go from 1 to 2,147,483,647"
+    assert of_ids[1] == "no registry has a schema 2147483648: ids go from 1 to 2,147,483,647"
+    assert of_ids[2] == "no registry has a schema 4294967295: ids go from 1 to 2,147,483,647"
+    looked_up = [
+        one for one in range(1_500) if of_ids[5 + one] == f"the registry has no schema {900_000 + one}"
+    ]
+    assert looked_up == list(range(schemas.MOST_MISSING))
+    assert of_ids[5 + 1_499] == (
+        "schema 901499 was not looked up: too many others of the micro-batch have no schema; "
+        "replay the record to have it looked up"
+    )
+    assert {rules for _, rules in refused_rules(settings)} == {("unknown_schema",)}
+
+    forget()  # another process knows the lake's files alone; here the good id is the rarest
+    twice = [framed(700_000 + one, b"") for one in range(1_100) for _ in range(2)]
+    send_and_judge(spark, settings, [*twice, good])
+    send_and_judge(spark, settings, [*twice[:40], good])
+    assert asked[1:] == [schemas.MOST_MISSING, 0]
+    assert len(clean(settings)) == 4
+
+
+def refused_rules(settings: Settings) -> set[tuple[int, tuple[str, ...]]]:
+    return {(offset, tuple(rule for rule, _ in reasons)) for offset, reasons in refused(settings)}
+
+
+def test_a_kept_schema_that_is_damaged_is_asked_for_again_or_its_file_is_named(
+    spark: SparkSession, tmp_path: Path, running: Registry
+) -> None:
+    schema_ = Registered("AVRO", '{"type":"record","name":"kept","fields":[]}')
+    one = register(running.access, "kept", schema_)
+    away = replace(running.access, url="http://127.0.0.1:1")
+    file = tmp_path / schemas.DIRECTORY / f"{one}.json"
+
+    def look_up(access: RegistryAccess, schema_id: int) -> schemas.Found:
+        return schemas.SchemaStore(str(tmp_path)).look_up(spark, access, [schema_id])
+
+    assert look_up(running.access, one) == schemas.Found({one: schema_}, {}, 1)
+    assert look_up(away, one) == schemas.Found({one: schema_}, {}, 0)
+    whole = file.read_bytes()
+    other_kind = b'{"kind": "XSD", "text": "x", "has_references": false}'
+    for damaged in (b"", whole[:-7], b"[]", b"null", b"\x00", b"\xff", b'{"kind": "AVRO"}', other_kind):
+        file.write_bytes(damaged)
+        with pytest.raises(RegistryError, match=rf"does not answer .*; {file} is damaged: restore it from"):
+            look_up(away, one)
+        assert look_up(running.access, one) == schemas.Found({one: schema_}, {}, 1)
+        assert file.read_bytes() == whole
+
+    other = file.with_name("888888.json")
+    other.write_bytes(b"{")
+    store = schemas.SchemaStore(str(tmp_path))
+    with pytest.raises(
+        RegistryError, match=rf"the registry has no schema 888888; {other} is damaged: restore"
+    ):
+        store.look_up(spark, running.access, [888_888])
+    other.unlink()
+    assert store.look_up(spark, running.access, [888_888]).missing == {888_888: Missing()}
+
+
+def test_a_url_that_leads_to_no_registry_makes_no_letters(
+    spark: SparkSession, make_settings: MakeSettings, running: Registry
+) -> None:
+    settings = settings_of(make_settings, running, "avro")
+    elsewhere = settings.schema_registry_url.removesuffix("/ccompat/v7")
+    wrong = settings.model_copy(update={"schema_registry_url": elsewhere})
+    pipeline.send(settings, [Raw(framed(1, b""), key=b"k")])
+    forget()
+    with pytest.raises(RegistryError, match=r"apis is none, or not for this user: it answered 404, "):
+        pipeline.run_layers(spark, wrong, "bronze", "silver")
+    assert refused(settings) == []
+
+
+def test_that_there_is_no_schema_is_remembered_for_a_while_and_of_few_ids(
+    spark: SparkSession, tmp_path: Path, running: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schemas, "MOST_REMEMBERED", 3)
+    at = [1_000.0]
+    store = schemas.SchemaStore(str(tmp_path), now=lambda: at[0])
+
+    def look_up(*ids: int) -> schemas.Found:
+        return store.look_up(spark, running.access, ids)
+
+    first = look_up(800_001, 800_002)
+    assert (first.schemas, first.missing, first.asked) == ({}, {800_001: Missing(), 800_002: Missing()}, 2)
+    at[0] += 59
+    again = look_up(800_002, 800_001, 800_003)
+    assert (set(again.missing), again.asked) == ({800_001, 800_002, 800_003}, 1)
+    at[0] += 2
+    assert look_up(800_001, 800_003).asked == 1
+    assert look_up(800_004, 800_005).asked == 2
+    assert look_up(800_001, 800_004, 800_005).asked == 0
+    assert look_up(800_003).asked == 1
 
 
 PROTO = """
