@@ -284,8 +284,8 @@ SAID = {
         """such as LAKEHOUSE_ALERT_WEBHOOKS='["https://example.org/hook"]'"""
     ),
     ("schema_registry_url", "https://me:hunter2@host"): (
-        "LAKEHOUSE_SCHEMA_REGISTRY_URL: expected a URL such as http://host:port, without user and password, "
-        "such as LAKEHOUSE_SCHEMA_REGISTRY_URL=https://registry:8081"
+        "LAKEHOUSE_SCHEMA_REGISTRY_URL: it has a user or a password (`@` before the host), which have "
+        "settings of their own"
     ),
 }
 

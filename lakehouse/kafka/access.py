@@ -31,6 +31,7 @@ _JAVA_MODULES = {
     "OAUTHBEARER": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule",
 }
 _JAVA_TOKENS = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+_TEN_SECONDS_MS = "10000"
 _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----")
 
 
@@ -189,6 +190,8 @@ class KafkaAccess:
             found |= {
                 "sasl.oauthbearer.token.endpoint.url": self.token_url,
                 "sasl.login.callback.handler.class": _JAVA_TOKENS,
+                "sasl.login.connect.timeout.ms": _TEN_SECONDS_MS,  # without these it waits for ever
+                "sasl.login.read.timeout.ms": _TEN_SECONDS_MS,
             }
         ca, certificate, key = self._pem()
         if ca:

@@ -6,8 +6,6 @@ import json
 import logging
 import threading
 import time
-import urllib.request
-from base64 import b64encode
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -25,6 +23,7 @@ from kafka.partitioner import murmur2
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import OffsetAndMetadata
 
+from lakehouse import web
 from lakehouse.kafka.access import KafkaAccess
 
 __all__ = [
@@ -48,7 +47,6 @@ __all__ = [
 _SILENT = logging.getLogger("lakehouse.librdkafka")  # else stderr has it; what is wrong is raised
 _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
-_TOKEN_S = 10.0  # to ask for a token
 _RENEWED_AT = 0.8  # of its life
 
 
@@ -87,11 +85,11 @@ def group_member(access: KafkaAccess, group: str) -> object:
 def _arguments(access: KafkaAccess) -> dict[str, Any]:
     found = access.for_python()
     if access.is_sasl and access.mechanism == "OAUTHBEARER":
-        found["sasl_oauth_token_provider"] = _Tokens(access)
+        found["sasl_oauth_token_provider"] = TokenProvider(access)
     return found
 
 
-class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
+class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
     """Tokens for a client's id and secret, by OAuth 2.0's client credentials (RFC 6749, section 4.4)."""
 
     def __init__(self, access: KafkaAccess) -> None:
@@ -113,13 +111,26 @@ class _Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
     def _ask(self) -> tuple[str, float]:
         access = self._access
-        named = f"{access.username}:{access.password.get_secret_value()}"  # as the other clients write it
         form = {"grant_type": "client_credentials"} | ({"scope": access.scope} if access.scope else {})
-        request = urllib.request.Request(  # noqa: S310 - the setting takes http and https only
-            access.token_url,
-            data=urlencode(form).encode(),
-            headers={"Authorization": f"Basic {b64encode(named.encode()).decode()}"},
-        )
-        with urllib.request.urlopen(request, timeout=_TOKEN_S) as answer:  # noqa: S310 - the same
-            said = json.load(answer)
-        return str(said["access_token"]), float(said.get("expires_in", 60))
+        headers = web.authorization(access.username, access.password.get_secret_value())
+        headers["Content-Type"] = "application/x-www-form-urlencoded"
+        try:
+            with web.WebClient(access.token_url) as client:
+                answer = client.ask("POST", headers=headers, body=urlencode(form).encode())
+            return _token_in(answer)
+        except web.WebError as error:
+            raise web.WebError(f"the token endpoint at {web.host_of(access.token_url)}: {error}") from None
+
+
+def _token_in(answer: web.Answer) -> tuple[str, float]:
+    """Return the token, and how many seconds it lives; raises WebError if there is none."""
+    if not answer.is_success:
+        raise web.WebError(f"it answered {answer.status}, {web.said(answer)}")
+    try:
+        found = json.loads(answer.body)
+        token, life_s = found["access_token"], float(found.get("expires_in", 60))
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise web.WebError("its answer is no JSON with an access_token") from None
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        raise web.WebError("its access_token is no text")
+    return token, life_s

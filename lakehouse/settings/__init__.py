@@ -6,6 +6,7 @@ after those the standard local ports.
 """
 
 from lakehouse.settings.reading import load_settings, services_file
-from lakehouse.settings.values import ENV_PREFIX, SECRET_PREFIX, Settings
+from lakehouse.settings.values import ENV_PREFIX, Settings
+from lakehouse.settings.web import SECRET_PREFIX
 
 __all__ = ["ENV_PREFIX", "SECRET_PREFIX", "Settings", "load_settings", "services_file"]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, Field, SecretStr
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from lakehouse.kafka.access import CLIENT_PROPERTIES, KafkaAccess, Mechanism, Protocol
+from lakehouse.settings.web import of_token_endpoint
 
 
 class KafkaSettings(BaseModel):
@@ -29,10 +30,8 @@ class KafkaSettings(BaseModel):
     kafka_sasl_password: SecretStr = Field(
         default=SecretStr(""), description="The Kafka user's password; with OAUTHBEARER, the client's secret."
     )
-    kafka_oauth_token_url: str = Field(
-        default="",
-        pattern=r"^(https?://.+)?$",
-        description="Token endpoint for OAUTHBEARER's client credentials.",
+    kafka_oauth_token_url: Annotated[str, AfterValidator(of_token_endpoint)] = Field(
+        default="", description="Token endpoint for OAUTHBEARER's client credentials."
     )
     kafka_oauth_scope: str = Field(default="", description="Scope of OAUTHBEARER's tokens.")
     kafka_ssl_ca: SecretStr = Field(

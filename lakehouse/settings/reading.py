@@ -17,6 +17,7 @@ from lakehouse.ownership import ForeignError, read_own
 from lakehouse.settings.config_file import CONFIG_VARIABLE, read_config, say
 from lakehouse.settings.secrets import SUFFIX, read_files, secret_names
 from lakehouse.settings.values import ENV_PREFIX, Settings, is_of_kubernetes
+from lakehouse.settings.web import check_encryption
 from lakehouse.settings.wording import explain, unknown_variables, unreadable
 
 CACHE_VARIABLE = "LAKEHOUSE_CACHE"
@@ -40,6 +41,7 @@ def load_settings() -> Settings:
     settings = _with_defaults(settings)
     settings.kafka.check()
     settings.s3.check()
+    check_encryption(settings)
     if given:
         say(path.absolute())
     return settings

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field, SecretStr
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from lakehouse.s3 import S3Access
+from lakehouse.settings.web import of_api
 
 
 class S3Settings(BaseModel):
     """One group: `s3` is its value."""
 
-    s3_endpoint: str = Field(
+    s3_endpoint: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
-        pattern=r"^(https?://[^/?#\s]+/?)?$",
+        pattern=r"^(https?://[^/?#]+/?)?$",
         description="URL of the S3 store for a lake on s3a://. Default: AWS_ENDPOINT_URL, else AWS itself.",
     )
     s3_region: str = Field(

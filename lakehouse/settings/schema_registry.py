@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, Field, SecretStr
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
 from lakehouse.kafka.registry_access import RecordFormat, RegistryAccess
+from lakehouse.settings.web import of_api
 
 
 class SchemaRegistrySettings(BaseModel):
@@ -17,16 +20,15 @@ class SchemaRegistrySettings(BaseModel):
             "in the environment. See docs/formats.md."
         ),
     )
-    schema_registry_url: str = Field(
+    schema_registry_url: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
-        pattern=r"^(https?://[^@\s]+)?$",
         description="URL of the schema registry's API (Confluent's), for records that are not JSON.",
     )
     schema_registry_username: str = Field(default="", description="The user there; empty: none is asked for.")
     schema_registry_password: SecretStr = Field(default=SecretStr(""), description="Its password.")
     schema_registry_ca: SecretStr = Field(
         default=SecretStr(""),
-        description="PEM certificates that the registry's must lead to. Default: those of certifi.",
+        description="PEM certificates that the registry's must lead to. Default: the system's.",
     )
 
     @property

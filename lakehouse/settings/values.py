@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
@@ -19,11 +17,9 @@ from lakehouse.settings.postgres_url import check_postgres_url
 from lakehouse.settings.redis_url import parse_redis_url
 from lakehouse.settings.s3 import S3Settings
 from lakehouse.settings.schema_registry import SchemaRegistrySettings
+from lakehouse.settings.web import WebSettings, listed
 
 ENV_PREFIX = "LAKEHOUSE_"
-SECRET_PREFIX = "whsec_"  # noqa: S105 - of the secrets of Standard Webhooks
-_LEAST_SECRET = 24
-_UNSAFE = re.compile(r"[^!-~]")
 _SHIFTS = {"k": 10, "m": 20, "g": 30}
 _CENTURY_S = 36_525 * 24 * 3600
 
@@ -48,45 +44,6 @@ def _of_postgres(url: SecretStr) -> SecretStr:
     return url
 
 
-def _web(url: SecretStr) -> SecretStr:
-    """Refuse what is not a web URL, without quoting any of it."""
-    try:
-        parts = urlsplit(url.get_secret_value())
-        is_web = parts.scheme in {"http", "https"} and bool(parts.hostname) and (parts.port or 1) > 0
-    except ValueError:
-        is_web = False
-    if not is_web:
-        raise ValueError("it must start with http:// or https:// and name a host")
-    if _UNSAFE.search(url.get_secret_value()):
-        raise ValueError("it has characters that a URL has percent-encoded, such as %20 for a space")
-    return url
-
-
-def _listed(names: object) -> object:
-    """Return names with commas between them as several."""
-    return tuple(filter(None, map(str.strip, names.split(",")))) if isinstance(names, str) else names
-
-
-def _proxy(url: SecretStr) -> SecretStr:
-    """Refuse what is not the URL of a proxy."""
-    return _web(url) if url.get_secret_value() else url
-
-
-def _signing(secrets: SecretStr) -> SecretStr:
-    """Refuse a secret for signatures that is too short, or not written as receivers read it."""
-    for one in secrets.get_secret_value().split():
-        try:
-            key = base64.b64decode(one.removeprefix(SECRET_PREFIX), validate=True)
-        except ValueError:
-            key = b""
-        if not one.startswith(SECRET_PREFIX) or len(key) < _LEAST_SECRET:
-            raise ValueError(
-                f"it must be {SECRET_PREFIX} and at least {_LEAST_SECRET} bytes in base64; make one with "
-                f"`echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
-            )
-    return secrets
-
-
 def _moment(given: object) -> object:
     """Read a date or a time of ISO 8601, of UTC if it has no offset; a number would be taken for seconds."""
     if isinstance(given, str):
@@ -101,7 +58,7 @@ def _moment(given: object) -> object:
     return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
 
 
-class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, BaseSettings):
+class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, BaseSettings):
     """What a user can choose. Times are in seconds (`_s`); see docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
@@ -154,7 +111,7 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, BaseSettings):
     redis_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the local Redis; 0 takes a free one."
     )
-    streams: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = Field(
+    streams: Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)] = Field(
         default=(),
         description=(
             "The streams to use, by name or as module:OBJECT, separated by commas. Default: those of "
@@ -372,25 +329,6 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, BaseSettings):
         default="lakehouse-alerts",
         pattern=r"^[a-zA-Z0-9._-]{1,240}$",
         description="Topic of `lakehouse alert`. Its state is in the topic of this name plus -state.",
-    )
-    alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(_web)], ...] = Field(
-        default=(),
-        description="URLs that also get alerts, https://[user:password@]host/…; JSON in the environment.",
-    )
-    alert_webhook_secret: Annotated[SecretStr, AfterValidator(_signing)] = Field(
-        default=SecretStr(""),
-        description=(
-            "Key that signs webhook requests: whsec_ and at least 24 bytes in base64. Two, separated by "
-            "a space, while you change it."
-        ),
-    )
-    alert_webhook_ca: SecretStr = Field(
-        default=SecretStr(""),
-        description="PEM certificates of the authorities for https webhooks. Default: the system's.",
-    )
-    alert_webhook_proxy: Annotated[SecretStr, AfterValidator(_proxy)] = Field(
-        default=SecretStr(""),
-        description="Proxy for webhooks, http://[user:password@]host:port. Default: https_proxy.",
     )
 
     spark_master: str = Field(

@@ -19,11 +19,8 @@ from lakehouse.printable import printable
 from lakehouse.settings.secrets import SUFFIX, secret_names
 from lakehouse.settings.values import ENV_PREFIX, Settings
 
-_HOSTED = "a URL such as http://host:port, without user and password"
 _FORMS: Mapping[str, str] = {
-    "s3_endpoint": _HOSTED,
-    "schema_registry_url": _HOSTED,
-    "kafka_oauth_token_url": "a URL that begins with https:// or http://",
+    "s3_endpoint": "a URL such as http://host:port, without a path",
     "metastore": "thrift://host:port, several with commas between them",
     "max_bytes_per_batch": "digits, with k, m or g after them",
     "driver_memory": "digits, with m or g after them",

@@ -238,7 +238,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
         paths["user.home"] = settings.home  # of Ivy, to begin with, which must be able to write there
     added = [_quoted(f"-D{name}={path}") for name, path in paths.items()]
     if settings.kafka_oauth_token_url:  # newer clients of Kafka ask no other address
-        added.append(f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka_oauth_token_url}")
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka_oauth_token_url}"
+        added.append(_quoted(allowed))
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
         # Executors elsewhere get the jars by way of the disk, so no class of theirs may be needed to read it.

@@ -112,7 +112,7 @@ def test_a_new_password_is_the_same_webhook() -> None:
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_no_redirect_is_followed(server: servers.Receiver, status: int) -> None:
     server.status = status
-    with pytest.raises(AwayError, match=f"^it answered {status}$"):
+    with pytest.raises(AwayError, match=f"^it answered {status}, a redirect, which is not followed$"):
         Receiver(server.url, PLAIN).post(BODY, "e-1")
     assert [got.method for got in server.requests] == ["POST"]
 
@@ -186,6 +186,7 @@ def test_authorities_that_are_none_are_refused_at_the_start(monkeypatch: pytest.
         ),
         ("SECRET", f"{SECRET} whsec_?", "it must be whsec_ and at least 24 bytes"),
         ("PROXY", "socks5://proxy:1080", "it must start with http:// or https:// and name a host"),
+        ("PROXY", "https://me:secret@proxy:1080", "it must start with http://: a proxy passes TLS on"),
         ("PROXY", "http://me:mi/ne@proxy:3128", "it must start with http:// or https:// and name a host"),
         ("S", '["https://host/a b"]', "it has characters that a URL has percent-encoded"),
         ("S", '["https://us er:secret@host/a"]', "it has characters that a URL has percent-encoded"),

@@ -83,6 +83,8 @@ def test_a_token_is_asked_for_with_the_clients_id_and_secret() -> None:
         "sasl.oauthbearer.token.endpoint.url": "https://login.example/token",
         "sasl.login.callback.handler.class": "org.apache.kafka.common.security.oauthbearer."
         "OAuthBearerLoginCallbackHandler",
+        "sasl.login.connect.timeout.ms": "10000",
+        "sasl.login.read.timeout.ms": "10000",
     }
     assert access.for_librdkafka() == {
         "bootstrap.servers": "a:1",

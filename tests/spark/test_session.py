@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -16,6 +17,8 @@ from lakehouse.settings import Settings
 from lakehouse.spark.properties import write
 from lakehouse.spark.session import build_session, is_small
 from lakehouse.tables import Lake
+from tests import hostile as servers
+from tests.hostile import hostile
 from tests.pipeline import await_
 
 
@@ -46,6 +49,26 @@ def test_properties_for_spark_submit_stay_on_their_lines(tmp_path: Path) -> None
     write(tmp_path / "x.properties", {"spark.jars": "/a b\\c\nspark.master evil\r", "spark.app.name": "é"})
     text = (tmp_path / "x.properties").read_bytes().decode()
     assert text == "spark.jars /a b\\\\c\\nspark.master evil\\r\nspark.app.name é\n"
+
+
+@pytest.mark.parametrize("status", [302, 307, 308])
+def test_kafka_s_own_client_sends_nothing_on_to_where_a_token_endpoint_redirects(
+    spark: SparkSession, status: int
+) -> None:
+    secured: Any = spark._jvm.org.apache.kafka.common.security.oauthbearer.internals.secured  # type: ignore[union-attr]
+    with (
+        hostile(servers.answering(b'{"access_token": "a.b.c"}')) as other,
+        hostile(servers.redirecting(other.url, status)) as server,
+    ):
+        tokens = secured.HttpAccessTokenRetriever(
+            "me", "s", None, None, server.url, 1, 1, 5_000, 5_000, False
+        )
+        with pytest.raises(
+            Py4JError, match=r"Server redirected too many  times|unexpected response code 308"
+        ):
+            tokens.retrieve()
+    assert b"Authorization: Basic bWU6cw==" in server.requests[0]
+    assert [one for one in other.requests if one.strip()] == []
 
 
 @pytest.mark.parametrize("prefix", ["", "file:", "file://"])

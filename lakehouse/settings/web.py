@@ -1,0 +1,119 @@
+"""The settings of webhooks; what URLs among the settings may have, and which may be without encryption."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr
+from pydantic_settings import NoDecode
+
+from lakehouse import web
+from lakehouse.errors import SettingsError
+
+if TYPE_CHECKING:
+    from lakehouse.settings.values import Settings
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 - of the secrets of Standard Webhooks
+_LEAST_SECRET = 24
+
+
+def of_web(url: SecretStr) -> SecretStr:
+    """Refuse what is not a web URL, without quoting any of it; it may have a user and password."""
+    web.check_url(url.get_secret_value(), credentials=True)
+    return url
+
+
+def of_proxy(url: SecretStr) -> SecretStr:
+    """Refuse what is not the URL of a proxy."""
+    text = url.get_secret_value()
+    if text:
+        web.check_url(text, credentials=True)
+        if not text.startswith("http://"):
+            raise ValueError("it must start with http://: a proxy passes TLS on, and has none of its own")
+    return url
+
+
+def of_token_endpoint(url: str) -> str:
+    """Refuse what is not a web URL, or has a user and password."""
+    if url:
+        web.check_url(url)
+    return url
+
+
+def of_api(url: str) -> str:
+    """Refuse the same, and what no path can be added to."""
+    if url:
+        web.check_url(url, query=False)
+    return url
+
+
+def listed(names: object) -> object:
+    """Return names with commas between them as several."""
+    return tuple(filter(None, map(str.strip, names.split(",")))) if isinstance(names, str) else names
+
+
+def _signing(secrets: SecretStr) -> SecretStr:
+    """Refuse a secret for signatures that is too short, or not written as receivers read it."""
+    for one in secrets.get_secret_value().split():
+        try:
+            key = base64.b64decode(one.removeprefix(SECRET_PREFIX), validate=True)
+        except ValueError:
+            key = b""
+        if not one.startswith(SECRET_PREFIX) or len(key) < _LEAST_SECRET:
+            raise ValueError(
+                f"it must be {SECRET_PREFIX} and at least {_LEAST_SECRET} bytes in base64; make one with "
+                f"`echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
+            )
+    return secrets
+
+
+class WebSettings(BaseModel):
+    """One group: how webhooks are reached, and who may be reached without encryption."""
+
+    alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(of_web)], ...] = Field(
+        default=(),
+        description="URLs that also get alerts, https://[user:password@]host/…; JSON in the environment.",
+    )
+    http_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)] = Field(
+        default=(),
+        description=(
+            "Hosts beside this machine that http:// URLs may name, separated by commas: passwords and data "
+            "are sent to them unencrypted. Default: none."
+        ),
+    )
+    alert_webhook_secret: Annotated[SecretStr, AfterValidator(_signing)] = Field(
+        default=SecretStr(""),
+        description=(
+            "Key that signs webhook requests: whsec_ and at least 24 bytes in base64. Two, separated by "
+            "a space, while you change it."
+        ),
+    )
+    alert_webhook_ca: SecretStr = Field(
+        default=SecretStr(""),
+        description="PEM certificates of the authorities for https webhooks. Default: the system's.",
+    )
+    alert_webhook_proxy: Annotated[SecretStr, AfterValidator(of_proxy)] = Field(
+        default=SecretStr(""),
+        description="Proxy for webhooks, http://[user:password@]host:port. Default: https_proxy.",
+    )
+
+
+def check_encryption(settings: Settings) -> None:
+    """Raise SettingsError for a URL with http:// to another machine that is not allowed by name."""
+    for name, url in _urls(settings):
+        if url and web.needs_permission(url, settings.http_hosts):
+            host = web.host_of(url)
+            raise SettingsError(
+                f"LAKEHOUSE_{name} is http://{host}…, where passwords and data would be sent unencrypted: "
+                f"use https://, or add {host} to LAKEHOUSE_HTTP_HOSTS"
+            )
+
+
+def _urls(settings: Settings) -> Iterator[tuple[str, str]]:
+    yield "SCHEMA_REGISTRY_URL", settings.schema_registry_url
+    yield "KAFKA_OAUTH_TOKEN_URL", settings.kafka_oauth_token_url
+    yield "S3_ENDPOINT", settings.s3_endpoint
+    for one in settings.alert_webhooks:
+        yield "ALERT_WEBHOOKS", one.get_secret_value()
