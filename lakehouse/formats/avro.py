@@ -150,6 +150,7 @@ def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Co
         {
             decoding.BODY: F.when(~F.col(decoding.PROVEN), _of_writer(bodies, is_of, "string")),
             decoding.LACKS: _of_writer(lacks, is_of, "array<string>"),
+            decoding.AGAINST: F.lit(None).cast(fields.REASONS),
         },
     )
     return tuple(Columns(step) for step in steps if step)

@@ -17,7 +17,7 @@ from lakehouse.formats.avro_projection import projection_of
 from lakehouse.formats.avro_types import AvroType, UnusableError
 from lakehouse.formats.protobuf import compiled
 from lakehouse.formats.protobuf_columns import Times, Wanted, taken, taker, time_taker
-from lakehouse.formats.protobuf_reading import message_class
+from lakehouse.formats.protobuf_types import message_class
 from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.kafka.schema_registry import Registered, SchemaKind
 from lakehouse.stream import Source
@@ -157,7 +157,9 @@ def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
         found = taken(descriptor, field.path, taker(wanted))
         if not found.is_there and field.required:
             yield Finding(f"{field.name} is required, and the schema does not have it")
-        elif found.is_there and found.get is None and not field.accepts_numbers:
+        elif found.is_open and field.required:
+            yield Finding(f"{field.name} is required, and a record may lack it", breaks=False)
+        elif found.is_there and not found.is_open and found.get is None and not field.accepts_numbers:
             yield Finding(f"{field.name} is to be a {field.type.value}, and has another type in the schema")
     time = taken(descriptor, source.contract.event_time_path, time_taker(Times((), 1, 0, 0)))
     if time.is_there and time.get is None:

@@ -22,7 +22,7 @@ from lakehouse.contract import FieldType, TimeUnit
 from lakehouse.formats import wire
 from lakehouse.formats.contracts import Leaf, Tree, schema_of_contract, subject_of, tree_of
 from lakehouse.formats.protobuf import compiled
-from lakehouse.formats.protobuf_reading import message_class
+from lakehouse.formats.protobuf_types import message_class
 from lakehouse.kafka.schema_registry import Registered, register
 from lakehouse.stream import Source
 

@@ -5,6 +5,8 @@ The registry has a schema's text, which only protoc can read. The driver compile
 
 from __future__ import annotations
 
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,6 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 
 from lakehouse.contract import FieldType
-from lakehouse.errors import first_line
 from lakehouse.formats import wire
 from lakehouse.formats.protobuf_columns import Times, Wanted
 from lakehouse.formats.protobuf_reading import Reading
@@ -31,7 +32,15 @@ from lakehouse.spark.columns import Columns
 from lakehouse.stream import Source
 
 _READ = "_protobuf"
-_COMPILED_IN_S = 60
+_COMPILER = str(Path(__file__).with_name("protobuf_compiler.py"))
+_MOST_TEXT = 1_048_576  # bytes of a schema
+_MOST_CPU_S, _MOST_MEMORY = 10, 2 << 30  # of a compilation, which takes 0.1 s and 0.1 GB as a rule
+_COMPILED_IN_S = 60  # even if the machine is busy
+_LONGEST = 500  # characters of a complaint
+_TRACE = "Traceback (most recent call last):"
+_NO_COMPLAINT = re.compile(
+    r"^WARNING: All log messages before absl|^[IWEF]\d{4} \d\d:\d\d:\d\d|^\[libprotobuf|: warning: "
+)
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
@@ -73,6 +82,7 @@ def _steps(source: Source, schemas: tuple[tuple[int, Registered | None], ...]) -
                 decoding.PROVEN: F.coalesce(F.col(f"{_READ}.proven"), F.lit(False)),
                 decoding.BODY: F.col(f"{_READ}.body"),
                 decoding.LACKS: F.col(f"{_READ}.lacks"),
+                decoding.AGAINST: F.col(f"{_READ}.against"),
                 decoding.REFUSED: F.when(F.col("value").isNotNull(), refused),
             }
         ),
@@ -122,26 +132,38 @@ def _files_of(schema: Registered) -> bytes | str:
 def compiled(text: str) -> bytes:
     """Return the set of file descriptors of a schema's text, its own last.
 
-    Raises ValueError, with protoc's first complaint, for a text that is none.
+    The text is what protoc reads, or a file's descriptor in Base64. Raises ValueError, with protoc's first
+    complaint, for a text that is none, and for one that takes too long.
     """
+    content = text.encode()
+    if len(content) > _MOST_TEXT:
+        raise ValueError(f"it has {len(content):,} bytes, more than {_MOST_TEXT:,}")
     with tempfile.TemporaryDirectory() as directory:
-        Path(directory, "schema.proto").write_text(text, encoding="utf-8")
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "grpc_tools.protoc",
-                "-I.",
-                "--include_imports",
-                "--descriptor_set_out=set",
-                "schema.proto",
-            ],
-            cwd=directory,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_COMPILED_IN_S,
-        )
-        if done.returncode:
-            raise ValueError(first_line(done.stderr))
-        return Path(directory, "set").read_bytes()
+        command = [sys.executable, "-P", _COMPILER, str(_MOST_CPU_S), str(_MOST_MEMORY)]
+        try:
+            done = subprocess.run(
+                command,
+                cwd=directory,
+                input=content,
+                capture_output=True,
+                check=False,
+                timeout=_COMPILED_IN_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"it takes longer than {_COMPILED_IN_S} s") from None
+    if done.returncode == -signal.SIGXCPU:
+        raise ValueError(f"it takes more than {_MOST_CPU_S} s of CPU time")
+    if done.returncode < 0:
+        raise ValueError(f"the compiler was ended by {signal.Signals(-done.returncode).name}")
+    if done.returncode:
+        raise ValueError(_complaint(done.stderr.decode(errors="replace")))
+    return done.stdout
+
+
+def _complaint(said: str) -> str:
+    """Return the compiler's first complaint, without its log, its warnings and a stack trace."""
+    lines = [line.strip() for line in said.splitlines()]
+    if _TRACE in lines:
+        return f"the compiler fails: {lines[-1].partition(':')[0]}"
+    found = [line for line in lines if line and not _NO_COMPLAINT.search(line)]
+    return found[0][:_LONGEST] if found else "the compiler gives no reason"

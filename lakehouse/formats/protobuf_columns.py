@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from datetime import UTC, datetime, timedelta
+from decimal import ROUND_HALF_UP, Context, Decimal
 from operator import attrgetter
 from typing import Any, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
-from google.protobuf.message import Message
 
-from lakehouse.formats.protobuf_plain import NUMBER, TIME, WRAPPERS, json_of_any
+from lakehouse.formats.protobuf_json import JsonOf, time_text
+from lakehouse.formats.protobuf_kinds import (
+    NUMBER,
+    UnfitError,
+    kind_of,
+    micros_of,
+    named,
+    names_of_enum,
+    text_of,
+    value_of,
+)
 
 Convert = Callable[[Any], Any]
-"""Makes a value of a message one of the contract's type; null for one that is examined further."""
+"""Makes a value of a message one of the contract's type. Raises UnfitError."""
 Take = Callable[[FieldDescriptor], Convert | None]
 """Says how a field's values are converted; null: it cannot be taken."""
+Get = Callable[[Sequence[Any]], tuple[list[Any], dict[int, UnfitError]]]
+"""Takes a field's values out of messages, null where one is absent or unfit; and which are unfit, and why."""
 _MICROS = 1_000_000
-_MOST_DIGITS, _MOST_PLACES = 29, 9
-_KINDS = {
-    FieldDescriptor.CPPTYPE_INT32: "whole",
-    FieldDescriptor.CPPTYPE_INT64: "whole",
-    FieldDescriptor.CPPTYPE_UINT32: "whole",
-    FieldDescriptor.CPPTYPE_UINT64: "whole",
-    FieldDescriptor.CPPTYPE_DOUBLE: "number",
-    FieldDescriptor.CPPTYPE_FLOAT: "number",
-    FieldDescriptor.CPPTYPE_BOOL: "truth",
-    FieldDescriptor.CPPTYPE_STRING: "text",
-    FieldDescriptor.CPPTYPE_ENUM: "enum",
-}
+_MOST_DIGITS, _MOST_PLACES, _MOST_LONG = 29, 9, 2**63 - 1
+_EXACT = Context(prec=_MOST_DIGITS + _MOST_PLACES + 1, rounding=ROUND_HALF_UP)
+_OPEN = frozenset({"map", "struct", "value", "any"})
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class Wanted:
     type: str
     required: bool
     scale: int | None
+
+    @property
+    def name(self) -> str:
+        """The path as the contract writes it."""
+        return ".".join(re.sub(r"([.\\])", r"\\\1", name) for name in self.path)
 
 
 @dataclass(frozen=True)
@@ -55,40 +64,40 @@ class Times:
 
 @dataclass(frozen=True)
 class Taken:
-    """How a field is taken of messages of one type; `get` is null where the type has nothing that fits."""
+    """How a field is taken of messages of one type.
 
-    get: Callable[[Sequence[Message]], list[Any]] | None
+    get      null where the type has nothing that fits
+    is_there whether the type has the field, or may have it
+    is_open  whether each record says if the field is there: the path leads into a map, a Struct or an Any
+    """
+
+    get: Get | None
     is_there: bool
+    is_open: bool = False
 
 
-def taken(
-    descriptor: Descriptor,
-    path: tuple[str, ...],
-    take: Take,
-) -> Taken:
+def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
     """Return how the field at a path is taken; there may be none, or one that does not fit."""
     steps, here = list[FieldDescriptor](), cast("Descriptor | None", descriptor)
     for name in path:
-        found = None if here is None else _named(here, name)
+        found = None if here is None else named(here, name)
         if found is None:
             return Taken(None, is_there=False)
         steps.append(found)
-        here = None if found.is_repeated else found.message_type
+        kind = kind_of(found)
+        if kind in _OPEN and len(steps) < len(path):
+            return Taken(None, is_there=True, is_open=True)
+        here = found.message_type if kind == "object" else None
     convert = take(steps[-1])
-    if convert is None or any(one.is_repeated for one in steps[:-1]):
-        return Taken(None, is_there=True)
-    return Taken(_getter(steps, convert), is_there=True)
+    return Taken(None if convert is None else _getter(steps, convert), is_there=True)
 
 
-def _named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:
-    """Return the field of this name, or of this name in JSON."""
-    known = descriptor.fields_by_name.get(name)
-    return known or next((one for one in descriptor.fields if one.json_name == name), None)
-
-
-def _getter(steps: Sequence[FieldDescriptor], convert: Convert) -> Callable[[Sequence[Message]], list[Any]]:
-    """Return what takes the values out of messages; null where one is absent."""
+def _getter(steps: Sequence[FieldDescriptor], convert: Convert) -> Get:
+    """Return what takes the values out of messages."""
     *outer, last = steps
+    # An absent one reads as the type's zero, but for the first value of an enum.
+    by_value = not outer and last.message_type is None and last.enum_type is None
+    by_value = by_value or not (outer or last.has_presence)
 
     def within(message: Any) -> Any:
         for step in outer:
@@ -97,94 +106,144 @@ def _getter(steps: Sequence[FieldDescriptor], convert: Convert) -> Callable[[Seq
             message = getattr(message, step.name)
         return message
 
-    def get(messages: Sequence[Any]) -> list[Any]:
-        if outer:
-            messages = [within(message) for message in messages]
-        if not outer and last.message_type is None:
-            found = list(map(attrgetter(last.name), messages))
-            if last.has_presence and not last.is_repeated:  # an absent one reads as the type's zero
-                has, name = type(messages[0]).HasField, last.name
-                found = [
-                    value if value or has(message, name) else None
-                    for value, message in zip(found, messages, strict=True)
-                ]
-        else:
-            found = [
+    def found_in(messages: Sequence[Any]) -> list[Any]:
+        if not by_value:
+            messages = [within(message) for message in messages] if outer else messages
+            return [
                 None
                 if message is None or (last.has_presence and not message.HasField(last.name))
                 else getattr(message, last.name)
                 for message in messages
             ]
-        return found if convert is _same else [None if one is None else convert(one) for one in found]
+        found = list(map(attrgetter(last.name), messages))
+        if not last.has_presence or last.is_repeated:
+            return found
+        has, name = type(messages[0]).HasField, last.name
+        return [
+            value if value or has(message, name) else None
+            for value, message in zip(found, messages, strict=True)
+        ]
+
+    def get(messages: Sequence[Any]) -> tuple[list[Any], dict[int, UnfitError]]:
+        found = found_in(messages)
+        return (found, {}) if convert is _same else _converted(found, convert)
 
     return get
+
+
+def _converted(found: Sequence[Any], convert: Convert) -> tuple[list[Any], dict[int, UnfitError]]:
+    try:
+        return [None if one is None else convert(one) for one in found], {}
+    except UnfitError:
+        values, unfit = list[Any](), dict[int, UnfitError]()
+    for place, one in enumerate(found):
+        try:
+            values.append(None if one is None else convert(one))
+        except UnfitError as why:
+            values.append(None)
+            unfit[place] = why
+    return values, unfit
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-def _kind(one: FieldDescriptor) -> str:
-    """Return what a field's values are, in one word."""
-    if one.is_repeated:
-        return "object"
-    if one.message_type is None:
-        is_bytes = one.type == FieldDescriptor.TYPE_BYTES
-        return "bytes" if is_bytes else _KINDS[one.cpp_type]
-    name = one.message_type.full_name
-    return f"wrapped {WRAPPERS[name]}" if name in WRAPPERS else "time" if name == TIME else "object"
+def taker(wanted: Wanted, json: JsonOf | None = None) -> Take:
+    """Return what says, of a field, how its values become those of the contract's type; null: not at all.
 
-
-def taker(wanted: Wanted) -> Take:
-    """Return what says, of a field, how its values become those of the contract's type; null: not at all."""
+    Text stays the bytes that were read. Without `json`, the values of JSON fields are not converted.
+    """
 
     def take(one: FieldDescriptor) -> Convert | None:
-        kind = _kind(one)
+        kind = kind_of(one)
+        if wanted.type == "json":
+            return _json(one, kind, json)
         if kind.startswith("wrapped "):
-            of_inner = _of_kind(wanted, kind.removeprefix("wrapped "), one)
-            return None if of_inner is None else lambda message: of_inner(message.value)
+            inner = _of_kind(wanted, kind.removeprefix("wrapped "), value_of(one))
+            return None if inner is None else lambda message: inner(message.value)
         return _of_kind(wanted, kind, one)
 
     return take
 
 
+def _json(one: FieldDescriptor, kind: str, json: JsonOf | None) -> Convert:
+    if kind == "text":
+        return _same
+    if kind == "wrapped text":
+        return lambda message: message.value
+    return _same if json is None else json.of_field(one)
+
+
 def _of_kind(wanted: Wanted, kind: str, one: FieldDescriptor) -> Convert | None:
-    if wanted.type == "json":
-        return _same if kind == "text" else json_of_any if kind == "object" else None
-    if wanted.type == "string" and one.enum_type is not None:
-        names = {number: value.name for number, value in one.enum_type.values_by_number.items()}
+    if (wanted.type, kind) == ("string", "enum"):
+        names = names_of_enum(one)
         return lambda number: names.get(number, str(number))
-    if wanted.type == "decimal":
-        return {"text": lambda text: _decimal(text, wanted.scale), "whole": Decimal}.get(kind)
-    fitting = {"string": ("text",), "long": ("whole",), "double": ("whole", "number"), "boolean": ("truth",)}
-    return _same if kind in fitting[wanted.type] else None
+    long = _long if one.cpp_type == FieldDescriptor.CPPTYPE_UINT64 else _same
+    found: dict[tuple[str, str], Convert] = {
+        ("string", "text"): _same,
+        ("string", "time"): time_text,
+        ("long", "whole"): long,
+        ("long", "time"): lambda stamp: _long(micros_of(stamp)),
+        ("double", "whole"): float,
+        ("double", "number"): _same,
+        ("boolean", "truth"): _same,
+        ("decimal", "whole"): Decimal,
+        ("decimal", "text"): lambda text: _decimal(text_of(text), wanted.scale),
+    }
+    return found.get((wanted.type, kind))
 
 
 def time_taker(times: Times) -> Take:
     """Return what says, of a field, how its values become microseconds since the epoch; null: not at all."""
     factor, parts = _MICROS // times.per_second or 1, times.per_second // _MICROS or 1
-    first, last = times.first_us, times.last_us
 
-    def micros(number: int) -> int | None:
-        found = number * factor // parts
-        return found if first <= found <= last else None
+    def of_number(number: int) -> int:
+        return within(number * factor // parts)
 
-    def take(one: FieldDescriptor) -> Convert | None:
-        return {
-            "whole": micros,
-            "wrapped whole": lambda message: micros(message.value),
-            "time": lambda stamp: stamp.seconds * _MICROS + stamp.nanos // 1000,
-        }.get(_kind(one))
+    def within(micros: int) -> int:
+        if times.first_us <= micros <= times.last_us:
+            return micros
+        raise UnfitError
 
-    return take
+    def of_stamp(stamp: Any) -> int:
+        try:
+            return within(micros_of(stamp))
+        except UnfitError as why:
+            bounds = f"from {_day(times.first_us)} to {_day(times.last_us)}"
+            what = why.what or f"must be {bounds}, not a Timestamp of {stamp.seconds} s since the epoch"
+            raise UnfitError("bad_timestamp", what) from None
+
+    converts: Mapping[str, Convert] = {
+        "whole": of_number,
+        "wrapped whole": lambda message: of_number(message.value),
+        "time": of_stamp,
+    }
+    return lambda one: converts.get(kind_of(one))
 
 
-def _decimal(text: str, scale: int | None) -> Decimal | None:
-    """Return digits as an exact decimal, rounded half up to the scale; null for what is examined further."""
+def _day(micros: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)).date().isoformat()
+
+
+def _long(number: int) -> int:
+    if -_MOST_LONG - 1 <= number <= _MOST_LONG:
+        return number
+    raise UnfitError
+
+
+def _decimal(text: str, scale: int | None) -> Decimal:
+    """Return digits as an exact decimal, rounded half up to the scale."""
     if not NUMBER.fullmatch(text):
-        return None
-    number = Decimal(text)
+        raise UnfitError
     whole, _, places = text.lstrip("-").partition(".")
-    if scale is not None and len(whole) < _MOST_DIGITS:
-        return number.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP)
-    return number if len(whole) <= _MOST_DIGITS and len(places) <= _MOST_PLACES else None
+    if len(whole) > _MOST_DIGITS or (scale is None and len(places.rstrip("0")) > _MOST_PLACES):
+        raise UnfitError
+    to = Decimal(1).scaleb(-(_MOST_PLACES if scale is None else scale))
+    # To round half up, one digit more than are kept decides.
+    rounded = Decimal(text[: text.find(".") + 2 + _MOST_PLACES] if places else text).quantize(
+        to, context=_EXACT
+    )
+    if rounded.adjusted() >= _MOST_DIGITS:
+        raise UnfitError
+    return rounded

@@ -3,6 +3,9 @@
 Executors run this module beside their tasks, so it needs neither Spark nor the lake. A record is parsed once.
 The contract's fields become typed columns; a mask marks the records that these columns prove valid, within
 the bounds of `lakehouse.records`. Any other record is converted to JSON, and examined as JSON.
+
+No record stops the reading: whatever goes wrong is a reason against the one record. So that memory suffices,
+a record that would take more than 256 MiB of it once it is parsed is refused.
 """
 
 from __future__ import annotations
@@ -15,15 +18,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
-from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from lakehouse.formats.protobuf_columns import Taken, Times, Wanted, taken, taker, time_taker
-from lakehouse.formats.protobuf_plain import json_of
+from lakehouse.formats.protobuf_examined import EVENT_TIME, Examined
+from lakehouse.formats.protobuf_indexes import indexes_of
+from lakehouse.formats.protobuf_json import DEEPEST, JsonOf
+from lakehouse.formats.protobuf_kinds import UnfitError, text_of
+from lakehouse.formats.protobuf_types import Types, tree_of
+from lakehouse.formats.protobuf_weight import Scale, most_per_byte
 
 _HEADER = 5
+_FIRST_MESSAGE = b"\x00"
+_MOST_READERS = 256
+_MOST_BYTES = 256 << 20
 _ARROW = {
     "string": pa.string(),
     "long": pa.int64(),
@@ -32,8 +41,13 @@ _ARROW = {
     "boolean": pa.bool_(),
     "json": pa.string(),
 }
+_WHY = {
+    "MaxDepth": f"the value nests deeper than Protobuf's limit of {DEEPEST} messages",
+    "bad UTF-8": "a key of a map in the value is not UTF-8",
+}
+"""What the parser says of a value that is not merely none, and what that means."""
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_UNREADABLE = (DecodeError, ValueError, TypeError, ArithmeticError, RecursionError)
+_REASON = pa.struct([("rule", pa.string()), ("column", pa.string()), ("message", pa.string())])
 
 
 @dataclass
@@ -44,17 +58,16 @@ class Reading:
     times: Times
     schemas: Mapping[int, bytes]
     most_magnitude: float
-    _readers: dict[bytes, _Reader | str] = field(default_factory=dict)
+    _types: dict[int, Types] = field(default_factory=dict)
+    _readers: dict[tuple[int, tuple[int, ...]], _Reader] = field(default_factory=dict)
 
     def read(self, values: pa.Array) -> pa.Array:
         """Return a struct for each value: the columns of `type_`; null for one without a schema here."""
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         parts, order = list[pa.StructArray](), list[pa.Array]()
         for first, places in self._groups(values):
-            reader = self._reader(first)
-            bodies = [value[len(first) :] for value in values.take(places).to_pylist()]
             parts.append(
-                _refused(self.type, len(bodies), reader) if isinstance(reader, str) else reader.read(bodies)
+                self._part(first, [value[len(first) :] for value in values.take(places).to_pylist()])
             )
             order.append(places)
         if len(parts) == 1 and len(parts[0]) == len(values):
@@ -72,12 +85,13 @@ class Reading:
             if first is None or first[:1] != b"\x00" or _schema_id(first) not in self.schemas:
                 continue
             places = pc.indices_nonzero(pc.equal(beginnings, first))
-            if first[_HEADER:] == b"\x00":  # the first message of its file
+            if first[_HEADER:] == _FIRST_MESSAGE:
                 yield first, places
                 continue
             for place in places.to_pylist():
                 value = values[place].as_py()
-                longer.setdefault(value[: _end_of_index(value)], []).append(place)
+                found = indexes_of(value[_HEADER:])
+                longer.setdefault(value[: _HEADER + (0 if found is None else found[1])], []).append(place)
         for first, numbers in longer.items():
             yield first, pa.array(numbers, pa.uint64())
 
@@ -87,39 +101,62 @@ class Reading:
         typed = [(one.column, _ARROW[one.type]) for one in self.wanted]
         return pa.struct(
             [
-                ("typed", pa.struct([*typed, ("event_time", _TIMESTAMP)])),
+                ("typed", pa.struct([*typed, (EVENT_TIME, _TIMESTAMP)])),
                 ("proven", pa.bool_()),
                 ("body", pa.string()),
                 ("lacks", pa.list_(pa.string())),
+                ("against", pa.list_(_REASON)),
                 ("refused", pa.string()),
             ]
         )
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made of the rest."""
-        return vars(self) | {"_readers": {}}
+        return vars(self) | {"_readers": {}, "_types": {}}
 
-    def _reader(self, first: bytes) -> _Reader | str:
-        if first not in self._readers:
-            schema_id = _schema_id(first)
-            index = _index(first[_HEADER:])
-            descriptor = None if index is None else _message(self.schemas[schema_id], index)
-            self._readers[first] = (
-                f"the value names no message of schema {schema_id}"
-                if descriptor is None
-                else _Reader(self, descriptor, schema_id)
-            )
-        return self._readers[first]
+    def _part(self, first: bytes, bodies: list[bytes]) -> pa.StructArray:
+        schema_id = _schema_id(first)
+        try:
+            reader = self._reader(schema_id, first[_HEADER:])
+        except Exception as error:  # noqa: BLE001 - a hostile schema may raise anything
+            why = f"schema {schema_id} cannot be used: {type(error).__name__}"
+            return _refused(self.type, len(bodies), why)
+        if reader is None:
+            return _refused(self.type, len(bodies), f"the value names no message of schema {schema_id}")
+        return reader.read(bodies)
+
+    def _reader(self, schema_id: int, index: bytes) -> _Reader | None:
+        """Return what reads the message that a value's first bytes name; null for none."""
+        found = indexes_of(index)
+        if found is None:
+            return None
+        key = (schema_id, found[0])
+        if key not in self._readers:
+            if schema_id not in self._types:
+                self._types[schema_id] = Types(self.schemas[schema_id])
+            declared = self._types[schema_id].message(found[0])
+            if declared is None:
+                return None
+            if len(self._readers) >= _MOST_READERS:
+                self._readers.clear()
+            self._readers[key] = _Reader(self, self._types[schema_id], declared, schema_id)
+        return self._readers[key]
 
 
 class _Reader:
     """Reads messages of one type."""
 
-    def __init__(self, reading: Reading, descriptor: Descriptor, schema_id: int) -> None:
+    def __init__(self, reading: Reading, types: Types, declared: Descriptor, schema_id: int) -> None:
         self._reading, self._schema_id = reading, schema_id
-        self._parse = GetMessageClass(descriptor).FromString
-        self._columns = [taken(descriptor, one.path, taker(one)) for one in reading.wanted]
-        self._time = taken(descriptor, reading.times.path, time_taker(reading.times))
+        time = Wanted(EVENT_TIME, reading.times.path, EVENT_TIME, required=False, scale=None)
+        parsed = types.narrowed(declared, tree_of(one.path for one in (*reading.wanted, time)))
+        self._parse = GetMessageClass(parsed).FromString
+        self._scale, self._most = Scale(parsed), _MOST_BYTES / most_per_byte(parsed)
+        json = JsonOf(types.declared, types.parsed)
+        self._columns = [taken(declared, one.path, taker(one, json)) for one in reading.wanted]
+        self._time_wanted, self._time = time, taken(declared, time.path, time_taker(reading.times))
+        every = zip((*reading.wanted, time), (*self._columns, self._time), strict=True)
+        self._examined = Examined(declared, every, json)
         self._lacks = [
             one.column
             for one, column in zip(reading.wanted, self._columns, strict=True)
@@ -127,61 +164,133 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
+        """Return what is read of records that are given without their first bytes."""
+        parts = [self._read_safely(some) for some in self._portions(bodies)]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def _portions(self, bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
+        """Yield as many records at a time as memory suffices for: mostly all."""
+        if sum(map(len, bodies)) <= self._most:
+            yield bodies
+            return
+        some, size = list[bytes](), 0
+        for body in bodies:
+            if some and size + len(body) > self._most:
+                yield some
+                some, size = [], 0
+            some.append(body)
+            size += len(body)
+        yield some
+
+    def _read_safely(self, bodies: Sequence[bytes]) -> pa.StructArray:
+        if len(bodies) == 1 and len(bodies[0]) > self._most and self._scale.exceeds(bodies[0], _MOST_BYTES):
+            return _refused(
+                self._reading.type, 1, f"the value takes more than {_MOST_BYTES:,} bytes of memory"
+            )
         try:
             return self._read([self._parse(body) for body in bodies])
-        except _UNREADABLE:
+        except Exception as error:  # noqa: BLE001 - nothing in a record may raise, whatever it is
             if len(bodies) == 1:
-                told = f"the value is no record of schema {self._schema_id}, or is cut off"
-                return _refused(self._reading.type, 1, told)
+                return _refused(self._reading.type, 1, self._why(error))
         half = len(bodies) // 2
-        return pa.concat_arrays([self.read(bodies[:half]), self.read(bodies[half:])])
+        return pa.concat_arrays([self._read_safely(bodies[:half]), self._read_safely(bodies[half:])])
+
+    def _why(self, error: Exception) -> str:
+        if not isinstance(error, DecodeError):
+            return f"the value cannot be read by schema {self._schema_id}: {type(error).__name__}"
+        for sign, why in _WHY.items():
+            if sign in str(error):
+                return why
+        return f"the value is no record of schema {self._schema_id}, or is cut off"
 
     def _read(self, messages: list[Message]) -> pa.StructArray:
         arrays, masks = list[pa.Array](), list[pa.Array]()
+        unfit: dict[int, dict[Wanted, UnfitError]] = {}
         for one, column in zip(self._reading.wanted, self._columns, strict=True):
-            type_ = _ARROW[one.type]
-            get = column.get
-            array = pa.nulls(len(messages), type_) if get is None else pa.array(get(messages), type_)
+            array, found = _array(one, column, messages)
             arrays.append(array)
-            masks.append(self._is_proven(one, column, array))
-        time = self._times(messages)
+            masks.append(self._is_proven(one, column, array, found))
+            _note(unfit, one, found)
+        time, late = self._times(messages)
+        _note(unfit, self._time_wanted, late)
         proven = reduce(pc.and_, [*masks, time.is_valid()])
-        bodies = pa.nulls(len(messages), pa.string())
+        count, type_ = len(messages), self._reading.type
+        bodies, against = pa.nulls(count, pa.string()), pa.nulls(count, type_.field("against").type)
         if not pc.all(proven).as_py():
-            money = {one.path for one in self._reading.wanted if one.type == "decimal"}
-            each = zip(messages, proven.to_pylist(), strict=True)
-            bodies = pa.array([None if is_so else json_of(one, money) for one, is_so in each], pa.string())
+            each = [
+                (None, None) if is_so else self._to_examine(message, unfit.get(place, {}))
+                for place, (message, is_so) in enumerate(zip(messages, proven.to_pylist(), strict=True))
+            ]
+            bodies = pa.array([body for body, _ in each], bodies.type)
+            against = pa.array([reasons for _, reasons in each], against.type)
         names = [one.column for one in self._reading.wanted]
-        typed = pa.StructArray.from_arrays([*arrays, time], [*names, "event_time"])
-        type_, count = self._reading.type, len(messages)
-        lacks = pa.array([self._lacks or None] * count, type_.field("lacks").type)
-        rest = [proven, bodies, lacks, pa.nulls(count, pa.string())]
+        typed = pa.StructArray.from_arrays([*arrays, time], [*names, EVENT_TIME])
+        lacks = pa.repeat(pa.scalar(self._lacks or None, type_.field("lacks").type), count)
+        rest = [proven, bodies, lacks, against, pa.nulls(count, pa.string())]
         return pa.StructArray.from_arrays([typed, *rest], fields=list(type_))
 
-    def _is_proven(self, one: Wanted, column: Taken, array: pa.Array) -> pa.Array:
+    def _to_examine(
+        self, message: Message, unfit: Mapping[Wanted, UnfitError]
+    ) -> tuple[str, list[dict[str, str]] | None]:
+        """Return a record as JSON, and the reasons against it that JSON does not show."""
+        body, more = self._examined.body(message)
+        reasons = [
+            {"rule": why.rule, "column": one.column, "message": f"{one.name} {why.what}"}
+            for one, why in {**more, **unfit}.items()
+            if why.rule is not None
+        ]
+        return body, reasons or None
+
+    def _is_proven(
+        self, one: Wanted, column: Taken, array: pa.Array, unfit: Mapping[int, UnfitError]
+    ) -> pa.Array:
         """Tell which records can have no reason against this field."""
+        count = len(array)
         if column.get is None:
-            return _all(len(array), is_so=not (one.required or column.is_there or len(one.path) > 1))
+            return _all(count, is_so=not (one.required or column.is_there or len(one.path) > 1))
         if one.type == "double":
             sound = pc.less_equal(pc.abs(array), self._reading.most_magnitude)
         elif one.type == "json" and one.required:
             sound = pc.not_equal(pc.utf8_trim_whitespace(array), "null")
         elif one.type == "string" and one.required:
             sound = pc.greater(pc.binary_length(array), 0)
-        elif one.required or one.type == "decimal":
-            return array.is_valid()  # a decimal that is null may have been digits that do not fit
         else:
-            return _all(len(array), is_so=True)
-        return sound.fill_null(not one.required)
+            sound = array.is_valid() if one.required else _all(count, is_so=True)
+        sound = sound.fill_null(not one.required)
+        return pc.and_(sound, pa.array([place not in unfit for place in range(count)])) if unfit else sound
 
-    def _times(self, messages: list[Message]) -> pa.Array:
-        """Return the event times that are accepted."""
-        times = self._reading.times
+    def _times(self, messages: list[Message]) -> tuple[pa.Array, Mapping[int, UnfitError]]:
+        """Return the event times that are accepted, and which are not."""
         if self._time.get is None:
-            return pa.nulls(len(messages), _TIMESTAMP)
-        found = pa.array(self._time.get(messages), pa.int64())
-        within = pc.and_(pc.greater_equal(found, times.first_us), pc.less_equal(found, times.last_us))
-        return pc.if_else(within, found, None).cast(_TIMESTAMP)
+            return pa.nulls(len(messages), _TIMESTAMP), {}
+        values, unfit = self._time.get(messages)
+        return pa.array(values, pa.int64()).cast(_TIMESTAMP), unfit
+
+
+def _array(one: Wanted, column: Taken, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, UnfitError]]:
+    """Return a field's column, null where a value is absent or unfit, and which are unfit."""
+    type_ = _ARROW[one.type]
+    if column.get is None:
+        return pa.nulls(len(messages), type_), {}
+    values, unfit = column.get(messages)
+    if not pa.types.is_string(type_):
+        return pa.array(values, type_), unfit
+    try:
+        return pa.array(values, pa.binary()).cast(type_), unfit
+    except pa.ArrowInvalid:  # is not UTF-8
+        texts = list[str | None]()
+    for place, value in enumerate(values):
+        try:
+            texts.append(text_of(value) if isinstance(value, bytes) else value)
+        except UnfitError as why:
+            texts.append(None)
+            unfit[place] = why
+    return pa.array(texts, type_), unfit
+
+
+def _note(unfit: dict[int, dict[Wanted, UnfitError]], one: Wanted, found: Mapping[int, UnfitError]) -> None:
+    for place, why in found.items():
+        unfit.setdefault(place, {})[one] = why
 
 
 def _schema_id(first: bytes) -> int:
@@ -189,7 +298,7 @@ def _schema_id(first: bytes) -> int:
 
 
 def _all(count: int, *, is_so: bool) -> pa.Array:
-    return pa.array([is_so] * count, pa.bool_())
+    return pa.repeat(pa.scalar(is_so, pa.bool_()), count)
 
 
 def _refused(type_: pa.StructType, count: int, why: str) -> pa.StructArray:
@@ -197,56 +306,3 @@ def _refused(type_: pa.StructType, count: int, why: str) -> pa.StructArray:
     nothing = {one.name: pa.nulls(count, one.type) for one in type_}
     nothing["proven"], nothing["refused"] = _all(count, is_so=False), pa.array([why] * count)
     return pa.StructArray.from_arrays(list(nothing.values()), fields=list(type_))
-
-
-def _varints(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the signed numbers that bytes begin with, each with where it ends."""
-    number, shift = 0, 0
-    for place, byte in enumerate(data):
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:  # noqa: PLR2004 - the last byte of a number
-            yield (number >> 1) ^ -(number & 1), place + 1
-            number, shift = 0, 0
-
-
-def _end_of_index(value: bytes) -> int:
-    """Return where the list of indexes ends by which a value names its message."""
-    rest = value[_HEADER : _HEADER + 64]
-    left = None
-    for number, end in _varints(rest):
-        left = number if left is None else left - 1
-        if left <= 0:
-            return _HEADER + end
-    return _HEADER
-
-
-def _index(data: bytes) -> list[int] | None:
-    """Return the indexes of a message in its file and within others; null for none."""
-    numbers = [number for number, _ in _varints(data)]
-    if not numbers:
-        return None
-    return numbers[1:] if numbers[0] else [0]
-
-
-def _message(schema: bytes, index: list[int]) -> Descriptor | None:
-    """Return the type of a message by its indexes."""
-    files, pool = FileDescriptorSet.FromString(schema), DescriptorPool()
-    for file in files.file:
-        pool.Add(file)
-    own = files.file[-1]
-    here, names = own.message_type, [own.package] if own.package else []
-    for number in index:
-        if not 0 <= number < len(here):
-            return None
-        names.append(here[number].name)
-        here = here[number].nested_type
-    return pool.FindMessageTypeByName(".".join(names))
-
-
-def message_class(schema: bytes, index: list[int]) -> Any:
-    """Return the class of a message by its indexes in a schema, which must have it."""
-    descriptor = _message(schema, index)
-    if descriptor is None:
-        raise LookupError(f"there is no message {index}")
-    return GetMessageClass(descriptor)

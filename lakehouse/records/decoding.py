@@ -6,6 +6,7 @@ TYPED    a struct of the contract's columns and `event_time` in their own types,
          another type there or nothing; of Avro and Protobuf alone, as the columns below
 PROVEN   whether that struct is the whole verdict on the fields: no field can have a reason against it
 LACKS    the columns of required fields that the writer's schema does not have; null: none
+AGAINST  the reasons against fields, and against `event_time`, that JSON cannot show, an array; null: none
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lakehouse.records.fields import reason
 from lakehouse.records.shown import shown_bytes, with_value
 
 REFUSED, BODY, TYPED, PROVEN, LACKS = "_refused", "_body", "_typed", "_proven", "_lacks"
+AGAINST = "_against"
 
 
 def typed(name: str) -> Column:
@@ -26,11 +28,18 @@ def typed(name: str) -> Column:
     return F.col(TYPED).getField(name)
 
 
+def reason_against(column: str) -> Column:
+    """Return the reason that the decoder has against a column, or null."""
+    return F.get(F.filter(AGAINST, lambda one: one["column"] == F.lit(column)), 0)
+
+
 def reason_of(field: Field) -> Column:
     """Return the reason why a decoded field is invalid, or null: what JSON cannot be, and what it can."""
     lacks = F.array_contains(LACKS, F.lit(field.column))
     message = F.lit(f"the schema of the record has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))
+    against = reason_against(field.column)
+    found = found.when(against.isNotNull(), against)
     value = typed(field.column)
     is_valid = value.isNotNull()  # in its own type; the JSON may have it in another one, such as a time
     if field.type is FieldType.DOUBLE:

@@ -154,6 +154,9 @@ def _verdict(source: Source) -> _Verdict:
         *identity.reasons_of(source),
     )
     of_field = decoding.reason_of if source.is_typed else fields.reason_of
+    of_time = event_times.reason_of(source)
+    if source.is_typed:
+        of_time = F.coalesce(decoding.reason_against("event_time"), of_time)
     flawless = reduce(Column.__and__, (one.isNull() for one in in_time), F.col("_proven"))
     unread = F.when(F.col("_value").isNull(), _without_value(source, in_time))
     if source.format != "json":
@@ -173,7 +176,7 @@ def _verdict(source: Source) -> _Verdict:
         .otherwise(
             F.array(
                 *(of_field(field) for field in contract.fields),
-                event_times.reason_of(source),
+                of_time,
                 *in_time,
             )
         )

@@ -23,7 +23,7 @@ from lakehouse.formats import schemas
 from lakehouse.formats.decode import decoded
 from lakehouse.formats.encoding import registered_encoder
 from lakehouse.formats.protobuf import compiled
-from lakehouse.formats.protobuf_reading import message_class
+from lakehouse.formats.protobuf_types import message_class
 from lakehouse.kafka.registry_access import RecordFormat, RegistryAccess
 from lakehouse.kafka.schema_registry import Missing, Registered, register
 from lakehouse.layers import bronze

@@ -1,0 +1,78 @@
+"""Compiles the text of one schema, as a program of its own: whatever it does ends with that program.
+
+    python -P protobuf_compiler.py CPU-SECONDS BYTES < schema > descriptors
+
+The text is what protoc reads, or a file's descriptor in Base64, which Confluent's serializers for Python and
+.NET register. The output is a set of file descriptors, the schema's own the last. Imports are found among
+those that come with Protobuf (google/protobuf/…), and nowhere else. It runs in an empty directory.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import re
+import resource
+import sys
+from pathlib import Path
+
+import grpc_tools  # type: ignore[import-untyped]
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from grpc_tools import protoc
+
+_NAME, _SET = "schema.proto", "set"
+_OWN = re.compile(r"google/protobuf/[a-z_/]+\.proto")
+
+
+def main(cpu_s: int, most_bytes: int) -> None:
+    """Compile what is read, within limits. Exits with a message for what is no schema."""
+    for limit, most in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, most_bytes)):
+        with contextlib.suppress(OSError, ValueError):  # a system may have lower ones
+            resource.setrlimit(limit, (most, most))
+    text = sys.stdin.buffer.read()
+    described = _described(text)
+    files = _compiled(text) if described is None else _with_imports(described)
+    pool = DescriptorPool()
+    try:
+        for file in files.file:
+            pool.Add(file)
+    except TypeError as error:
+        sys.exit(str(error))
+    sys.stdout.buffer.write(files.SerializeToString())
+
+
+def _described(text: bytes) -> FileDescriptorProto | None:
+    """Return the descriptor that a text is in Base64; null for other text, which has what Base64 has not."""
+    try:
+        file = FileDescriptorProto.FromString(base64.b64decode(b"".join(text.split()), validate=True))
+    except (binascii.Error, DecodeError):
+        return None
+    return file if file.message_type else None
+
+
+def _with_imports(described: FileDescriptorProto) -> FileDescriptorSet:
+    """Return a descriptor's file after those that it imports."""
+    for name in described.dependency:
+        if not _OWN.fullmatch(name):
+            sys.exit(f"it imports {name!r}, which it does not contain")
+    described.name = _NAME
+    imports = "".join(f'import "{name}";\n' for name in described.dependency)
+    files = _compiled(f'syntax = "proto3";\n{imports}'.encode())
+    files.file[-1].CopyFrom(described)
+    return files
+
+
+def _compiled(text: bytes) -> FileDescriptorSet:
+    Path(_NAME).write_bytes(text)
+    with_protobuf = Path(grpc_tools.__file__).parent / "_proto"
+    options = ["-I.", f"-I{with_protobuf}", "--include_imports", f"--descriptor_set_out={_SET}"]
+    if protoc.main(["protoc", *options, _NAME]):
+        sys.exit(1)
+    return FileDescriptorSet.FromString(Path(_SET).read_bytes())
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))
