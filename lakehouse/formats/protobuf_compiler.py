@@ -29,9 +29,11 @@ _OWN = re.compile(r"google/protobuf/[a-z_/]+\.proto")
 
 def main(cpu_s: int, most_bytes: int) -> None:
     """Compile what is read, within limits. Exits with a message for what is no schema."""
-    for limit, most in ((resource.RLIMIT_CPU, cpu_s), (resource.RLIMIT_AS, most_bytes)):
+    # SIGXCPU says which limit it was; at the hard limit it would be SIGKILL.
+    limits = {resource.RLIMIT_CPU: (cpu_s, cpu_s + 1), resource.RLIMIT_AS: (most_bytes, most_bytes)}
+    for limit, most in limits.items():
         with contextlib.suppress(OSError, ValueError):  # a system may have lower ones
-            resource.setrlimit(limit, (most, most))
+            resource.setrlimit(limit, most)
     text = sys.stdin.buffer.read()
     described = _described(text)
     files = _compiled(text) if described is None else _with_imports(described)
