@@ -28,6 +28,7 @@ from lakehouse.stream import Source
 
 Encode = Callable[[bytes | None], bytes | None]
 _FIRST_MESSAGE = b"\x00"  # of its file: a list of one index is shortened to this
+_UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
 
@@ -53,7 +54,7 @@ def encoder(source: Source, schema_id: int, schema: Registered) -> Encode:
             return None
         try:
             return first + write(value)
-        except (ArithmeticError, AttributeError, LookupError, OverflowError, TypeError, ValueError):
+        except _UNFIT:
             return first + value
 
     return encode

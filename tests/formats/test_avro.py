@@ -17,6 +17,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse.contract import Contract, Field, FieldType
 from lakehouse.formats import avro
+from lakehouse.formats.contracts import schema_of_contract
+from lakehouse.formats.encoding import encoder
 from lakehouse.kafka.schema_registry import Registered
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
@@ -407,3 +409,8 @@ def test_an_error_that_is_not_about_the_schema_is_raised(
     symbols = {"type": "enum", "name": "E", "symbols": ["no name either"]}
     with pytest.raises(Py4JError, match="Illegal character"):
         judged(spark, WITH_ANY, [(of_id(("any", symbols)), b"")])
+
+
+def test_a_sample_that_is_nested_too_deep_is_sent_as_it_is() -> None:
+    deep = b"[" * 100_000
+    assert encoder(BARE, 7, schema_of_contract(BARE, "avro"))(deep) == b"\x00\x00\x00\x00\x07" + deep

@@ -148,6 +148,37 @@ def test_a_schema_in_a_file_is_compared_field_by_field(
     assert (done.stdout.strip().split("\n")[:-1], done.returncode) == (said, code)
 
 
+DOUBLED = '{"type":"record","name":"A0","fields":[{"name":"x","type":"int"}]}'
+for level in range(1, 31):
+    DOUBLED = (
+        f'{{"type":"record","name":"A{level}","fields":[{{"name":"x","type":{DOUBLED}}},'
+        f'{{"name":"y","type":"A{level - 1}"}}]}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("format_", "schema", "said", "code"),
+    [
+        (
+            "avro",
+            f'{{"type":"record","name":"M","fields":[{{"name":"value","type":{DOUBLED}}}]}}',
+            "breaks: the schema has 3,221,225,472 types in the contract's fields, where each use",
+            1,
+        ),
+        ("avro", "[" * 100_000, "breaks: the schema is nested too deep: ", 1),
+        ("json-schema", "[" * 100_000, "could not be checked: its JSON is nested too deep", 2),
+        ("json-schema", "[]", "breaks: serviceId is required, and the schema does not have it", 1),
+    ],
+)
+def test_a_hostile_schema_is_compared_in_a_line(
+    tmp_path: Path, format_: str, schema: str, said: str, code: int
+) -> None:
+    file = tmp_path / "schema"
+    file.write_text(schema)
+    done = contract({}, "check", "metrics", "--format", format_, "--against", str(file))
+    assert (said in done.stdout + done.stderr, done.returncode) == (True, code), done
+
+
 def test_a_contract_is_registered_and_compared_with_what_the_registry_has(running: Registry) -> None:
     environment = {
         "LAKEHOUSE_SCHEMA_REGISTRY_URL": running.access.url,
