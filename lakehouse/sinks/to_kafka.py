@@ -7,10 +7,9 @@ from contextlib import closing
 
 from lakehouse.kafka.topics import create_topics
 from lakehouse.settings import Settings
-from lakehouse.sinks import audit_kafka
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S, KafkaSink
-from lakehouse.sinks.port import Exported, LeadKind, Promise, Sending, Slice
+from lakehouse.sinks.port import AuditedLead, Exported, Findings, LeadKind, Promise, Sending, Slice
 from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.sinks.slices import SLICE_ROWS, SlicedSink, last_sliced
 from lakehouse.stream import MergedTable
@@ -90,11 +89,17 @@ def _make(exported: Exported) -> ToKafka | None:
     return None if topic is None else ToKafka(exported, topic)
 
 
+def _audit(audited: AuditedLead) -> Findings:
+    from lakehouse.sinks.audit_kafka import compare  # which reads topics with Arrow
+
+    return compare(audited)
+
+
 KIND = LeadKind(
     "kafka",
     "Kafka",
     Promise.EXACTLY_ONCE,
     place=_topic_of,
     make=_make,
-    audit=audit_kafka.compare,
+    audit=_audit,
 )

@@ -184,6 +184,16 @@ def test_the_doctor_finds_a_trigger_and_what_is_locked_and_leaves_no_trace(
             try_row(database, Sql(NOTES))
 
 
+def test_the_doctor_tries_a_row_that_is_there_and_waits_for_none(database: str) -> None:
+    There(database).send(row("1", "a"))
+    ask(database, "ALTER TABLE gold.notes ADD CHECK (n = 1)")  # which a row that is made up is not
+    try_row(database, Sql(NOTES))
+    ask(database, "ALTER TABLE gold.notes DROP CONSTRAINT notes_n_check")
+    with psycopg.connect(database) as other:
+        other.execute("UPDATE gold.notes SET n = 2")
+        try_row(database, Sql(NOTES))
+
+
 def test_missing_rights_are_named_with_the_grant_that_gives_them(
     postgres_server: Server, database: str
 ) -> None:
