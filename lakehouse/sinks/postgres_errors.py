@@ -59,10 +59,16 @@ _MEANINGS = {
     "53": _Meaning("has run out of something, so rows{of} wait", "they are sent once it has it again"),
     "53100": _Meaning("has no room on its disk, so rows{of} wait", "they are sent once it has"),
     "53300": _Meaning("has no connection to spare, so rows{of} wait", "raise max_connections, or end others"),
+    "58": _Meaning("has an error of its own{of}", "its log says more; it is tried again"),
+    "XX": _Meaning("has an error of its own{of}", "its log says more; it is tried again"),
     # Of the user's rights.
     "28": _Meaning("has refused the user", f"is {URL} right?"),
     "42501": _Meaning(f"denies the user of {URL} a right", "docs/postgresql.md, Access"),
     # Of the table as it is there: the rows wait until a person has mended it.
+    "42P01": _Meaning(
+        "has lost a table{of}",
+        "it is made again; if that does not help, a connection pooler pools transactions, not sessions",
+    ),
     "42": _Meaning(
         "cannot take rows{of} as the table is there",
         "drop it, and the export makes it again and fills it; or docs/postgresql.md",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -339,6 +341,25 @@ def test_what_redis_refuses_is_named_with_what_to_do_also_by_the_doctor(
         assert "; " in text
         assert "\n" not in text
         assert "out of reach" not in text
+
+
+def test_fields_called_as_what_a_row_has_beside_them_are_kept(tmp_path: Path) -> None:
+    text = '{"deleted":true,"version":"1.2","generation":3}'
+    row = replace(window("auth", 5), value=text)
+    with redis_servers.at_socket(tmp_path) as url:
+        with sink_of(url) as sink:
+            assert sink.write([row]).rows == 1
+            assert sink.write([replace(row, version=4)]).rows == 0
+        (there,) = read_rows(url, "t", [row.row_key])
+        assert there is not None
+        assert json.loads(there) == {
+            "deleted": True,
+            "version": "1.2",
+            "generation": 3,
+            "_generation": GENERATION,
+            "_version": 5,
+        }
+        assert asyncio.run(members_by_the_api(url)) == ({"auth": text}, False)
 
 
 def test_the_doctor_leaves_nothing_in_redis(tmp_path: Path) -> None:

@@ -303,7 +303,10 @@ def test_a_standby_is_called_so(standby: Server) -> None:
         ("54000", "has an index, or a limit,"),
         ("P0001", "has a trigger"),
         ("25006", "is read-only"),
-        ("XX000", "has refused a statement of the export of gold.t"),
+        ("42P01", "has lost a table of gold.t"),
+        ("58030", "has an error of its own"),
+        ("XX001", "has an error of its own"),
+        ("21000", "has refused a statement of the export of gold.t"),
     ],
 )
 def test_each_kind_of_error_has_its_meaning(state: str, said: str) -> None:
