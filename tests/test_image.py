@@ -98,6 +98,27 @@ def test_the_image_is_pinned_and_does_not_run_as_root() -> None:
     assert int(added) == user()[0]
 
 
+def test_what_is_locked_by_a_hash_and_what_is_not_is_as_security_md_says() -> None:
+    workflows = [file.read_text() for file in sorted((ROOT / ".github/workflows").iterdir())]
+    actions = [name for text in workflows for name in re.findall(r"uses: (\S+)", text)]
+    assert actions
+    assert [name for name in actions if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name)] == []
+
+    files = [ROOT / ".gitlab-ci.yml", ROOT / "docker-compose.yml", *(ROOT / "deploy").rglob("*.yaml")]
+    texts = [*workflows, *(file.read_text() for file in files)]
+    named = {name for text in texts for name in re.findall(r"(?:image|runs-on): (\S+)", text)}
+    tagged = {name for name in named if not PINNED.fullmatch(name)}
+    assert tagged == {"lakehouse:0.1.0", "python:3.11-bookworm", "ubuntu-24.04"}
+    security = (ROOT / "SECURITY.md").read_text()
+    said = security[security.index("Not locked by a hash:") :]
+    assert [name for name in tagged if f"`{name}`" not in said] == []
+
+    locks = [file.read_text() for file in sorted((ROOT / "requirements").glob("*.txt"))]
+    packages = [one for text in locks for one in re.split(r"\n(?=\w)", text) if "==" in one]
+    assert len(packages) > 100
+    assert [one for one in packages if "--hash=sha256:" not in one] == []
+
+
 def test_what_installs_stays_behind_and_everything_is_locked() -> None:
     build, final = ("\n".join(stage) for stage in stages())
     installed = [line for line in re.findall(r"pip install ([^&\n]*)", build) if "--editable ." not in line]

@@ -20,11 +20,13 @@ def note_adoption(lake: Lake) -> Marker:
     """Note in each gold table that from now on its versions are the copy's own; return what it is a copy of.
 
     A rerun changes nothing. Raises TableError if the lake is no copy, or one that was never finished, or if
-    something has written to it.
+    something has written to it, or if a table is not safe to read.
     """
     marker = markers.refuse_unfinished(lake)
     if marker is None:
         raise TableError(f"{lake.root} is no copy, or was adopted before: `lakehouse run` goes on there")
+    for table in marker.known:
+        lake.exists(*table.split(".", 1))  # which refuses what its readers would
     at_ms = int(time.time() * 1000)
     for table in filter(lambda name: name.startswith(_GOLD), marker.known):
         _note(lake, table.removeprefix(_GOLD), marker, at_ms)

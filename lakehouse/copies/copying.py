@@ -176,9 +176,6 @@ class Copying:
             return False
         path = self.lake.path(one.layer, one.name)
         named = {unquote(file.path) for file in tables.files(self.lake.spark, path, one.version)}
-        elsewhere = next((name for name in named if "://" in name or name.startswith("/")), None)
-        if elsewhere is not None:
-            raise TableError(f"{one.qualified_name} is a shallow clone: {elsewhere} lies outside of the lake")
         return named <= lying.keys()
 
     def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:

@@ -21,10 +21,11 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from pyarrow.fs import SubTreeFileSystem
 
-from lakehouse.errors import first_line
+from lakehouse.errors import TableError, first_line
 from lakehouse.lake_files import arrow_directory, files_of
 from lakehouse.messages.layout import Row
 from lakehouse.paths import location
+from lakehouse.tables.direct import refuse_files_outside
 from lakehouse.tables.entries import commit_name
 
 MOST_BYTES = 8 * 1024 * 1024
@@ -119,6 +120,9 @@ class Table:
             except TableNotFoundError as error:
                 self._forget()
                 raise NoTableError(f"there is no table at {self.path}") from error
+            except TableError as error:
+                self._forget()
+                raise TableAwayError(str(error)) from error
             except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
                 self._forget()
                 raise TableAwayError(f"{self.path} cannot be read: {first_line(error)}") from error
@@ -148,6 +152,7 @@ class Table:
             return standing
         else:
             self._table.update_incremental()
+        refuse_files_outside(self._table, self.path)
         version = self._table.version()
         self._identity, self._identified = self._stamp(version), now
         generation = self._table.metadata().created_time or 0

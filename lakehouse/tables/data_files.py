@@ -21,6 +21,7 @@ from lakehouse.tables import delta_internals as delta
 from lakehouse.tables import entries
 from lakehouse.tables.delta_internals import Action, Snapshot
 from lakehouse.tables.entries import bounds_of, is_file, rows_of
+from lakehouse.tables.inside import refuse_outside
 from lakehouse.tables.log import read_commit, snapshot
 from lakehouse.tables.pruning import Bounds
 
@@ -106,6 +107,7 @@ def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int
     if noted is None:
         files = delta.all_files(spark, at).select(F.to_json(F.struct("*")).alias("action"))
         noted = [json.loads(row.action) for row in files.collect()]
+    refuse_outside(path, version, ({"add": action} for action in noted))
     return Files(table, version, {_name(action): file_of(action) for action in noted})
 
 

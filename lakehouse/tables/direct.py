@@ -26,6 +26,7 @@ from lakehouse import paths
 from lakehouse.errors import TableError, first_line
 from lakehouse.lake_files import arrow_directory
 from lakehouse.tables import lasting
+from lakehouse.tables.inside import refuse_paths
 from lakehouse.tables.making import properties_when_made
 from lakehouse.tables.specs import TableSpec, path_of
 
@@ -112,7 +113,7 @@ def newest_first(
     with reading():
         if not DeltaTable.is_deltatable(path):
             return
-        table = DeltaTable(path)
+        table = _opened(path)
         files = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         system, root = arrow_directory(path)
     reach = {file["path"]: file.get(f"max.{column}") for file in files}
@@ -137,6 +138,13 @@ def rows_where(
     except OSError as error:
         raise _unreadable(lake, spec, error) from error
     return found
+
+
+def refuse_files_outside(table: DeltaTable, path: str) -> None:
+    """Raise TableError if an opened table has files outside of its path, which its reader would open."""
+    import pyarrow as pa
+
+    refuse_paths(path, table.version(), pa.table(table.get_add_actions())["path"].to_pylist())
 
 
 def exists(lake: str, spec: TableSpec) -> bool:
@@ -177,9 +185,17 @@ def dataset(lake: str, spec: TableSpec) -> ds.Dataset | None:
         if not DeltaTable.is_deltatable(path):
             return None
         system, root = arrow_directory(path)
-        return DeltaTable(path).to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
+        return _opened(path).to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
     except (DeltaError, OSError) as error:
         raise _unreadable(lake, spec, error) from error
+
+
+def _opened(path: str) -> DeltaTable:
+    from deltalake import DeltaTable
+
+    table = DeltaTable(path)
+    refuse_files_outside(table, path)
+    return table
 
 
 def _unreadable(lake: str, spec: TableSpec, error: Exception) -> TableError:
@@ -198,7 +214,7 @@ def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
     path = location(lake, spec)
     if not DeltaTable.is_deltatable(path):
         return 0, 0
-    table = DeltaTable(path)
+    table = _opened(path)
     before = len(table.file_uris())
     if before <= _FEW_FILES:
         return before, before

@@ -13,6 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
+from lakehouse.tables.inside import refuse_outside
+
 Action = Mapping[str, Any]
 """An action's fields, in the words of the log."""
 
@@ -106,9 +108,10 @@ class LogEntry:
         )
 
 
-def entry_of(version: int, text: str) -> LogEntry:
+def entry_of(version: int, text: str, table: str) -> LogEntry:
     """Return the entry with this text; raises ValueError if it is empty, incomplete or not understood.
 
+    Raises TableError, which names the path of the table, if it names a file outside of that.
     Lines end at a line feed only: names may have U+2028 and other signs at which `str.splitlines` splits.
     Some writers name every kind in each action, and leave all but one null.
     """
@@ -119,6 +122,7 @@ def entry_of(version: int, text: str) -> LogEntry:
     files = [file for kind in ("add", "cdc") for file in entry.of(kind)]
     if not all(map(is_file, files)) or not all("path" in file for file in entry.of("remove")):
         raise ValueError(f"the commit of version {version} names a file without its path or size")
+    refuse_outside(table, version, entry.actions)
     return entry
 
 

@@ -19,7 +19,7 @@ from lakehouse.spark import storage
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables import lasting
 from lakehouse.tables.delta_internals import Snapshot
-from lakehouse.tables.log import properties_of, snapshot
+from lakehouse.tables.log import properties_of, refuse_files_outside, snapshot
 
 SAFE = frozenset(
     {
@@ -67,7 +67,8 @@ _UNKNOWN = re.compile(r'DELTA_UNSUPPORTED_FEATURES_FOR_READ\b.*Delta Lake "[^"]*
 def exists(spark: SparkSession, path: str, name: str) -> bool:
     """Tell whether there is a table.
 
-    Raises TableError if it has what this code is not safe with, or has lost rows in a power failure.
+    Raises TableError if it has what this code is not safe with, files outside of its directory among that,
+    or has lost rows in a power failure.
     """
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.look(here, name)
@@ -84,6 +85,7 @@ def exists(spark: SparkSession, path: str, name: str) -> bool:
     if unsafe:
         raise _refusal(name, path, ", ".join(unsafe))
     _refuse_retention(found, path, name)
+    refuse_files_outside(spark, path, found)
     return True
 
 

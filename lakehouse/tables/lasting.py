@@ -214,7 +214,7 @@ def _commit(path: Path, version: int) -> Path:
 
 
 def _read(path: Path, version: int) -> LogEntry:
-    return entry_of(version, _commit(path, version).read_text(encoding="utf-8"))
+    return entry_of(version, _commit(path, version).read_text(encoding="utf-8"), str(path))
 
 
 def _files(path: Path, entry: LogEntry, gone: set[str]) -> Iterator[tuple[Path, int]]:

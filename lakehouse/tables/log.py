@@ -13,6 +13,7 @@ from datetime import datetime
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.spark import storage
@@ -20,12 +21,19 @@ from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.adoption import adoption_in, sender
 from lakehouse.tables.delta_internals import Action, Log, Segment, Snapshot
 from lakehouse.tables.entries import LogEntry, commit_name, entry_of
+from lakehouse.tables.inside import refuse_paths
 from lakehouse.tables.specs import DataFile, from_micros
 
 CHECKPOINT_INTERVAL = 100
 """A checkpoint of a table's log is written every so many commits."""
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
+
+_SUSPECTED = r"[:%\\]|\.\.|^/"
+"""What every path has that leads out of its table; few others have it (`lakehouse.tables.inside`)."""
+
+_OPENED: set[tuple[str, str]] = set()
+"""Paths and ids of tables whose files lay in them when they were opened."""
 
 FEW_FILES = 16
 """Below this many files, reading all of a small table is cheaper than selecting files by statistics."""
@@ -229,13 +237,37 @@ def has_change_feed(spark: SparkSession, path: str) -> bool:
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the table's data files, as of now or of a version."""
+    """Return the table's data files, as of now or of a version; raises TableError if one is not in it."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
-        return [DataFile(delta.path_of(file), delta.modified_ms(file), delta.size_of(file)) for file in noted]
-    rows = delta.all_files(spark, found).select("path", "modificationTime", "size").collect()
-    return [DataFile(row.path, row.modificationTime, row["size"]) for row in rows]
+        named = [
+            DataFile(delta.path_of(file), delta.modified_ms(file), delta.size_of(file)) for file in noted
+        ]
+    else:
+        rows = delta.all_files(spark, found).select("path", "modificationTime", "size").collect()
+        named = [DataFile(row.path, row.modificationTime, row["size"]) for row in rows]
+    refuse_paths(path, delta.version_of(found), (file.path for file in named))
+    return named
+
+
+def refuse_files_outside(spark: SparkSession, path: str, at: Snapshot) -> None:
+    """Raise TableError if a table that this process opens for the first time has files outside of it.
+
+    Later commits are checked as they are read. Where a version's checksum does not name the files, this is a
+    Spark job.
+    """
+    opened = path, id_of(at)
+    if opened in _OPENED:
+        return
+    noted = noted_files(at)
+    if noted is not None:
+        named = [delta.path_of(file) for file in noted]
+    else:
+        suspected = delta.all_files(spark, at).where(F.col("path").rlike(_SUSPECTED))
+        named = [row.path for row in suspected.select("path").collect()]
+    refuse_paths(path, delta.version_of(at), named)
+    _OPENED.add(opened)
 
 
 def size_bytes(spark: SparkSession, path: str) -> int:
@@ -269,7 +301,8 @@ def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
 def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
     """Return what a version's commit did, as Delta puts it where its text is not understood here.
 
-    Raises ValueError if Delta does not understand it either.
+    Raises ValueError if Delta does not understand it either, and TableError if it names a file outside of
+    the table.
     """
     seen = _SEEN.get()
     before = None if seen is None else seen.commits.get((path, version))
@@ -283,10 +316,10 @@ def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
 def _read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
     text = storage.read_text(spark, commit_file(path, version))
     try:
-        return entry_of(version, text)
+        return entry_of(version, text, path)
     except ValueError as error:
         try:
-            return entry_of(version, delta.rewritten(spark, text))
+            return entry_of(version, delta.rewritten(spark, text), path)
         except Py4JJavaError:
             raise error from None
 

@@ -31,6 +31,7 @@ from lakehouse.tables.entries import (
     rows_of,
     total,
 )
+from lakehouse.tables.inside import refuse_outside
 from lakehouse.tables.specs import EPOCH
 
 _AT_ONCE = 100  # commits
@@ -111,7 +112,10 @@ class Log:
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
-        """Read the commits since the last look, and tell whether there is a table."""
+        """Read the commits since the last look, and tell whether there is a table.
+
+        Raises TableError if the log names a file outside of the table.
+        """
         is_due = self._is_due()
         if is_due and self._is_recreated():
             self._forget()
@@ -202,6 +206,7 @@ class Log:
         for part in parts:
             with self._files.open(f"{LOG}/{part}") as file:
                 for action in _read_checkpoint(file):
+                    refuse_outside(self.path, version, [action])
                     self._apply([action])
         if (read := self._read(version)) is not None:  # which says when; a checkpoint does not
             self._apply(read[0].actions)
@@ -224,7 +229,7 @@ class Log:
         """Return a commit and its file's stamp, null for a missing or incomplete commit."""
         try:
             found = self._files.find(commit_name(version))
-            return None if found is None else (entry_of(version, found.text()), found.stamp)
+            return None if found is None else (entry_of(version, found.text(), self.path), found.stamp)
         except (FileNotFoundError, ValueError):
             return None
 

@@ -285,6 +285,42 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
         note_adoption(copy.lake)
 
 
+def add_from_outside(place: Place, table: str, version: int) -> Path:
+    """Let a commit add a Parquet file that lies beside the lake, as only somebody else would; return it."""
+    file = place.root.parent / "outside.parquet"
+    shutil.copy(min(Path(place.path(table)).glob("*.parquet")), file)
+    add = {"path": "../../../outside.parquet", "partitionValues": {}, "size": file.stat().st_size}
+    add |= {"modificationTime": 1, "dataChange": True, "stats": '{"numRecords":1}'}
+    commit = f"_delta_log/{version:020}.json"
+    text = "".join(f"{json.dumps(one)}\n" for one in ({"commitInfo": {"timestamp": 1}}, {"add": add}))
+    Path(place.path(table), commit).write_text(text)
+    return file
+
+
+def test_files_outside_of_the_lake_are_neither_read_by_spark_nor_copied_nor_adopted(
+    original: Place, tmp_path: Path
+) -> None:
+    refused = (
+        r"version {} of the table at .*/{} names the file '../../../outside.parquet', which lies outside"
+    )
+    copy = original.at(tmp_path / "elsewhere" / "copy")
+    original.copied_to(copy.root)
+    add_from_outside(copy, SILVER, 4)
+    with pytest.raises(TableError, match=refused.format(4, "silver/metrics_events")):
+        note_adoption(copy.at(copy.root).lake)
+
+    add_from_outside(original, BRONZE, 4)
+    opened = original.at(original.root)
+    assert tables.read(opened.spark, opened.path(BRONZE)).count() == 4  # Delta itself does not mind
+    for place in (opened, original.at(original.root)):
+        with pytest.raises(TableError, match=refused.format(4, "bronze/metrics_events")):
+            place.lake.exists("bronze", "metrics_events")
+    with pytest.raises(TableError, match=refused.format(4, "bronze/metrics_events")):
+        tables.read_changes(opened.spark, opened.path(BRONZE), 4, 4)
+    with pytest.raises(TableError, match=refused.format(4, "bronze/metrics_events")):
+        original.copied_to(tmp_path / "another")
+
+
 def test_the_command_says_what_it_has_copied_and_the_copy_is_left_alone(
     original: Place, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ from lakehouse.tables.entries import LogEntry, entry_of, rows_of
 
 
 def entry(*actions: dict[str, Any]) -> LogEntry:
-    return entry_of(7, "\n".join(json.dumps(action, ensure_ascii=False) for action in actions))
+    return entry_of(7, "\n".join(json.dumps(action, ensure_ascii=False) for action in actions), "/lake/t")
 
 
 def add(path: str, *, rows: int | None = 1, **more: Any) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def test_compaction_replaces_files_and_changes_no_row() -> None:
 def test_a_name_may_have_signs_that_end_lines_elsewhere(sign: str) -> None:
     text = json.dumps(add("a", stats=f'{{"minValues":{{"name":"x{sign}y"}}}}'), ensure_ascii=False)
 
-    found = entry_of(0, f"{text}\n{text}\n")
+    found = entry_of(0, f"{text}\n{text}\n", "/lake/t")
 
     assert paths(found.appended) == ["a", "a"]
 
@@ -80,7 +80,7 @@ def test_an_entry_with_a_file_that_is_not_understood_is_refused(action: dict[str
 
 def test_an_entry_that_is_cut_off_is_refused() -> None:
     with pytest.raises(ValueError, match=r"Expecting|Unterminated"):
-        entry_of(0, '{"add":{"path":"a"')
+        entry_of(0, '{"add":{"path":"a"', "/lake/t")
 
 
 def test_a_file_has_the_rows_that_its_statistics_say_without_those_that_are_marked_deleted() -> None:
