@@ -57,6 +57,43 @@ SCHEMA = described(
 OPEN, REPLAYED, DISCARDED, RESENT = "open", "replayed", "discarded", "resent"
 SENT_AGAIN_AS = "sent again as "
 """How the message of a resent letter's last reason begins; the record's place follows."""
+RULES = frozenset(
+    {
+        "bad_sequence",
+        "bad_timestamp",
+        "beyond_decimal",
+        "beyond_long",
+        "beyond_magnitude",
+        "deletion",
+        "duplicate",
+        "empty_string",
+        "future",
+        "key_empty",
+        "key_not_utf8",
+        "key_null",
+        "late",
+        "missing_field",
+        "missing_id",
+        "not_an_object",
+        "not_finite",
+        "not_framed",
+        "not_json",
+        "not_utf8",
+        "null_field",
+        "resent",
+        "schema_lacks_field",
+        "skipped",
+        "superseded",
+        "trailing_bytes",
+        "undecodable",
+        "unknown_schema",
+        "value_null",
+        "wrong_type",
+    }
+)
+"""The rules that any stream's records may break, and the reasons of letters that are closed; streams may have
+rules of their own. Those who filter letters are told of a rule that is neither here nor in the table."""
+
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 _IDS = ("unique_id", "sequence")

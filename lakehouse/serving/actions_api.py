@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
 
@@ -13,6 +14,7 @@ from lakehouse.serving.actions import Action, Actions
 from lakehouse.serving.answers import camel, plain
 from lakehouse.serving.paging import Page
 from lakehouse.serving.problems import Problem, unprocessable
+from lakehouse.serving.strictness import refuse_unknown
 
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_.][^\x00]*$")]
 Id = Annotated[str, Path(alias="id", max_length=100, description="The action's id.")]
@@ -65,13 +67,14 @@ class WantedAction(BaseModel):
             raise unprocessable(camel(name), f"{of} has no such option")
 
 
-def router(actions: Actions) -> APIRouter:
-    """Return the routes."""
+def router(actions: Actions, streams: Collection[str]) -> APIRouter:
+    """Return the routes; `streams` are the names of those that are declared."""
     routes = APIRouter(prefix="/api/v1/actions", tags=["actions"])
 
     @routes.post("", status_code=HTTPStatus.ACCEPTED)
     async def start(request: Request, wanted: WantedAction) -> Response:
         """Start a command as a process of its own; 409 while another one runs."""
+        refuse_unknown("stream", wanted.stream, streams, "stream")
         action = await actions.start(wanted.command(), caller_of(request).name)
         return plain(_said(action), HTTPStatus.ACCEPTED)
 

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from anyio import to_thread
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
+from lakehouse.quality.subjects import subjects
 from lakehouse.serving import (
     actions_api,
     changes_api,
@@ -33,6 +34,7 @@ from lakehouse.serving.live import TIMEOUT_S, Live
 from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
 from lakehouse.serving.page_api import Page
+from lakehouse.serving.strictness import refuse_unknown_parameters
 from lakehouse.serving.telemetry import Counted, ServerMetrics, look_of
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
@@ -54,6 +56,7 @@ def make_app(
     By default, `actions` run this installation's commands.
     """
     tables = [table for stream in streams for table in stream.tables]
+    names = [stream.name for stream in streams]
     redis_url = settings.redis_url.get_secret_value()
     live = Live(redis_url, redis_timeout_s)
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
@@ -77,6 +80,7 @@ def make_app(
         description="The newest rows of gold, from Redis and Delta.",
         version="1",
         lifespan=lifespan,
+        dependencies=[Depends(refuse_unknown_parameters)],
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,  # an address that is nearly right is none; a redirect would repeat its Host
@@ -86,12 +90,12 @@ def make_app(
     if (table := lookups.tables.get(metrics_api.TABLE)) is not None:
         app.include_router(metrics_api.router(lookups, table))
     app.include_router(tables_api.router(lookups, streams))
-    app.include_router(letters_api.router(lookups, letters))
-    app.include_router(ops_api.router(lookups, ops))
+    app.include_router(letters_api.router(lookups, letters, names))
+    app.include_router(ops_api.router(lookups, ops, [one.name for one in subjects(streams)]))
     app.include_router(watch_api.router(lookups, settings, streams, observer))
     app.include_router(changes_api.router(changes))
     app.include_router(telemetry_api.router(metrics.registry, look))
-    app.include_router(actions_api.router(actions))
+    app.include_router(actions_api.router(actions, names))
     app.include_router(session_api.router(access))
     if produces:
         app.include_router(produce_api.router(settings, streams))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +48,14 @@ class WantedLetters:
         return part.take(pc.unique(letters.filter(pc.equal(rules, self.rule))))
 
 
+@dataclass(frozen=True)
+class Names:
+    """The names of streams and rules that letters have."""
+
+    streams: Collection[str]
+    rules: Collection[str]
+
+
 class Letters:
     """The dead letters of a lake; its methods block, and raise TableAwayError."""
 
@@ -70,6 +78,11 @@ class Letters:
             return [dict(zip(names, (*group, counter[group]), strict=True)) for group in sorted(counter)]
 
         return delta.read_or(self._table, read, [])
+
+    def names(self) -> Names:
+        """Return the streams and rules that letters have."""
+        found = self.counts(WantedLetters()).value
+        return Names({one["stream"] for one in found}, {one["rule"] for one in found})
 
     def newest(self, wanted: WantedLetters, most: int) -> Found[FirstRows]:
         """Return letters without their raw bytes, the newest first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from http import HTTPStatus
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from lakehouse.messages.layout import Row
-from lakehouse.records.dead_letters import OPEN
+from lakehouse.records.dead_letters import OPEN, RULES
 from lakehouse.serving import parameters
 from lakehouse.serving.access import caller_of, requires
 from lakehouse.serving.answers import Origin, answered, camel, unkept
@@ -21,6 +21,7 @@ from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.paging import Cursor, Limit, Page
 from lakehouse.serving.problems import Problem, unprocessable
 from lakehouse.serving.records import Part, bytes_of, outline, piece
+from lakehouse.serving.strictness import refuse_unknown
 from lakehouse.serving.tokens import Scope
 
 Stream = Annotated[
@@ -64,13 +65,14 @@ async def _wanted(
 Filtered = Annotated[WantedLetters, Depends(_wanted)]
 
 
-def router(lookups: Lookups, letters: Letters) -> APIRouter:
-    """Return the routes over silver.dead_letters."""
+def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIRouter:
+    """Return the routes over silver.dead_letters; `streams` are the names of those that are declared."""
     routes = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
     @routes.get("/counts")
     async def counts(request: Request, wanted: Filtered, page: Page) -> Response:
         """Return the number of letters by stream, rule and status; with two rules under both."""
+        await _refuse_unnamed(wanted, lookups, letters, streams)
         found = await lookups.scan(lambda: letters.counts(wanted))
         shown, following = page.of("dead-letter counts", found.value)
         origin = _origin(found, [one["status"] for one in found.value])
@@ -81,6 +83,7 @@ def router(lookups: Lookups, letters: Letters) -> APIRouter:
         request: Request, wanted: Filtered, limit: Limit = 50, cursor: Cursor = None
     ) -> Response:
         """Return letters without their raw bytes, the newest first."""
+        await _refuse_unnamed(wanted, lookups, letters, streams)
         after = None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str])
         found = await lookups.scan(lambda: letters.newest(replace(wanted, after=after), limit))
         shown, following = found.value.rows, None
@@ -121,6 +124,22 @@ def router(lookups: Lookups, letters: Letters) -> APIRouter:
         return unkept(origin, head, f'"bytes":{piece(data, offset)}')
 
     return routes
+
+
+async def _refuse_unnamed(
+    wanted: WantedLetters, lookups: Lookups, letters: Letters, streams: Collection[str]
+) -> None:
+    """Raise Problem for a stream or a rule that is neither declared nor in the table."""
+    stream, rule = wanted.stream, wanted.rule
+    if (stream is None or stream in streams) and (rule is None or rule in RULES):
+        return
+    there = await lookups.scan(letters.names)
+    refuse_unknown("stream", _given(stream), {*streams, *there.streams}, "stream")
+    refuse_unknown("rule", _given(rule), {*RULES, *there.rules}, "rule of a dead letter")
+
+
+def _given(value: str | None) -> list[str]:
+    return [] if value is None else [value]
 
 
 def _unknown(id_: str) -> Problem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
@@ -15,14 +15,15 @@ from lakehouse.serving.lookups import Lookups
 from lakehouse.serving.ops import Ops
 from lakehouse.serving.paging import Page
 from lakehouse.serving.parameters import iso
+from lakehouse.serving.strictness import refuse_unknown
 
 TableName = Annotated[
     str | None, Query(min_length=1, max_length=200, description="Only this table, as gold.metrics_1m.")
 ]
 
 
-def router(lookups: Lookups, ops: Ops) -> APIRouter:
-    """Return the routes over ops.gates and ops.expectation_results."""
+def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
+    """Return the routes over ops.gates and ops.expectation_results; `tables` may have suites."""
     routes = APIRouter(prefix="/api/v1", tags=["checks"])
 
     @routes.get("/gates")
@@ -36,6 +37,9 @@ def router(lookups: Lookups, ops: Ops) -> APIRouter:
     async def expectations(request: Request, page: Page, table: TableName = None) -> Response:
         """Return the findings of each table's last run."""
         found = await lookups.scan(ops.results)
+        if table is not None:
+            known = {*tables, *(row["table"] for row in found.value)}
+            refuse_unknown("table", [table], known, "table")
         rows, following = page.of("findings", [row for row in found.value if table in (None, row["table"])])
         return answered(request, _origin(found), {"expectations": list(map(_result, rows)), **following})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import secrets
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -13,9 +14,12 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
+from lakehouse.nearest import nearest
+
 MEDIA_TYPE = "application/problem+json"
 UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 """Headers of answers that nobody keeps, and whose media type nobody guesses."""
+_CHOICES = re.compile(r"'([^']*)'")
 _log = logging.getLogger(__name__)
 
 
@@ -60,16 +64,25 @@ async def _of_ours(_request: Request, error: Problem) -> Response:
 
 async def _of_parameters(_request: Request, error: RequestValidationError) -> Response:
     found = [
-        {"parameter": ".".join(map(str, one["loc"][1:])) or str(one["loc"][0]), "detail": str(one["msg"])}
+        {"parameter": ".".join(map(str, one["loc"][1:])) or str(one["loc"][0]), "detail": _said(one)}
         for one in error.errors()
     ]
     detail = "; ".join(f"{one['parameter']}: {one['detail']}" for one in found)
     return response(Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, errors=found))
 
 
+def _said(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a parameter; for a value that is not among several, the nearest ones."""
+    found = nearest(str(error.get("input")), _CHOICES.findall(str((error.get("ctx") or {}).get("expected"))))
+    said = str(error["msg"])
+    return f"{said}; did you mean {' or '.join(found)}?" if found else said
+
+
 async def _of_routing(request: Request, error: HTTPException) -> Response:
+    path, routes = request.url.path, request.app.openapi()["paths"]
+    near = "".join(f", but at {one}" for one in nearest(path, routes, most=1))
     details = {
-        HTTPStatus.NOT_FOUND: f"there is nothing at {request.url.path}; /docs lists the endpoints",
+        HTTPStatus.NOT_FOUND: f"there is nothing at {path}{near}; /docs lists the endpoints",
         HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not for {request.url.path}",
     }
     detail = details.get(HTTPStatus(error.status_code), str(error.detail))

@@ -14,7 +14,8 @@ from fastapi import APIRouter, Query, Request, Response
 from lakehouse.errors import LakehouseError
 from lakehouse.serving.access import caller_of
 from lakehouse.serving.answers import plain
-from lakehouse.serving.problems import Problem, unprocessable
+from lakehouse.serving.problems import Problem
+from lakehouse.serving.strictness import refuse_unknown
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 
@@ -35,8 +36,7 @@ def router(settings: Settings, streams: Sequence[Stream]) -> APIRouter:
     @routes.post("/produce")
     async def produce(request: Request, events: Events = 100, stream: str = sampled) -> Response:
         """Send sample events of a stream to Kafka, with times within the last minute."""
-        if stream not in known:
-            raise unprocessable("stream", f"there are sample events of {', '.join(known)}")
+        refuse_unknown("stream", [stream], known, "stream")
         if one.available_tokens < 1:
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, "events are being sent", headers={"Retry-After": "1"})
         _log.info("%s produces %d events of %s", caller_of(request).name, events, stream)

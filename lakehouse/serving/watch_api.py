@@ -22,6 +22,7 @@ from lakehouse.serving.happenings import Happenings, audit_of, told
 from lakehouse.serving.lookups import Lookups, away
 from lakehouse.serving.paging import Cursor, Limit, Page
 from lakehouse.serving.sharing import Shared
+from lakehouse.serving.strictness import refuse_unknown
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables.specs import EPOCH
@@ -62,6 +63,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
         since: Since = None,
     ) -> Response:
         """Return events, the newest first: starts, stops, failures, refusals and others."""
+        refuse_unknown("stream", stream, names, "stream")
         moment = None if since is None else _moment(parameters.micros("since", since))
         after = None if cursor is None else parameters.from_cursor("happenings", cursor, [int, str])
         before = None if after is None else (_moment(after[0]), after[1])

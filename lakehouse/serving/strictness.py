@@ -1,0 +1,68 @@
+"""What a request names must exist: its parameters, and the values of parameters that are names.
+
+A misspelt filter that is passed over would be answered with everything. So a route refuses each parameter
+that it does not declare, and a second value where it takes one, with 400; a value that names nothing, too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from http import HTTPStatus
+from typing import get_origin
+
+from fastapi import Request
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+
+from lakehouse.nearest import no_such, shown
+from lakehouse.serving.problems import Problem
+
+_LONGEST = 64
+_MOST = 20
+"""More mistakes than these of one request are not listed."""
+
+
+def refuse_unknown_parameters(request: Request) -> None:
+    """Raise Problem 400 for parameters that the route does not declare, or takes only once.
+
+    This is a dependency of every route, so none has a list of its own.
+    """
+    route = request.scope.get("route")
+    if not isinstance(route, APIRoute) or not request.query_params:
+        return
+    declared = dict(_declared(route.dependant))
+    given = Counter(name for name, _ in request.query_params.multi_items())
+    found = [
+        {"parameter": name[:_LONGEST], "detail": detail}
+        for name, times in given.items()
+        if (detail := _wrong(name, times, declared)) is not None
+    ][:_MOST]
+    if found:
+        detail = "; ".join(one["detail"] for one in found)
+        raise Problem(HTTPStatus.BAD_REQUEST, detail, errors=found)
+
+
+def refuse_unknown(parameter: str, values: Iterable[str], known: Collection[str], what: str) -> None:
+    """Raise Problem 400 for the first value of a parameter that names nothing known."""
+    for value in values:
+        if value not in known:
+            detail = no_such(what, value, known)
+            found = [{"parameter": parameter, "detail": detail}]
+            raise Problem(HTTPStatus.BAD_REQUEST, f"{parameter}: {detail}", errors=found)
+
+
+def _declared(dependant: Dependant) -> Iterator[tuple[str, bool]]:
+    """Yield the parameters of a route and of what it depends on, and whether one may be given again."""
+    for field in dependant.query_params:
+        yield field.alias, get_origin(field.field_info.annotation) in {list, set, tuple}
+    for one in dependant.dependencies:
+        yield from _declared(one)
+
+
+def _wrong(name: str, times: int, declared: dict[str, bool]) -> str | None:
+    if name not in declared:
+        return no_such("parameter", name, declared)
+    if times > 1 and not declared[name]:
+        return f"the parameter {shown(name)} is given {times} times; it has one value"
+    return None

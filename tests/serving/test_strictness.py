@@ -1,0 +1,130 @@
+"""A request that names what does not exist is refused, with the nearest name; it is not answered with all."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from starlette.testclient import TestClient
+
+import lakehouse
+from lakehouse.records.dead_letters import DEAD_LETTERS, RULES
+from tests.serving.conftest import MakeClient
+from tests.serving.lakes import ServedLake
+from tests.serving.test_letters_api import letter
+
+LETTERS, HAPPENINGS = "/api/v1/dead-letters", "/api/v1/happenings"
+
+
+@pytest.mark.parametrize(
+    ("url", "detail"),
+    [
+        (
+            "/api/v1/tables/metrics_1m/rows?serviceid=a",
+            "no parameter 'serviceid': did you mean service_id?",
+        ),
+        ("/api/metrics/latest?serviceid=a", "no parameter 'serviceid': did you mean service?"),
+        (f"{LETTERS}?topic=a", "no parameter 'topic': cursor, limit, rule, since, status, stream or until"),
+        (f"{LETTERS}/counts?Stream=sales", "no parameter 'Stream': did you mean stream?"),
+        (f"{HAPPENINGS}?kinds=start", "no parameter 'kinds': did you mean kind?"),
+        ("/api/v1/gates?stream=sales", "no parameter 'stream': cursor or limit"),
+        ("/api/v1/status?x=", "no parameter 'x': there is none"),
+        ("/health/live?verbose", "no parameter 'verbose': there is none"),
+        (f"{LETTERS}?stream=sales&stream=calls", "the parameter 'stream' is given 2 times; it has one value"),
+        (f"{LETTERS}?limit=5&limit=5", "the parameter 'limit' is given 2 times; it has one value"),
+        (
+            "/api/v1/gates?a%1b%5b2J=1&cursr=x",
+            r"no parameter 'a\x1b[2J': cursor or limit; no parameter 'cursr': did you mean cursor?",
+        ),
+    ],
+)
+def test_a_parameter_that_the_route_does_not_have_is_refused(
+    client: TestClient, url: str, detail: str
+) -> None:
+    found = client.get(url)
+    assert (found.status_code, found.headers["content-type"]) == (400, "application/problem+json")
+    assert found.json()["detail"] == detail
+
+
+def test_no_route_takes_a_parameter_that_it_does_not_declare(make_client: MakeClient) -> None:
+    client = make_client(produces=True)
+    app = client.app
+    assert isinstance(app, FastAPI)
+    paths = app.openapi()["paths"]
+    asked = [(method.upper(), path) for path, methods in paths.items() for method in methods]
+    found = {
+        (method, path): client.request(method, path.replace("{id}", "x"), params={"nosuch": "1"})
+        for method, path in asked
+    }
+    assert len(found) > 30
+    assert {one for one, answer in found.items() if answer.status_code != 400} == set()
+    details = {answer.json()["detail"].split(":")[0] for answer in found.values()}
+    assert details == {"no parameter 'nosuch'"}
+
+
+@pytest.mark.parametrize(
+    ("url", "detail"),
+    [
+        (f"{LETTERS}?stream=slaes", "stream: no stream 'slaes': did you mean sales?"),
+        (
+            f"{LETTERS}/counts?rule=not_jsn",
+            "rule: no rule of a dead letter 'not_jsn': did you mean not_json?",
+        ),
+        (f"{HAPPENINGS}?stream=sales&stream=metrix", "stream: no stream 'metrix': did you mean metrics?"),
+        (
+            "/api/v1/expectations?table=gold.metrics_1min",
+            "table: no table 'gold.metrics_1min': did you mean gold.metrics_1m or gold.metrics_summary_10m?",
+        ),
+    ],
+)
+def test_a_filter_that_names_nothing_is_refused(client: TestClient, url: str, detail: str) -> None:
+    found = client.get(url)
+    assert (found.status_code, found.json()["detail"]) == (400, detail)
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "body"),
+    [
+        ("POST", "/produce?stream=slaes", None),
+        ("POST", "/api/v1/actions", {"action": "audit", "stream": ["slaes"]}),
+    ],
+)
+def test_what_would_be_done_to_a_stream_that_does_not_exist_is_refused(
+    make_client: MakeClient, method: str, url: str, body: object
+) -> None:
+    found = make_client(produces=True).request(method, url, json=body)
+    assert found.status_code == 400
+    assert found.json()["detail"] == "stream: no stream 'slaes': did you mean sales?"
+
+
+def test_a_value_that_is_not_among_several_is_told_the_nearest(client: TestClient) -> None:
+    for url in (f"{LETTERS}?status=opn", f"{HAPPENINGS}?kind=audti"):
+        found = client.get(url)
+        assert found.status_code == 422
+        assert found.json()["detail"].endswith(("did you mean open?", "did you mean audit?"))
+    found = client.get("/api/v1/tables/metrics_1min/rows")
+    assert found.status_code == 404
+    said = (
+        "there is nothing at /api/v1/tables/metrics_1min/rows, but at /api/v1/tables/metrics_1m/rows; /docs"
+    )
+    assert found.json()["detail"].startswith(said)
+
+
+def test_streams_and_rules_of_letters_are_known_even_if_nothing_declares_them_any_more(
+    client: TestClient, lake: ServedLake
+) -> None:
+    lake.write_spec(DEAD_LETTERS, [letter(1, "too_cheap", stream="shops"), letter(2, "late")])
+    for query, count in (("stream=shops", 1), ("rule=too_cheap", 1), ("stream=sales", 0), ("rule=future", 0)):
+        found = client.get(f"{LETTERS}?{query}")
+        assert (found.status_code, found.json()["count"]) == (200, count), query
+    found = client.get(f"{LETTERS}?stream=shop")
+    assert found.json()["detail"] == "stream: no stream 'shop': did you mean shops?"
+
+
+def test_every_rule_that_the_code_gives_as_a_reason_is_a_known_one() -> None:
+    files = Path(lakehouse.__file__).parent.rglob("*.py")
+    named = {name for file in files for name in re.findall(r"\breason\(\s*\"([a-z_]+)\"", file.read_text())}
+    assert len(named) > 15
+    assert named - RULES == set()
