@@ -45,10 +45,13 @@ def noted(spark: SparkSession, path: str, topic: str | None) -> Progress | None:
 def behind(spark: SparkSession, path: str, topic: str | None) -> frozenset[str]:
     """Return which sinks lack rows by the note, by name."""
     file = file_of(path, topic)
-    if not storage.exists(spark, file):
-        return frozenset()
+    return behind_in(storage.read_text(spark, file)) if storage.exists(spark, file) else frozenset()
+
+
+def behind_in(text: str) -> frozenset[str]:
+    """Return the same by the content of a note."""
     try:
-        found = json.loads(storage.read_text(spark, file))
+        found = json.loads(text)
     except ValueError:  # cut off, as by a power failure
         return frozenset()
     if not isinstance(found, dict):

@@ -27,7 +27,7 @@ def health_of(
 
     `unrun` are the layers that no process runs, and since when. Rows before a closed gate are held; they
     count as nothing else. A stream is behind if a record waits longer than `lag_limit`, and stale if its
-    newest event is older than `fresh`.
+    newest event is older than `fresh`. It is behind, too, if a store lacks rows that were sent to others.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -35,6 +35,7 @@ def health_of(
         *(_of_partitions(partitions, queries, unrun, now, lag_limit)),
         *(one for lag in layers if (one := _of_layer(lag, queries, unrun, now, lag_limit)) is not None),
     ]
+    found += [_lacking(query) for query in queries if query.behind]
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
     if newest_event is None:
@@ -119,6 +120,13 @@ def _of_layer(
         return None
     last = _last([query for query in queries if query.name == lag.query])
     return _waiting(what, last, now - oldest, now, limit)
+
+
+def _lacking(query: QueryState) -> Health:
+    """Return what is said of an export's stores that lack rows."""
+    stores, verb = " and ".join(query.behind), "lack" if len(query.behind) > 1 else "lacks"
+    what = f"{stores} {verb} rows that {query.name} has sent elsewhere: away or full"
+    return Health(Word.BEHIND, f"{what}, filled again once it answers")
 
 
 def _last(queries: Sequence[QueryState]) -> datetime | None:

@@ -291,7 +291,8 @@ class _Watched:
         if query.target is None:
             sent = self._sent[query.name]
             done = None if sent.position is None else sent.position.version - 1
-            return QueryState(query.name, query.layer, done, None if done is None else sent.at)
+            behind = () if done is None else sent.behind
+            return QueryState(query.name, query.layer, done, None if done is None else sent.at, behind)
         log = self._logs[query.target]
         at = progress.written_at(log, query.name)
         return QueryState(query.name, query.layer, None if at is None else log.version, at)

@@ -36,7 +36,8 @@ def written_at(log: Log, query: str) -> datetime | None:
 class ExportProgress:
     """How far an export has come, by its note in the lake, as of the last `refresh`.
 
-    `position` is null before the first micro-batch, and if the note is of another table.
+    `position` is null before the first micro-batch, and if the note is of another table. `behind` are the
+    stores that were away or full, by name: they lack rows up to there.
     """
 
     def __init__(self, table: Log, topic: str | None) -> None:
@@ -45,6 +46,7 @@ class ExportProgress:
         self._found: Found | None = None
         self.at: datetime | None = None
         self._noted: Progress | None = None
+        self.behind: tuple[str, ...] = ()
 
     @property
     def position(self) -> Position | None:
@@ -56,7 +58,9 @@ class ExportProgress:
         """Look at the note again, and read it if it is another one."""
         found = self._files.find(self._name)
         if found is None:
-            self.at = self._noted = None
+            self.at, self._noted, self.behind = None, None, ()
         elif self._found is None or found.stamp != self._found.stamp:
-            self._noted, self.at = sent.progress_in(found.text()), from_ms(found.modified_ms)
+            text = found.text()
+            self._noted, self.at = sent.progress_in(text), from_ms(found.modified_ms)
+            self.behind = tuple(sorted(sent.behind_in(text)))
         self._found = found

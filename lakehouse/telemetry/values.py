@@ -111,13 +111,15 @@ class QueryState:
     """How far a query has come, as its table says.
 
     `done` is the version of the table that it fills, or the last one that it has sent; `done_at` is when it
-    last wrote a micro-batch. Null before the first.
+    last wrote a micro-batch. Null before the first. `behind` are the stores, by name, that lack rows of what
+    an export has sent to the others, because they were away or full.
     """
 
     name: str
     layer: str
     done: int | None
     done_at: datetime | None
+    behind: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from lakehouse.telemetry import Health, LayerLag, PartitionLag, QueryState, StreamGate, Word
@@ -25,6 +26,7 @@ def health(
     newest: datetime | None = NOW,
     gate: StreamGate | None = None,
     held: OpenTransaction | None = None,
+    queries: Sequence[QueryState] = QUERIES,
 ) -> Health:
     """Return what is said of a stream with so many records waiting, for so many seconds."""
     layers = [
@@ -34,7 +36,7 @@ def health(
     return health_of(
         [PartitionLag("t", 0, 5, 5 + topic[0], *topic, reason=reason, open_transaction=held)],
         layers,
-        QUERIES,
+        queries,
         gate=gate,
         newest_event=newest,
         unrun=unrun,
@@ -107,6 +109,16 @@ def test_a_closed_gate_holds_what_waits_whoever_runs_it() -> None:
     closed = StreamGate(is_open=False, changed_at=AGO, reasons=("too few rows",))
     assert health(unrun={"export": None}, export=(4, 300.0), gate=closed).word is Word.BLOCKED
     assert health(unrun={"export": None}, export=(4, 300.0)).word is Word.STOPPED
+
+
+def test_a_store_that_lacks_rows_which_others_have_is_behind_whatever_was_sent() -> None:
+    export = replace(QUERIES[3], behind=("redis",))
+    assert health(unrun={}, queries=[*QUERIES[:3], export]) == Health(
+        Word.BEHIND,
+        "redis lacks rows that export.a has sent elsewhere: away or full, filled again once it answers",
+    )
+    both = [*QUERIES[:3], replace(export, behind=("postgres", "redis"))]
+    assert health(unrun={}, queries=both).reason.startswith("postgres and redis lack rows that export.a has")
 
 
 def test_an_open_transaction_that_hides_records_for_too_long_is_named() -> None:

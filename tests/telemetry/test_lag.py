@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -315,6 +316,15 @@ def test_a_stream_says_its_tables_queries_and_times(settings: Settings, logs: Lo
         QueryState("export.user_transactions_5m", "export", 1, pipeline.utc("2026-11-22T08:14:00")),
     ]
     assert state.gate is None
+
+
+def test_a_store_that_was_away_is_named_and_does_not_look_as_if_it_had_been_sent_to(
+    settings: Settings, logs: Logs
+) -> None:
+    topic = "aggregated-transactions"
+    file = logs.note_sent("gold.user_transactions_5m", topic, 2)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "redis_is_behind": True}))
+    assert seen(settings, "transactions").queries[-1].behind == ("redis",)
 
 
 def test_a_query_wrote_last_when_it_noted_something_whoever_else_commits(
