@@ -173,13 +173,13 @@ def _as_json(field: Field, found: _Found) -> Taken:
 
 def _time(source: Source, found: _Found) -> Taken:
     """Return an event time that is accepted; null for what is examined further."""
-    logical, time = found.type.logical or "", F.lit(None).cast("timestamp")
-    if found.type.kind in _WHOLE and (not logical or logical.startswith("timestamp-")):
-        unit = _unit(logical) if logical else source.contract.event_time_unit
-        number = found.number().cast("long")
-        is_time = event_times.is_proven(number, source, unit)
-        time = event_times.accepted(F.when(is_time, event_times.of_number(number, unit)), source)
-    return Taken(time, time.isNotNull())
+    logical = found.type.logical or ""
+    if found.type.kind not in _WHOLE or (logical and not logical.startswith("timestamp-")):
+        return Taken(F.lit(None).cast("timestamp"), F.lit(False))
+    unit = _unit(logical) if logical else source.contract.event_time_unit
+    number = found.number().cast("long")
+    is_time = event_times.is_proven(number, source, unit)  # within what is accepted, too
+    return Taken(F.when(is_time, event_times.of_number(number, unit)), is_time)
 
 
 def body(source: Source, projection: Projection, record: Column, of_spark: DataType) -> Column:
