@@ -140,8 +140,8 @@ def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]
 
 
 # What a value takes in memory, in bytes, with Avro's object, Spark's, and its JSON: as measured, roundly.
-_ITEM, _EMPTY, _SCALAR, _TEXT, _ENTRY, _ROW, _FIELD = 16, 100, 48, 100, 160, 48, 32
-_PER_CHARACTER = 4  # of a name, which JSON repeats
+_ITEM, _EMPTY, _SCALAR, _TEXT, _ENTRY, _ROW, _FIELD = 16, 250, 100, 250, 400, 200, 80
+_PER_CHARACTER = 16  # of a name, which JSON repeats
 
 
 def _of_collections(type_: AvroType, wanted: Wanted) -> float:

@@ -389,7 +389,7 @@ def test_a_value_whose_items_could_fill_the_heap_is_a_letter(spark: SparkSession
     large = of_id(("any", {"type": "array", "items": item}))
     values = (ID + long(count) + b"\x02" * count + b"\x00" + TIME for count in (100, 10_000))
     (_, none), (_, reasons) = judged(spark, WITH_ANY, [(large, value) for value in values])
-    most = "of which at most 4,530 bytes are read"
+    most = "of which at most 1,135 bytes are read"
     said = f"the value may have too many items for schema 1, {most}"
     assert (none, reasons) == ([], [("undecodable", None, said)])
 
