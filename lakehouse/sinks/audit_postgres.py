@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from lakehouse.sinks import postgres_sql as statements
 from lakehouse.sinks.port import Audited, Example, Findings
 from lakehouse.sinks.postgres_client import connect
-from lakehouse.sinks.postgres_copy import Incoming, Receiver
+from lakehouse.sinks.postgres_copy import Receiver
 from lakehouse.sinks.postgres_errors import reported
 from lakehouse.sinks.postgres_layout import SCHEMA, STAMPS, line_of
 from lakehouse.sinks.postgres_sql import Sql, quoted
@@ -61,7 +61,7 @@ def _compared(audited: Audited, table: Sql, version: int, connection: psycopg.Co
     rows = _rows(audited, version)
     while chunk := list(islice(rows, _CHUNK)):
         too_long += sum(leaves for line, leaves in chunk if line is None)
-        fitting = [Incoming(line, version, not leaves) for line, leaves in chunk if line is not None]
+        fitting = [(line, version, not leaves) for line, leaves in chunk if line is not None]
         refused += len(receiver.take(fitting))
     connection.execute(table.analyze())
     answer = connection.execute(table.count()).fetchone()

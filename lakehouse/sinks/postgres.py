@@ -32,7 +32,7 @@ from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.outgoing import outgoing
 from lakehouse.sinks.port import Exported, Sending
 from lakehouse.sinks.postgres_client import connect
-from lakehouse.sinks.postgres_copy import Incoming, Receiver
+from lakehouse.sinks.postgres_copy import Receiver
 from lakehouse.sinks.postgres_errors import PostgresTroubleError, reported
 from lakehouse.sinks.postgres_layout import MOST_KEY_BYTES, key_bytes, line_of
 from lakehouse.sinks.postgres_sql import Sql
@@ -203,9 +203,8 @@ class ToPostgres:
         if self._receiver is None:
             self._receiver = Receiver(connection, self._sql)
         fitting = [change for change in changes if change.own[NAME] is not None]
-        refused = self._receiver.take(
-            [Incoming(change.own[NAME], change.version, change.value is None) for change in fitting]
-        )
+        rows = [(change.own[NAME], change.version, change.value is None) for change in fitting]
+        refused = self._receiver.take(rows)
         unsent = [_too_large(change) for change in changes if change.own[NAME] is None]
         unsent += [_unsent(fitting[number], f"{REFUSED}: {why}") for number, why in refused.items()]
         if unsent:

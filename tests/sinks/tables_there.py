@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from lakehouse.sinks.postgres_client import connect
-from lakehouse.sinks.postgres_copy import Incoming, Receiver
+from lakehouse.sinks.postgres_copy import Receiver
 from lakehouse.sinks.postgres_errors import reported
 from lakehouse.sinks.postgres_sql import Sql
 from lakehouse.sinks.postgres_tables import prepare_table
@@ -18,6 +18,14 @@ from lakehouse.stream import MergedTable
 from tests.streams import METRICS_1M
 
 GENERATION = 7
+
+
+class Incoming(NamedTuple):
+    """A row as it is copied."""
+
+    line: str
+    version: int
+    is_gone: bool
 
 
 def declared(name: str = "notes", keys: tuple[str, ...] = ("id",), **kinds: Any) -> MergedTable:
