@@ -230,10 +230,8 @@ function rowRate(stream, name) {
 function exported(stream, now) {
   const done = stream.queries.filter((one) => one.layer === "export" && one.doneAt !== null).map((one) => one.doneAt);
   const lacking = [...new Set(stream.queries.flatMap((one) => one.behind ?? []))];
-  if (lacking.length > 0) {
-    return [`${lacking.join(", ")}: rows are missing`];
-  }
-  return done.length === 0 ? ["nothing sent yet"] : [`sent ${briefly((new Date(now) - new Date(done.sort().at(-1))) / 1000)} ago`];
+  const sent = done.length === 0 ? "nothing sent yet" : `sent ${briefly((new Date(now) - new Date(done.sort().at(-1))) / 1000)} ago`;
+  return [lacking.length > 0 ? `${lacking.join(", ")}: rows are missing` : sent];
 }
 
 function partitions(stream) {
