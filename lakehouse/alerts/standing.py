@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from lakehouse.alerts.evaluating import Alert
-from lakehouse.alerts.publishing import read_state, state_topic
+from lakehouse.alerts.publishing import Beat, read_whole_state, state_topic
 from lakehouse.alerts.rules import Rule
 from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
@@ -22,10 +23,21 @@ from lakehouse.spark.query_errors import what_of
 
 @dataclass(frozen=True)
 class Standing:
-    """The firing alerts, the longest first, and the last notifications as sent, the newest first."""
+    """The firing alerts, the longest first, and the last notifications as sent, the newest first.
+
+    `beat` says when the rules were last evaluated, null if nothing tells.
+    """
 
     firing: tuple[Alert, ...] = ()
     told: tuple[Mapping[str, Any], ...] = ()
+    beat: Beat | None = None
+
+    def unwatched(self, now: datetime) -> str | None:
+        """Return why the firing alerts say nothing about now, null if a process evaluates the rules."""
+        if self.beat is not None and self.beat.is_fresh(now):
+            return None
+        last = "" if self.beat is None else f"; they last were at {self.beat.at:%F %T} UTC"
+        return f"alerts are not evaluated: no process does (`lakehouse alert`){last}"
 
 
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
@@ -41,11 +53,12 @@ def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
             if topic not in topics:
                 describe_topic(access, topic)  # it may exist, and not be ours to see
             told = _last(consumer, topic, most) if topic in topics else []
-        state = read_state(access, topic) if state_topic(topic) in topics else {}
+        is_there = state_topic(topic) in topics
+        state, beat = read_whole_state(access, topic) if is_there else ({}, None)
     except Exception as error:  # whatever the client raises: an answer with the reason is better than none
         raise ServiceError(f"alerts of topic {topic} could not be read: {what_of(error)}") from error
     firing = sorted((one for one in state.values() if one.fires), key=lambda one: (one.since, one.key))
-    return Standing(tuple(firing), tuple(told))
+    return Standing(tuple(firing), tuple(told), beat)
 
 
 def threshold_of(rule: Rule) -> float | None:

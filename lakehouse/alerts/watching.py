@@ -8,7 +8,7 @@ from datetime import datetime
 from lakehouse.alerts.evaluating import Alert, AlertStatus, Key, Notification
 from lakehouse.alerts.facts import Facts, step
 from lakehouse.alerts.gathering import Audits, gather
-from lakehouse.alerts.publishing import Publisher
+from lakehouse.alerts.publishing import Beat, Publisher
 from lakehouse.alerts.rules import Rules
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.events import Kind, note
@@ -44,6 +44,8 @@ class Watcher:
         self._publisher = Publisher(settings.kafka, settings.alert_topic, self._warn_once)
         self._state: dict[Key, Alert] | None = None
         self._away: str | None = None
+        self.every_s = 0.0
+        """Seconds between two looks, for those who read when the last one was."""
         self.facts: Facts | None = None
         """The findings of the last look."""
 
@@ -98,7 +100,7 @@ class Watcher:
             self._warn(trouble)
         self._troubles = troubles
         try:
-            self._publisher.publish(before, after, told)
+            self._publisher.publish(before, after, told, Beat(now, self.every_s))
         except Exception:
             self._state = None
             raise

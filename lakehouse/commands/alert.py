@@ -81,6 +81,7 @@ def _watch(
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event
         watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, warn)))
+        watched.every_s = interval
         watched.start()
         how, topic = posting(settings), settings.alert_topic
         webhooks = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
     routes = APIRouter(prefix="/api/v1", tags=["watch"])
     names, happened = [stream.name for stream in streams], Happenings(settings.lake)
     observed = Shared[Observation](lambda: observer.observe(datetime.now(UTC)))
-    alerting = Shared[Sequence[Mapping[str, Any]]](partial(_alerts, settings, names))
+    alerting = Shared[_Standing](partial(_alerts, settings, names))
 
     @routes.get("/status")
     async def status() -> Response:
@@ -91,14 +91,30 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/alerts")
     async def alerts(page: Page) -> Response:
-        """Return firing alerts, the longest first, then recently resolved ones, the newest first."""
+        """Return firing alerts, the longest first, then recently resolved ones, the newest first.
+
+        `isEvaluated` is false, with a `reason`, if no process evaluates the rules: then the absence of alerts
+        says nothing.
+        """
         try:
-            shown, following = page.of("alerts", await alerting.seen())
-            return plain({"alerts": shown, **following})
+            found = await alerting.seen()
+            shown, following = page.of("alerts", found.alerts)
+            why = found.standing.unwatched(datetime.now(UTC))
+            at = None if found.standing.beat is None else in_camel_case(found.standing.beat.at)
+            said = {"isEvaluated": why is None, "evaluatedAt": at, "reason": why}
+            return plain({"alerts": shown, **said, **following})
         except LakehouseError as error:
             raise away(str(error)) from error
 
     return routes
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What stands, and its alerts as they are answered."""
+
+    standing: Standing
+    alerts: Sequence[Mapping[str, Any]]
 
 
 def _origin(found: Found[Any]) -> Origin:
@@ -113,13 +129,13 @@ def _moment(micros: int) -> datetime:
         return _FIRST
 
 
-def _alerts(settings: Settings, streams: Sequence[str]) -> Sequence[Mapping[str, Any]]:
+def _alerts(settings: Settings, streams: Sequence[str]) -> _Standing:
     rules = load_rules(settings.alerts, streams).rules
     thresholds = {rule.name: threshold_of(rule) for rule in rules}
     found = standing(settings.kafka, settings.alert_topic, _TOLD)
     resolved = [one for one in found.told if one["status"] == AlertStatus.RESOLVED.value]
     messages = [*(_message(one, found) for one in found.firing), *resolved]
-    return [_alert(one, thresholds.get(one["rule"])) for one in messages]
+    return _Standing(found, [_alert(one, thresholds.get(one["rule"])) for one in messages])
 
 
 def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from starlette.testclient import TestClient
 
 from lakehouse.alerts.facts import Facts, Window, step
-from lakehouse.alerts.publishing import Publisher
+from lakehouse.alerts.publishing import Beat, Publisher
 from lakehouse.alerts.rules import MetricRule
 from lakehouse.errors import ServiceError
 from lakehouse.events import Event
@@ -294,7 +294,14 @@ def test_alerts_are_what_the_process_has_told(
         alerts=file,
         redis_url=SecretStr("redis://127.0.0.1:1/0"),
     )
-    assert client.get("/api/v1/alerts").json() == {"alerts": [], "next": None}
+    nobody = "alerts are not evaluated: no process does (`lakehouse alert`)"
+    assert client.get("/api/v1/alerts").json() == {
+        "alerts": [],
+        "isEvaluated": False,
+        "evaluatedAt": None,
+        "reason": nobody,
+        "next": None,
+    }
     rule = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)
     with closing(Publisher(services.access, topic)) as publisher:
         state = publisher.start()
@@ -304,6 +311,7 @@ def test_alerts_are_what_the_process_has_told(
             after, told = step(Facts(windows={"cpu": windows}), [rule], state, now)
             publisher.publish(state, after, told)
             state = after
+        publisher.publish(state, state, [], Beat(start, 5.0))
     found: list[dict[str, Any]] = []
     while not found:  # what was seen before is a second old at most
         found = client.get("/api/v1/alerts").json()["alerts"]
@@ -314,3 +322,13 @@ def test_alerts_are_what_the_process_has_told(
         ("cpu", "firing", f"{since}Z", f"{since}Z", 95.0, 90.0, labels[0]),
         ("cpu", "resolved", f"{since}Z", "2026-03-01T12:01:00Z", 2.0, 90.0, labels[1]),
     ]
+    whole = client.get("/api/v1/alerts").json()
+    while "last" not in whole["reason"]:
+        whole = client.get("/api/v1/alerts").json()
+    assert (whole["isEvaluated"], whole["evaluatedAt"]) == (False, f"{since}Z")
+    assert whole["reason"] == f"{nobody}; they last were at 2026-03-01 12:00:00 UTC"
+    with closing(Publisher(services.access, topic)) as publisher:
+        publisher.publish(state := publisher.start(), state, [], Beat(datetime.now(UTC), 5.0))
+    while not whole["isEvaluated"]:
+        whole = client.get("/api/v1/alerts").json()
+    assert (whole["reason"], len(whole["alerts"])) == (None, 2)

@@ -138,7 +138,15 @@ function firing({ found, problem }) {
     return plain("This server does not report alerts.");
   }
   const items = found.alerts.filter((one) => one.state === "firing").map(alertItem);
-  return items.length === 0 ? plain("No alert fires.") : el("ul", { "aria-label": "Alerts that fire" }, ...items);
+  const list = items.length === 0 ? [] : [el("ul", { "aria-label": "Alerts that fire" }, ...items)];
+  if (found.isEvaluated === false) {
+    return el("div", {}, el("p", { class: "trouble" }, sentence(found.reason)), ...list);
+  }
+  return list[0] ?? plain("No alert fires.");
+}
+
+function sentence(text) {
+  return `${text.charAt(0).toUpperCase()}${text.slice(1)}.`;
 }
 
 function alertItem(alert) {
