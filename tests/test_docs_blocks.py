@@ -1,0 +1,189 @@
+"""What docs tell people to type: each command is parsed by its own program, each block by its language.
+
+Blocks that are marked as runnable are run besides (integration/test_docs.py).
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+import typer
+from pyspark.sql import SparkSession
+
+from lakehouse import cli
+from lakehouse.settings import Settings
+from lakehouse.settings.reading import CACHE_VARIABLE, CONFIG_VARIABLE
+from lakehouse.settings.secrets import SUFFIX, secret_names
+from tests.processes import ROOT
+
+PAGES = [
+    *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+_FENCED = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INDENTED = re.compile(r"(?:(?<=\n\n)|\A)((?: {4}[^\n]*\n+)+)")
+_ASSIGNED = re.compile(r"(LAKEHOUSE_\w+)=(.*)", re.DOTALL)
+_OPEN = re.compile(r"[$<…]|\.\.\.")
+"""In a value that the reader has to fill in."""
+_PRINTED = re.compile(r"\s*->|.*[\u2500-\u257f]")
+"""A line of what a command has printed, or of a drawing."""
+_ENDS = {"|", "||", "&", "&&", ";", ">", ">>", "<", "(", ")", "2>&1"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A command of a page: its words, with assignments before it."""
+
+    page: str
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.page}: {shlex.join(self.words)}"
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield the language and the text of each block; of one that is indented, sh."""
+    text = page.read_text(encoding="utf-8")
+    yield from _FENCED.findall(text)
+    for block in _INDENTED.findall(_FENCED.sub("", text)):
+        yield "sh", block
+
+
+def lines(page: Path) -> Iterator[Line]:
+    """Yield the commands of a page's blocks for the shell, without redirections."""
+    for language, text in blocks(page):
+        if language != "sh":
+            continue
+        for line in re.sub(r"\\\n", " ", text).splitlines():
+            if _PRINTED.match(line):
+                continue
+            reader = shlex.shlex(line, posix=True, punctuation_chars=True)
+            reader.whitespace_split = True
+            reader.commenters = "#"
+            try:
+                words = list(reader)
+            except ValueError:  # a text of several lines
+                continue
+            part: list[str] = []
+            for word in [*words, ";"]:
+                if word in _ENDS:
+                    if part:
+                        yield Line(page.name, tuple(part))
+                    part = []
+                else:
+                    part.append(word)
+
+
+LINES = [line for page in PAGES for line in lines(page)]
+
+
+def of_program(*names: str) -> list[Line]:
+    """Return the commands of a program, without assignments and what runs them."""
+    found = []
+    for line in LINES:
+        words = [word for word in line.words if not re.match(r"[A-Z_]+=", word)]
+        while words and words[0] in {"export", "time", "sudo", "nohup"}:
+            words.pop(0)
+        if tuple(words[: len(names)]) == names and words[len(names) :] != ["--install-completion"]:
+            found.append(Line(line.page, tuple(words[len(names) :])))
+    return found
+
+
+def parse(command: Any, words: list[str], name: str) -> None:
+    """Parse a command line as the command does; raises what it raises if it cannot."""
+    context = command.make_context(name, list(words))
+    while hasattr(context.command, "resolve_command"):
+        rest = [*context._protected_args, *context.args]
+        sub_name, sub, rest = context.command.resolve_command(context, rest)
+        assert sub is not None
+        context = sub.make_context(sub_name, rest, parent=context)
+
+
+@pytest.fixture
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    monkeypatch.chdir(tmp_path)
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"LAKEHOUSE_{name.upper()}", raising=False)
+    return monkeypatch
+
+
+def test_there_is_something_to_parse() -> None:
+    assert len(of_program("lakehouse")) > 100
+    assert len(of_program("make")) > 10
+
+
+@pytest.mark.usefixtures("clean")
+@pytest.mark.parametrize("line", of_program("lakehouse"), ids=str)
+def test_lakehouse_takes_the_command(line: Line) -> None:
+    parse(typer.main.get_command(cli.app), list(line.words), "lakehouse")
+
+
+@pytest.mark.parametrize("line", of_program("make"), ids=str)
+def test_make_has_the_target(line: Line) -> None:
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {word for word in line.words if "=" not in word and not word.startswith("-")} <= targets
+
+
+@pytest.mark.parametrize("line", of_program("python", "-m"), ids=str)
+def test_python_has_the_module_and_it_takes_the_options(line: Line) -> None:
+    name, *words = line.words
+    if not name.startswith("benchmarks."):
+        assert importlib.util.find_spec(name.split(".")[0]) is not None
+        return
+    module = importlib.import_module(name)
+    parse(typer.main.get_command(module.app), words, name)
+
+
+def test_every_variable_is_a_setting_and_takes_its_value(clean: pytest.MonkeyPatch) -> None:
+    given = {
+        (line.page, found[1], found[2])
+        for line in LINES
+        for word in line.words
+        if (found := _ASSIGNED.fullmatch(word)) is not None
+    }
+    assert len(given) > 20
+    for page, name, value in sorted(given):
+        field = name.removeprefix("LAKEHOUSE_").lower()
+        if name in {CONFIG_VARIABLE, CACHE_VARIABLE} or field.removesuffix(SUFFIX) in secret_names(Settings):
+            continue
+        assert field in Settings.model_fields, (page, name)
+        if not _OPEN.search(value):
+            with clean.context() as variables:
+                variables.setenv(name, value)
+                Settings()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_and_toml_are_what_they_are_called(page: Path) -> None:
+    for language, text in blocks(page):
+        if language == "toml":
+            tomllib.loads(text)
+        if language != "python":
+            continue
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lakehouse":
+                module = importlib.import_module(node.module or "")
+                for name in node.names:
+                    assert hasattr(module, name.name), f"{page.name}: {node.module} has no {name.name}"
+
+
+def test_sql_is_what_its_engine_reads(spark: SparkSession) -> None:
+    statements = {line for line in of_program("lakehouse", "sql") if line.words}
+    assert len(statements) > 10
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    for line in statements:
+        statement = next(word for word in line.words if " " in word)
+        if "duckdb" in line.words:
+            assert len(duckdb.connect().extract_statements(statement)) == 1, line
+        else:
+            parser.parsePlan(statement)
