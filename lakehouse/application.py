@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from rich.console import Group
 
 from lakehouse.copies.marker import refuse_copy
-from lakehouse.errors import LakehouseError, SettingsError
+from lakehouse.errors import LakehouseError, RefusedError, SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.extras import needed
 from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
@@ -27,6 +27,8 @@ from lakehouse.names import registering
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.ops.event_table import recorded
 from lakehouse.printable import indented
+from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.runtime.refusals import RefusalCounts, warning
 from lakehouse.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.tracebacks import logged
@@ -36,7 +38,7 @@ from lakehouse.runtime.warm_up import warm_up
 from lakehouse.runtime.watch import Watches, unraised
 from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import error_line, what_of
-from lakehouse.spark.session import is_small
+from lakehouse.spark.session import activate, is_small
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, load, read_settings
 from lakehouse.surroundings import few_wait, require_services, warn_of_services
@@ -116,7 +118,8 @@ def run_layers(
 
     Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails
     is reported in a line and retried while others continue. Raises LakehouseError for what still fails at the
-    end, and for what a user can mend. Starts, stops and failures are kept in ops.events.
+    end, and for what a user can mend: RefusedError if it has caught up and silver has refused too much.
+    Starts, stops and failures are kept in ops.events.
     """
     streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
     _check(layers, options, standby=standby)
@@ -136,6 +139,13 @@ def run_layers(
         run_.enter_context(shown)
         metrics, served = run_.enter_context(_telemetry(streams, settings, lines))
         log_file = run_.enter_context(logged(settings.home, verbose=verbose))
+        refusals = RefusalCounts(
+            streams,
+            lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name),
+            settings.refused_limit,
+            lines.notice,
+            is_live=is_live,
+        )
         options = replace(
             options,
             log_file=log_file,
@@ -156,7 +166,8 @@ def run_layers(
                     turn.enter_context(committing(streams, settings, lines.notice))
                 heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)
                 turn.enter_context(beating(heartbeat, settings.home, lines.notice))
-                observers = [unraised(one) for one in (lines.batch, metrics.on_batch, heartbeat.on_batch)]
+                told = (lines.batch, metrics.on_batch, heartbeat.on_batch, refusals.on_batch)
+                observers = [unraised(one) for one in told]
 
                 def on_batch(done: BatchDone) -> None:
                     for tell in observers:
@@ -180,7 +191,25 @@ def run_layers(
             take_turns(lake, {*layers, *(stream.name for stream in streams)}, stop, doing)
         else:
             work(stop)
-        lines.say("stopped" if stop.requested else "caught up")
+        activate(lake.spark)
+        _conclude(refusals, lines, stop, may_refuse=not (is_live or options.adopts))
+
+
+def _conclude(refusals: RefusalCounts, lines: Lines, stop: Stop, *, may_refuse: bool) -> None:
+    """Say what the run has refused, and how it ended.
+
+    Raises RefusedError if that is more than allowed of what it has caught up with, and if it may.
+    """
+    too_much = []
+    for stream, one in refusals.ended():
+        lines.say(str(one))
+        for cause in one.causes:
+            lines.say(f"  {cause}")
+        if one.is_over:
+            too_much.append(warning(stream, one, "in this run"))
+    lines.say("stopped" if stop.requested else "caught up")
+    if too_much and may_refuse and not stop.requested:
+        raise RefusedError("; ".join(too_much))
 
 
 def _check(layers: Sequence[LayerName], options: RunOptions, *, standby: bool) -> None:

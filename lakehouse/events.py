@@ -47,6 +47,7 @@ class Kind(StrEnum):
     GATE = "gate"
     AUDIT = "audit"
     EXPECT = "expect"
+    REFUSED = "refused"
     REPLAY = "replay"
     DISCARD = "discard"
     SKIP = "skip"

@@ -55,7 +55,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
 }
 EPILOG = (
     "Exit codes: 0 done; 1 failed, or something is not well; 2 wrong usage or setting, and of expect an "
-    "expectation that could not be evaluated; 130 interrupted."
+    "expectation that could not be evaluated; 3 of run: caught up, but too many records were refused; "
+    "130 interrupted."
     "\n\n"
     "Environment: each setting is a variable, such as LAKEHOUSE_HOME, LAKEHOUSE_LAKE, "
     "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS and LAKEHOUSE_REDIS_URL; docs/settings.md lists all."

@@ -77,7 +77,7 @@ def run(
     """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up.
 
     A failed step is retried while the others continue; the exit code is not zero if one still fails at the
-    end.
+    end. It is 3 if a catch-up is done but silver refused more records than LAKEHOUSE_REFUSED_LIMIT.
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate stands between gold and export: use it with `lakehouse run all`")

@@ -22,6 +22,7 @@ _COLOURS = {
     Word.EMPTY: "dim",
     Word.STALE: "yellow",
     Word.BEHIND: "yellow",
+    Word.REFUSING: "red",
     Word.UNKNOWN: "magenta",
     Word.BLOCKED: "red",
     Word.STALLED: "red",

@@ -39,7 +39,7 @@ from lakehouse.layers.step import Batch, BatchResult, Blamed, Passed, Permitted,
 from lakehouse.ops import lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.progress.reading import Filled, InMemory, Reading
-from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, to_dead_letters
+from lakehouse.records.dead_letters import DEAD_LETTERS, OPEN, LetterOrigin, status_by, to_dead_letters
 from lakehouse.records.identity import DELETION
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
@@ -244,17 +244,18 @@ class _Cleaning(TableStep):
     def _append(self, judged: DataFrame, batch: Batch, now: datetime) -> Passed:
         """Write the refused records, then the clean rows."""
         paths, table = self._paths, self._source.table
-        rows, refused, reached = judged.agg(*_facts()).first() or (0, 0, 0)
-        if refused:
+        rows, dead, closed, reached = judged.agg(*_facts()).first() or (0, 0, 0, 0)
+        if dead:
             self._bury(filter_dead(judged), batch, now)
         clean, moves = filter_clean(judged), self._moves(batch)
-        if rows > refused:
+        if rows > dead:
             done = tables.append(clean, paths.clean, moves)
         else:
             done = tables.note(judged.sparkSession, paths.clean, moves)
         self._advance(reached)
-        result = BatchResult(rows, {table: rows - refused, "dead_letters": refused})
-        return Passed(result, InMemory(clean, rows - refused, cast("int", done.version)))
+        written = {table: rows - dead, "dead_letters": dead}
+        result = BatchResult(rows, written, refused=dead - closed)
+        return Passed(result, InMemory(clean, rows - dead, cast("int", done.version)))
 
     @contextmanager
     def _settling(
@@ -281,19 +282,20 @@ class _Cleaning(TableStep):
     def _write(
         self, settled: Settled, commit: Commit, attempt: _Attempt, now: datetime, known: Identities
     ) -> _Done:
-        rows, refused, reached = settled.rows.agg(*_facts()).first() or (0, 0, 0)
+        rows, dead, closed, reached = settled.rows.agg(*_facts()).first() or (0, 0, 0, 0)
         removed = 0 if settled.removed is None else settled.removed.count()
-        if refused or removed:
-            dead = filter_dead(settled.rows)
+        if dead or removed:
+            letters = filter_dead(settled.rows)
             if settled.removed is not None:
-                dead = dead.unionByName(letters_of(settled.removed, self._paths.bronze))
-            self._bury(dead, attempt.batch, now, again=attempt.has_letters)
+                letters = letters.unionByName(letters_of(settled.removed, self._paths.bronze))
+            self._bury(letters, attempt.batch, now, again=attempt.has_letters)
             attempt.has_letters = True
         version = cast("int", identities.put(settled, commit, self._moves(attempt.batch)))
         known.note(settled, version, now)
         self._advance(reached)
-        result = BatchResult(rows, {self._source.table: rows - refused, "dead_letters": refused + removed})
-        clean = InMemory(filter_clean(settled.rows), rows - refused, version)
+        written = {self._source.table: rows - dead, "dead_letters": dead + removed}
+        result = BatchResult(rows, written, refused=dead - closed)
+        clean = InMemory(filter_clean(settled.rows), rows - dead, version)
         return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
 
     def _moves(self, batch: Batch) -> tuple[Move, ...]:
@@ -351,7 +353,8 @@ class _Cleaning(TableStep):
 
 @cache
 def _facts() -> tuple[Column, ...]:
-    """Return the facts about judged rows: count, refused, and the greatest own time accepted."""
+    """Return the facts about judged rows: count, dead, of these closed, and the greatest time accepted."""
     is_clean = F.size("reasons") == 0
+    is_closed = ~is_clean & (status_by(F.col("reasons")) != OPEN)
     accepted_time = F.max(F.when(is_clean, F.unix_micros(OWN_TIME)))
-    return F.count(F.lit(1)), F.count_if(~is_clean), accepted_time
+    return F.count(F.lit(1)), F.count_if(~is_clean), F.count_if(is_closed), accepted_time

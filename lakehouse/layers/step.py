@@ -54,12 +54,14 @@ class Permitted:
 class BatchResult:
     """What one micro-batch did: rows read, and rows written, by kind.
 
-    `seconds` is how long an export's writes took, by the name of the store.
+    `refused` are the rows read that silver has refused, `seconds` is how long an export's writes took, by the
+    name of the store.
     """
 
     rows: int
     written: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    refused: int = 0
 
 
 @dataclass(frozen=True)

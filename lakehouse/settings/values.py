@@ -239,6 +239,15 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         le=1,
         description="Share of a topic's records that may be open dead letters before an expectation warns.",
     )
+    refused_limit: float = Field(
+        default=0.05,
+        ge=0,
+        le=1,
+        description=(
+            "Share of at least 1,000 records that silver may refuse. Above it, a run warns, and one that "
+            "catches up exits with 3. 1: any share."
+        ),
+    )
     log_format: Literal["text", "json"] = Field(
         default="text", description="Format of the lines of `lakehouse run`: text or JSON."
     )

@@ -38,6 +38,7 @@ class DriverMetrics(Watch):
             "Rows written by micro-batches, by outcome.",
             (*_QUERY, "outcome"),
         )
+        self._refused = self._counter("records_refused", "Rows that silver has refused.", _QUERY)
         self._failures = self._counter(
             "query_failures", "Failures of queries, of their work by the clock, and of gates.", _QUERY
         )
@@ -58,6 +59,8 @@ class DriverMetrics(Watch):
         """Count a micro-batch that has been written."""
         labels = self._labels(done.query)
         self._read.labels(*labels).inc(done.result.rows)
+        if done.result.refused:
+            self._refused.labels(*labels).inc(done.result.refused)
         for outcome, rows in done.result.written.items():
             self._written.labels(*labels, outcome).inc(rows)
         if done.batch is None:  # by the clock: others have phases

@@ -146,6 +146,14 @@ def _letters(state: StreamState) -> _Samples:
     return [] if state.open_letters is None else [([state.name], float(state.open_letters))]
 
 
+def _refused(state: StreamState) -> _Samples:
+    return [([state.name, one.table], one.refused / one.judged) for one in state.refused if one.judged]
+
+
+def _refused_over(state: StreamState) -> _Samples:
+    return [([state.name, one.table], float(one.is_over)) for one in state.refused]
+
+
 def _gates(state: StreamState) -> _Samples:
     return [] if state.gate is None else [([state.name], float(state.gate.is_open))]
 
@@ -193,6 +201,8 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ("query_version", "Version of the table that a query fills, or the last it has sent.", _QUERY, _done),
     ("query_done_seconds", "Time of a query's last micro-batch, since the epoch.", _QUERY, _done_times),
     ("dead_letters_open", "Dead letters neither replayed nor discarded.", ["stream"], _letters),
+    ("refused_ratio", "Share of the records judged that silver refused, as last noted.", _TABLE, _refused),
+    ("refused_over_limit", "Whether that is more than LAKEHOUSE_REFUSED_LIMIT.", _TABLE, _refused_over),
     ("gate_open", "Whether a stream's gate is open, for streams that have one.", ["stream"], _gates),
     (
         "audit_clean",

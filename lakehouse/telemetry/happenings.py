@@ -1,4 +1,4 @@
-"""What telemetry reads from ops.events: each stream's last audit, and when its layers were last stopped."""
+"""What telemetry reads from ops.events: audits, when layers were last stopped, and what silver refuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from lakehouse.events import Kind
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.small_tables import FILES_A_LOOK, read_each, utc
-from lakehouse.telemetry.values import Audit
+from lakehouse.telemetry.values import Audit, Refused
 
 _COLUMNS = ["at", "kind", "stream", "details"]
 
@@ -26,6 +26,7 @@ class AuditsAndStops:
         self._read: set[str] = set()
         self._audits: dict[str, Audit] = {}
         self._stops: dict[tuple[str, str], datetime] = {}
+        self._refused: dict[tuple[str, str], Refused] = {}
 
     def audit_of(self, stream: str) -> Audit | None:
         """Return a stream's last audit, null if none was found."""
@@ -35,10 +36,14 @@ class AuditsAndStops:
         """Return when each layer of a stream was last stopped, by a process that could still note it."""
         return {layer: at for (name, layer), at in self._stops.items() if name == stream}
 
+    def refused_of(self, stream: str) -> tuple[Refused, ...]:
+        """Return what was last noted of each of a stream's silver tables, in the order of their names."""
+        return tuple(one for (name, _), one in sorted(self._refused.items()) if name == stream)
+
     def refresh(self) -> None:
         """Read what has been noted since the last look."""
         if not self._log.refresh():
-            self._read, self._audits, self._stops = set(), {}, {}
+            self._read, self._audits, self._stops, self._refused = set(), {}, {}, {}
             return
         missing = [path for path in self._log.files if path not in self._read]
         missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
@@ -57,12 +62,28 @@ class AuditsAndStops:
         elif kind == Kind.STOP:
             for layer in _object(details).get("layers", ()):
                 self._stops[stream, layer] = max(at, self._stops.get((stream, layer), at))
+        elif kind == Kind.REFUSED and (found := _refused(at, _object(details))) is not None:
+            known_refused = self._refused.get((stream, found.table), found)
+            self._refused[stream, found.table] = max(known_refused, found, key=lambda one: one.at)
 
 
 def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
     with pq.ParquetFile(source, pre_buffer=False) as file:
         rows: list[dict[str, Any]] = file.read(columns=_COLUMNS, use_threads=False).to_pylist()
     return rows
+
+
+def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
+    """Return what an event says of a table, null if it says something else: others may have written it."""
+    try:
+        causes = tuple(
+            f"{one['count']:,} {one['rule']}" + (f" of {one['column']}" if one["column"] else "")
+            for one in details["causes"]
+        )
+        counts = int(details["judged"]), int(details["refused"]), float(details["limit"])
+        return Refused(str(details["table"]), at, *counts, bool(details["over"]), causes)
+    except (LookupError, TypeError, ValueError):
+        return None
 
 
 def _object(text: str) -> dict[str, Any]:

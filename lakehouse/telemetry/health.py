@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from lakehouse.telemetry.values import Health, LayerLag, PartitionLag, QueryState, StreamGate, Word
+from lakehouse.telemetry.values import Health, LayerLag, PartitionLag, QueryState, Refused, StreamGate, Word
 
 _ORDER = tuple(Word)
 
@@ -22,12 +22,14 @@ def health_of(
     now: datetime,
     lag_limit: timedelta,
     fresh: timedelta,
+    refused: Sequence[Refused] = (),
 ) -> Health:
     """Return the worst word that applies to a stream.
 
     `unrun` are the layers that no process runs, and since when. Rows before a closed gate are held; they
     count as nothing else. A stream is behind if a record waits longer than `lag_limit`, and stale if its
     newest event is older than `fresh`. It is behind, too, if a store lacks rows that were sent to others.
+    `refused` are notes on what silver has refused of which letters are open.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -38,6 +40,7 @@ def health_of(
     found += [_lacking(query) for query in queries if query.behind]
     if gate is not None and not gate.is_open:
         found.append(Health(Word.BLOCKED, f"gate closed: {'; '.join(gate.reasons)}", gate.changed_at))
+    found += [_refusing(one) for one in refused if one.is_over]
     if newest_event is None:
         found.append(Health(Word.EMPTY, "nothing has been accepted yet"))
     elif now - newest_event > fresh:
@@ -47,6 +50,12 @@ def health_of(
     if unrun and worst.word in (Word.WELL, Word.EMPTY, Word.STALE):
         return replace(worst, reason=f"{worst.reason}; {_nobody(unrun, queries)}")
     return worst
+
+
+def _refusing(refused: Refused) -> Health:
+    of = f"{refused.refused:,} of {refused.judged:,} records of {refused.table} were refused"
+    causes = f": {', '.join(refused.causes)}" if refused.causes else ""
+    return Health(Word.REFUSING, f"{of}, more than {100 * refused.limit:.4g} %{causes}", refused.at)
 
 
 def _well(partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], limit: timedelta) -> Health:

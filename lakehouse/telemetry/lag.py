@@ -228,6 +228,8 @@ class _Watched:
         newest = max((one.newest for one in times), default=None)
         gate = seen.gates.of(name)
         letters = seen.letters.by_stream
+        open_letters = None if letters is None or not has_lake else letters.get(name, 0)
+        refused = seen.happenings.refused_of(name) if has_lake else ()
         ours = runs.of_stream(seen.runs, name, [*(one.name for one in self._queries), gate_of(name)])
         health = health_of(
             partitions,
@@ -239,6 +241,7 @@ class _Watched:
             now=now,
             lag_limit=timedelta(seconds=self._settings.lag_limit_s),
             fresh=timedelta(seconds=self._settings.expect_fresh_s),
+            refused=refused if open_letters != 0 else (),
         )
         if lake_reason is not None:
             health = Health(Word.UNKNOWN, lake_reason)
@@ -247,6 +250,7 @@ class _Watched:
             Word.EMPTY,
             Word.STALE,
             Word.BEHIND,
+            Word.REFUSING,
         ):
             health = Health(Word.UNKNOWN, broker_reason)
         return StreamState(
@@ -257,13 +261,14 @@ class _Watched:
             tuple(measures.table_state(name, log) for name, log in self._logs.items() if log.version >= 0),
             tuple(queries),
             tuple(times),
-            None if letters is None or not has_lake else letters.get(name, 0),
+            open_letters,
             gate,
             newest,
             None if newest is None else (now - newest).total_seconds(),
             ours,
             seen.happenings.audit_of(name) if has_lake else None,
             self._reason,
+            refused,
         )
 
     def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:

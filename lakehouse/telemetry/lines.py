@@ -41,7 +41,7 @@ class TextLines:
 
     def say(self, text: str) -> None:
         """Report how the run goes."""
-        self._console.print(text)
+        self._console.print(text, soft_wrap=True)
 
     def notice(self, text: str) -> None:
         """Report a failure, a recovery or an allowed loss."""

@@ -18,7 +18,8 @@ class Word(StrEnum):
 
     EMPTY: nothing has landed yet. BEHIND: records wait for longer than allowed, and micro-batches are
     written, or a producer's open transaction hides records for as long. STALE: all has been read, but the
-    newest event is old. BLOCKED: its gate is closed. STALLED: records wait for longer than allowed, and the
+    newest event is old. REFUSING: silver has refused more of the records that it judged than allowed, and
+    letters are open. BLOCKED: its gate is closed. STALLED: records wait for longer than allowed, and the
     process that runs the layer has written no micro-batch for as long. STOPPED: records wait for a layer that
     no process runs. UNKNOWN: the lake or the broker does not say, or records wait and nothing tells for how
     long.
@@ -28,6 +29,7 @@ class Word(StrEnum):
     EMPTY = "empty"
     STALE = "stale"
     BEHIND = "behind"
+    REFUSING = "refusing"
     UNKNOWN = "unknown"
     BLOCKED = "blocked"
     STALLED = "stalled"
@@ -149,6 +151,23 @@ class Audit:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """What a run has last noted in ops.events of a silver table: records judged and refused, UTC.
+
+    A live run counts the last hour, one that catches up all of its records. `is_over`: more than allowed,
+    which is the share `limit`. `causes` are the commonest reasons, with their numbers.
+    """
+
+    table: str
+    at: datetime
+    judged: int
+    refused: int
+    limit: float
+    is_over: bool
+    causes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class QueryRun:
     """What a process has done with one query since it started: its last micro-batch, done at `at`.
 
@@ -191,7 +210,7 @@ class StreamState:
     for the first time. `gate` is null if none has ever been checked. `newest_event` is the greatest event
     time in its silver tables, `freshness_s` its age. `runs` are the processes that run it now, with their
     queries of this stream. `audit` is null if none is noted. `lake_reason` says why its own tables could not
-    be looked at, null if they could.
+    be looked at, null if they could. `refused` are the last notes on its silver tables that a run has made.
     """
 
     name: str
@@ -208,6 +227,7 @@ class StreamState:
     runs: tuple[Run, ...] = ()
     audit: Audit | None = None
     lake_reason: str | None = None
+    refused: tuple[Refused, ...] = ()
 
 
 @dataclass(frozen=True)

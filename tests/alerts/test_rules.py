@@ -28,11 +28,11 @@ def load(directory: Path, text: str) -> list[object]:
 
 def test_the_default_file_is_accepted_with_what_it_shows_in_comments(tmp_path: Path) -> None:
     assert [rule.name for rule in load_rules(None, STREAMS).rules] == [
-        "lag", "unread-records", "standing-still", "stale", "dead-letters", "gate", "audit",
+        "lag", "unread-records", "standing-still", "refusing", "stale", "dead-letters", "gate", "audit",
     ]  # fmt: skip
     lines = DEFAULT_RULES.read_text(encoding="utf-8").splitlines()
     shown = [line.removeprefix("# ") if " = " in line or "[[" in line else line for line in lines]
-    assert len(load(tmp_path, "\n".join(shown).replace("how long it has", ""))) == 9
+    assert len(load(tmp_path, "\n".join(shown).replace("how long it has", ""))) == 10
 
 
 def test_rules_are_read_with_their_defaults(tmp_path: Path) -> None:

@@ -141,6 +141,43 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
     assert json.loads(discard.details or "")["selection"] == {"rule": "not_json"}
 
 
+def test_a_catch_up_that_refuses_too_much_says_what_and_why_and_exits_with_3(
+    spark: SparkSession, settings: Settings, lakehouse: Command
+) -> None:
+    odd = Raw(b'{"serviceId":"a","metricName":"m","value":"12\\u202e"}')
+    records = [Raw(b"{")] * 991 + [odd] * 8 + [event(NOON - HOUR, 1.0)]
+    pipeline.land(spark, settings, [records], landed_at=NOON - HOUR, first_offset=100)
+    topic = settings.topic(METRICS.sources[0].topic)
+    silver = ("run", "silver", "--stream", "metrics", "--trigger", "available-now")
+
+    ended = lakehouse(*silver)
+
+    share = "silver.metrics_events: 999 of 1,000 records refused (99.9 %)"
+    causes = [
+        f"991 not_json, such as {topic}/0/100: the value is not one JSON text: {{",
+        (
+            f"8 wrong_type of value, such as {topic}/0/1091: value must be a number, not a string: "
+            r'"12\u{202e}"'
+        ),
+    ]
+    assert ended.returncode == 3, ended.stderr
+    assert ended.stdout.splitlines()[-4:] == [share, *(f"  {cause}" for cause in causes), "caught up"]
+    assert ended.stderr == (
+        f"error: {share} in this run, more than LAKEHOUSE_REFUSED_LIMIT, 5 %: {'; '.join(causes)}. "
+        "`lakehouse dead-letters list --stream metrics` shows them\n"
+    )
+    (noted,) = newest(settings.lake, limit=10, kinds=[Kind.REFUSED])
+    assert (noted.stream, noted.table, noted.message) == ("metrics", "silver.metrics_events", share)
+    state = json.loads(lakehouse("status", "--stream", "metrics", "--format", "json").stdout)["streams"][0]
+    assert state["refused"][0]["causes"] == ["991 not_json", "8 wrong_type of value"]
+    assert state["health"]["word"] != "well"
+    again = lakehouse(*silver)  # nothing to judge, nothing to refuse
+    assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "caught up"), again.stderr
+    pipeline.land(spark, settings, [records], landed_at=NOON - HOUR, first_offset=2000)
+    allowed = lakehouse(*silver, LAKEHOUSE_REFUSED_LIMIT="1")
+    assert (allowed.returncode, allowed.stdout.splitlines()[-1]) == (0, "caught up"), allowed.stderr
+
+
 @pytest.mark.soak
 def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
     spark: SparkSession, settings: Settings, lakehouse: Command

@@ -31,6 +31,7 @@ from lakehouse.telemetry import (
     ObservationCollector,
     PartitionLag,
     QueryState,
+    Refused,
     Run,
     StreamGate,
     StreamState,
@@ -63,6 +64,7 @@ OBSERVATION = Observation(
             freshness_s=0.25,
             runs=(Run("here", 7, ("gold",), ("sales",), AT, AT, None),),
             audit=Audit(pipeline.utc("1970-01-01T23:00:00"), is_clean=False),
+            refused=(Refused("silver.sales_events", AT, 2000, 500, 0.05, is_over=True),),
         ),
     ),
     broker_reason="away",
@@ -107,6 +109,8 @@ def test_an_observation_is_exposed_without_what_is_not_known() -> None:
         ("lakehouse_query_version", gold, 4.0),
         ("lakehouse_query_done_seconds", gold, 86400.0),
         ("lakehouse_dead_letters_open", (stream,), 2.0),
+        ("lakehouse_refused_ratio", source, 0.25),
+        ("lakehouse_refused_over_limit", source, 1.0),
         ("lakehouse_gate_open", (stream,), 0.0),
         ("lakehouse_audit_clean", (stream,), 0.0),
         ("lakehouse_audit_age_seconds", (stream,), 3600.0),
@@ -129,7 +133,7 @@ def metrics() -> DriverMetrics:
 
 
 def test_a_driver_counts_rows_by_what_became_of_them(metrics: DriverMetrics) -> None:
-    result = BatchResult(10, {"metrics_events": 9, "dead_letters": 1})
+    result = BatchResult(10, {"metrics_events": 9, "dead_letters": 1}, refused=1)
     metrics.on_batch(BatchDone("silver.metrics_events", 0, result, 0.5))
     metrics.on_batch(BatchDone("silver.metrics_events", 1, BatchResult(2, {"metrics_events": 2}), 0.5))
     metrics.on_phases("silver.metrics_events", {"plan": 1500, "process": 500})
@@ -138,6 +142,7 @@ def test_a_driver_counts_rows_by_what_became_of_them(metrics: DriverMetrics) -> 
     found = samples_of(metrics.registry)
     assert {sample for sample in found if sample[0].startswith("lakehouse_records")} == {
         ("lakehouse_records_total", labels, 12.0),
+        ("lakehouse_records_refused_total", labels, 1.0),
         ("lakehouse_records_written_total", (labels[0], ("outcome", "metrics_events"), *labels[1:]), 11.0),
         ("lakehouse_records_written_total", (labels[0], ("outcome", "dead_letters"), *labels[1:]), 1.0),
     }

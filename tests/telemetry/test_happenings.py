@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lakehouse.events import Event, Kind
 from lakehouse.ops.event_table import append, compact
-from lakehouse.telemetry import Audit
+from lakehouse.telemetry import Audit, Refused
 from lakehouse.telemetry.delta_log import Log
 from lakehouse.telemetry.happenings import AuditsAndStops
 from tests import pipeline
@@ -62,3 +62,26 @@ def test_a_stop_is_one_of_every_layer_that_the_process_ran_and_is_known_after_co
     fresh = AuditsAndStops(Log(f"{tmp_path}/ops/events"))
     fresh.refresh()
     assert (found.stops_of("sales"), fresh.stops_of("sales")) == (expected, expected)
+
+
+def test_the_last_note_on_each_table_says_what_was_refused(tmp_path: Path) -> None:
+    lake, found = str(tmp_path), AuditsAndStops(Log(f"{tmp_path}/ops/events"))
+    cause = {"rule": "late", "column": "event_time", "count": 1200, "place": "t/0/7"}
+    whole = {"table": "silver.b", "judged": 2000, "refused": 1200, "limit": 0.05, "over": True}
+    later = AT + timedelta(hours=1)
+    append(lake, [event(Kind.REFUSED, "sales", later, **whole, causes=[cause, cause | {"column": None}])])
+    append(lake, [event(Kind.REFUSED, "sales", AT, **whole | {"refused": 3}, causes=[])])
+    append(
+        lake, [event(Kind.REFUSED, "sales", AT, **whole | {"table": "silver.a", "over": False}, causes=[])]
+    )
+    append(
+        lake, [event(Kind.REFUSED, "sales", later, **whole), event(Kind.REFUSED, "sales", later, causes=7)]
+    )
+
+    found.refresh()
+
+    assert found.refused_of("calls") == ()
+    assert found.refused_of("sales") == (
+        Refused("silver.a", AT, 2000, 1200, 0.05, is_over=False),
+        Refused("silver.b", later, 2000, 1200, 0.05, True, ("1,200 late of event_time", "1,200 late")),
+    )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from lakehouse.telemetry import Health, LayerLag, PartitionLag, QueryState, StreamGate, Word
+from lakehouse.telemetry import Health, LayerLag, PartitionLag, QueryState, Refused, StreamGate, Word
 from lakehouse.telemetry.health import health_of
 from lakehouse.telemetry.values import OpenTransaction
 from tests import pipeline
@@ -27,6 +27,7 @@ def health(
     gate: StreamGate | None = None,
     held: OpenTransaction | None = None,
     queries: Sequence[QueryState] = QUERIES,
+    refused: Sequence[Refused] = (),
 ) -> Health:
     """Return what is said of a stream with so many records waiting, for so many seconds."""
     layers = [
@@ -43,7 +44,18 @@ def health(
         now=NOW,
         lag_limit=timedelta(minutes=1),
         fresh=timedelta(days=1),
+        refused=refused,
     )
+
+
+def test_one_that_has_refused_too_much_says_how_much_and_why() -> None:
+    too_much = Refused("silver.a", AGO, 2_000, 1_999, 0.05, True, ("1,990 not_json", "9 wrong_type of n"))
+    enough = Refused("silver.b", AGO, 2_000, 100, 0.05, False, ("100 late of event_time",))
+    said = "1,999 of 2,000 records of silver.a were refused, more than 5 %: 1,990 not_json, 9 wrong_type of n"
+    assert health(unrun={}, refused=[enough]).word is Word.WELL
+    assert health(unrun={}, refused=[enough, too_much]) == Health(Word.REFUSING, said, AGO)
+    assert health(unrun={}, refused=[too_much], newest=NOW - timedelta(days=2)).word is Word.REFUSING
+    assert health(unrun={"bronze": AGO}, refused=[too_much], topic=(1, 0.5)).word is Word.STOPPED
 
 
 def test_one_that_has_caught_up_and_is_not_run_is_well_and_says_so() -> None:
