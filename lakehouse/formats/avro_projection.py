@@ -4,8 +4,9 @@
     reader   has the contract's fields alone
 
 Nothing of a schema's own text reaches Spark: fields and types have the names `f0`, `f1`, … in both. So names
-that differ in case only, which Spark takes for one, are as good as others, and so is a property that makes
-Avro load a class, `java-class`. What the contract has no use for is not read, but for its length: it neither
+that differ in case only, which Spark takes for one, are as good as others, and properties such as
+`java-class`, with which a string is unreadable to Spark, mean nothing.
+What the contract has no use for is not read, but for its length: it neither
 refuses a record nor takes memory.
 """
 

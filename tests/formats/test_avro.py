@@ -394,7 +394,9 @@ def test_a_value_whose_items_could_fill_the_heap_is_a_letter(spark: SparkSession
     assert (none, reasons) == ([], [("undecodable", None, said)])
 
 
-def test_a_property_of_a_schema_loads_no_class(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_property_of_java_neither_makes_an_object_nor_refuses_a_record(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     made = tmp_path / "made"
     writes = {"type": "string", "java-class": "java.io.FileWriter"}
     schema = record(("id", writes), ("at", "long"))
