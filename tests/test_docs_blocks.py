@@ -22,7 +22,8 @@ from pyspark.sql import SparkSession
 
 from lakehouse import cli
 from lakehouse.settings import Settings
-from lakehouse.settings.reading import CACHE_VARIABLE, CONFIG_VARIABLE
+from lakehouse.settings.config_file import CONFIG_VARIABLE
+from lakehouse.settings.reading import CACHE_VARIABLE
 from lakehouse.settings.secrets import SUFFIX, secret_names
 from tests.processes import ROOT
 
