@@ -29,15 +29,17 @@ from lakehouse.records.dead_letters import (
     count_letters,
     find_letter,
     newest_letters,
+    refuse_unnamed,
 )
 from lakehouse.records.offsets import OffsetRange
 from lakehouse.repair.replay import discard as discard_letters
 from lakehouse.repair.replay import replay as replay_letters
 from lakehouse.repair.replay import try_replay
 from lakehouse.repair.resolve import resolve_by_columns, resolve_by_record
+from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.streams import choose, read_settings
-from lakehouse.tables import open_lake
+from lakehouse.streams import choose, load, read_settings
+from lakehouse.tables import Lake, open_lake
 from lakehouse.terminal import Console, echo_json
 
 Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
@@ -100,6 +102,16 @@ class _Filters:
             id=self.id_,
         )
 
+    def refuse_unnamed(self, lake: Lake, settings: Settings) -> None:
+        """Raise QueryError for a topic or a rule that neither a stream nor a letter has."""
+        if self.topic is None and self.rule is None:
+            return
+        sources = [source for stream in load(settings) for source in stream.sources]
+        topics = {settings.topic(source.topic) for source in sources}
+        rules = {rule.name for source in sources for rule in source.rules()}
+        selection = Selection(topic=self.topic, rule=self.rule)
+        refuse_unnamed(lake.read_or_empty(DEAD_LETTERS), selection, topics, rules)
+
     def chosen(self, streams: Sequence[Stream], *, everything: bool) -> Selection:
         """Return the same; raises SettingsError if --all and filters are both given or both missing."""
         selection = self.selection(streams)
@@ -128,6 +140,7 @@ def list_(
     settings = read_settings()
     selection = filters.selection(choose(filters.stream or [], settings))
     with open_lake(settings, "lakehouse dead-letters list") as lake:
+        filters.refuse_unnamed(lake, settings)
         letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition())
         chosen = letters if status is LetterStatus.ALL else letters.where(F.col("status") == status.value)
         counts = count_letters(letters)
@@ -179,6 +192,7 @@ def replay(
     name = "lakehouse dead-letters replay"
     if dry_run:
         with open_lake(settings, name) as lake:
+            filters.refuse_unnamed(lake, settings)
             tried = try_replay(lake, streams, selection, datetime.now(UTC), allow_late=allow_late)
         if format_ is Format.JSON:
             echo_json(asdict(tried))
@@ -187,6 +201,7 @@ def replay(
         return
     with recorded(settings.lake, name), open_lake(settings, name) as lake:
         refuse_copy(lake)
+        filters.refuse_unnamed(lake, settings)
         now = datetime.now(UTC)
         done = replay_letters(lake, streams, selection, now, allow_late=allow_late)
         told = f"{done.passed:,} passed and are now in silver, {done.failed:,} still fail"
@@ -211,6 +226,7 @@ def discard(
     name = "lakehouse dead-letters discard"
     with recorded(settings.lake, name), open_lake(settings, name) as lake:
         refuse_copy(lake)
+        filters.refuse_unnamed(lake, settings)
         done = discard_letters(lake, streams, selection, datetime.now(UTC))
         _note(Kind.DISCARD, f"{done.count:,} discarded", streams, selection, asdict(done))
         report.print_discarded(done, Console())
@@ -250,6 +266,7 @@ def resolve(
     name, now = "lakehouse dead-letters resolve", datetime.now(UTC)
     with recorded(settings.lake, name), open_lake(settings, name) as lake:
         refuse_copy(lake)
+        filters.refuse_unnamed(lake, settings)
         if record is None:
             done = resolve_by_columns(lake, streams, selection, same or [], now)
         else:

@@ -10,7 +10,7 @@ superseded or deletion (`lakehouse.records.identity`). `batch` is null if no mic
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, reduce
@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakehouse.errors import QueryError
+from lakehouse.nearest import no_such
 from lakehouse.records.fields import REASONS
 from lakehouse.records.identity import CLOSED
 from lakehouse.records.validation import HEADERS, SKIPPED
@@ -167,6 +168,26 @@ class Selection:
 def is_skipped() -> Column:
     """Select the letters of records that --skip passed over, and that have not been accepted since."""
     return F.array_contains("reasons.rule", SKIPPED) & (F.col("status") != REPLAYED)
+
+
+def refuse_unnamed(
+    letters: DataFrame, selection: Selection, topics: Collection[str], rules: Collection[str]
+) -> None:
+    """Raise QueryError for a topic or a rule that no stream has (`topics`, `rules`) and no letter either.
+
+    The letters are read only for a name that is unknown without them.
+    """
+    topic, rule = selection.topic, selection.rule
+    if topic is not None and topic not in topics:
+        there = {row.topic for row in letters.select("topic").distinct().collect()}
+        _refuse("topic", topic, {*topics, *there})
+    if rule is not None and rule not in rules and rule not in RULES:
+        _refuse("rule of a dead letter", rule, {*RULES, *rules, *count_by_rule(letters)})
+
+
+def _refuse(what: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise QueryError(no_such(what, name, known))
 
 
 def count_letters(letters: DataFrame) -> list[Row]:

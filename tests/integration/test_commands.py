@@ -123,6 +123,10 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
     assert nobody.returncode == 1
     assert nobody.stderr.startswith("error: there is no dead letter whose id begins with 'nobody'")
 
+    nowhere = lakehouse("dead-letters", "list", "--topic", "metrics-event")
+    assert nowhere.returncode == 1
+    assert nowhere.stderr == "error: no topic 'metrics-event': did you mean metrics-events?\n"
+
     replayed = lakehouse("dead-letters", "replay", "--all", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
     assert replayed.stdout.splitlines() == [
         "1 passed and are now in silver",

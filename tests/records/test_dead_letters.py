@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -13,7 +15,14 @@ from lakehouse.cli import app
 from lakehouse.commands import dead_letters_report as report
 from lakehouse.errors import QueryError, SettingsError
 from lakehouse.messages.readable import parse_moment, readable
-from lakehouse.records.dead_letters import SCHEMA, Selection, count_letters, find_letter, newest_letters
+from lakehouse.records.dead_letters import (
+    SCHEMA,
+    Selection,
+    count_letters,
+    find_letter,
+    newest_letters,
+    refuse_unnamed,
+)
 from lakehouse.repair.replay import Discarded, Replayed
 from lakehouse.terminal import Console
 
@@ -125,6 +134,26 @@ def test_all_that_is_given_must_apply(letters: DataFrame, selection: Selection, 
 
     assert sorted(row.attempts for row in found) == numbers
     assert selection.is_everything is (numbers == [0, 1, 2, 3, 4])
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        (Selection(topic="nosuch"), "no topic 'nosuch': calls, metrics-events or sales-events"),
+        (Selection(topic="cals"), "no topic 'cals': did you mean calls?"),
+        (Selection(rule="nul_field"), "no rule of a dead letter 'nul_field': did you mean null_field?"),
+        (Selection(rule="too_chep"), "no rule of a dead letter 'too_chep': did you mean too_cheap?"),
+        (Selection(topic="calls", rule="too_cheap"), None),
+        (Selection(topic="sales-events", rule="late"), None),
+        (Selection(rule="beyond_long"), None),
+        (Selection(), None),
+    ],
+)
+def test_a_topic_or_a_rule_that_neither_a_stream_nor_a_letter_has_is_refused_with_the_nearest(
+    letters: DataFrame, selection: Selection, said: str | None
+) -> None:
+    with nullcontext() if said is None else pytest.raises(QueryError, match=f"^{re.escape(said)}$"):
+        refuse_unnamed(letters, selection, topics={"calls"}, rules={"too_cheap"})
 
 
 def test_letters_are_counted_under_each_of_their_rules_once(letters: DataFrame) -> None:
