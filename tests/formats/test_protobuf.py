@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from pyspark.sql import SparkSession
@@ -16,6 +17,8 @@ from pyspark.sql import SparkSession
 from lakehouse.contract import Contract, Field, FieldType
 from lakehouse.formats import protobuf
 from lakehouse.formats.protobuf import compiled
+from lakehouse.formats.protobuf_columns import Times, Wanted
+from lakehouse.formats.protobuf_reading import Reading
 from lakehouse.formats.protobuf_types import message_class
 from lakehouse.kafka.schema_registry import Registered
 from lakehouse.layers import bronze
@@ -539,12 +542,26 @@ def test_a_descriptor_in_base64_is_a_schema_as_its_text_is(spark: SparkSession) 
     assert found == [({"id": "a", "count": 5, "payload": '{"span":"1s"}'}, [])] * 2
 
 
-def test_what_nobody_foresaw_is_a_reason_against_the_one_record(spark: SparkSession) -> None:
-    """A field that is called as a method of messages, and a schema whose types the parser does not take."""
+def test_fields_may_be_called_as_the_methods_of_messages_are(spark: SparkSession) -> None:
     odd = """
     syntax = "proto3";
-    message Record { string id = 1; int64 at = 2; string HasField = 3; string SerializeToString = 4; }
+    message Record { string id = 1; int64 at = 2; optional int64 HasField = 3; string ByteSize = 4; }
     """
-    body = b"\x0a\x01a\x10" + b"\x80\xd0\x95\xff\xbc\x33" + b"\x1a\x01x\x22\x01y"
-    ((row, reasons),) = judged(spark, {1: odd}, [framed(body)])
-    assert (row, reasons) == ({"id": "a"}, [])
+    contract = Contract(
+        (field("HasField", FieldType.LONG), field("ByteSize", FieldType.STRING)), event_time="at"
+    )
+    value = of(odd)(id="a", at=AT_S * 1000).SerializeToString() + b"\x18\x05" + b"\x22\x01y"
+    assert judged(spark, {1: odd}, [framed(value)], contract) == [({"HasField": 5, "ByteSize": "y"}, [])]
+
+
+def test_what_nobody_foresaw_is_a_reason_against_each_record() -> None:
+    wanted = (Wanted("ratio", ("ratio",), "double", required=False, scale=None),)
+    times = Times(("at",), 1_000, 0, AT_US * 2)
+    broken = Reading(wanted, times, {1: compiled(VALUES), 2: b"\xff"}, cast("Any", object()))
+    values = [framed(record(ratio=1), one) for one in (1, 2, 1)]
+    found = broken.read(pa.array(values, pa.binary())).to_pylist()
+    assert [(one["proven"], one["refused"]) for one in found] == [
+        (False, "the value cannot be read by schema 1: TypeError"),
+        (False, "schema 2 cannot be used: DecodeError"),
+        (False, "the value cannot be read by schema 1: TypeError"),
+    ]
