@@ -5,7 +5,8 @@
     ├── ServiceError          a broker or another store could not be started, reached or stopped
     │   ├── AccessDeniedError a broker denies a right to this application
     │   ├── RegistryError     a schema registry does not answer, or refuses
-    │   └── SinkTroubleError  a store that rows are sent to does not take them
+    │   ├── SinkTroubleError  a store that rows are sent to does not take them
+    │   └── WebError          a server does not answer by HTTP, or not as the policy wants it
     ├── ProduceError          events could not be delivered to a topic
     ├── MissingExtraError     a package is not installed that an extra of this distribution brings
     ├── VersionError          Spark or Delta lacks what this code needs of it

@@ -66,13 +66,11 @@ class _Reader:
         return body(source, self.projection, record, self.of_spark)
 
 
-_Writer = _Reader | str | None
-"""A writer by its schema; why the schema cannot be used; null: the registry does not have it."""
+_Writer = _Reader | str
+"""A writer by its schema, or why the schema cannot be used."""
 
 
-def _writer(spark: SparkSession, source: Source, schema: Registered | None) -> _Writer:
-    if schema is None:
-        return None
+def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
     if schema.kind != "AVRO":
         return f"is of {schema.kind}, not of AVRO"
     if schema.has_references:
@@ -166,8 +164,6 @@ def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: 
 
 def _refusal(one: int, it: _Writer) -> Column:
     """Return the reasons against a record that names this schema; null for none."""
-    if it is None:
-        return wire.no_schema(one)
     if isinstance(it, str):
         return wire.refusal("undecodable", f"schema {one} {it}")
     after, most = F.col(f"_avro_{one}.{AFTER}"), it.projection.most

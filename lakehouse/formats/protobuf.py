@@ -51,15 +51,13 @@ def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 
 @lru_cache(maxsize=64)
-def _steps(source: Source, schemas: tuple[tuple[int, Registered | None], ...]) -> tuple[Columns, ...]:
+def _steps(source: Source, schemas: tuple[tuple[int, Registered], ...]) -> tuple[Columns, ...]:
     """Return the columns that decode records of these schemas, step by step."""
     usable, refused = dict[int, bytes](), wire.not_framed()
     for one, schema in schemas:
         is_of = wire.first_bytes() == F.lit(wire.header(one))
-        found = None if schema is None else _files_of(schema)
-        if found is None:
-            refused = refused.when(is_of, wire.no_schema(one))
-        elif isinstance(found, str):
+        found = _files_of(schema)
+        if isinstance(found, str):
             refused = refused.when(is_of, wire.refusal("undecodable", f"schema {one} {found}"))
         else:
             usable[one] = found

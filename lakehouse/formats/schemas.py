@@ -37,8 +37,8 @@ MISSING_FOR_S = 60.0
 MOST_REMEMBERED = 1_000
 """So many ids without a schema are remembered; beyond that the oldest are asked for again."""
 
-Schemas = Mapping[int, Registered | None]
-"""By the ids: null for one that the registry does not have."""
+Schemas = Mapping[int, Registered]
+"""By the ids."""
 _FILE = re.compile(r"([1-9][0-9]*)\.json")
 _log = logging.getLogger(__name__)
 

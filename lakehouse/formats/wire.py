@@ -92,11 +92,6 @@ def refusal(rule: str, message: str) -> Column:
     return F.array(reason(rule, None, F.lit(message)))
 
 
-def no_schema(schema_id: int) -> Column:
-    """Return the reasons against a value whose schema the registry does not have."""
-    return refusal("unknown_schema", f"the registry has no schema {schema_id}")
-
-
 def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
     """Return the reasons of refused values, where a value's id is one of these with the sentence for it.
 
