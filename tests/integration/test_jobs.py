@@ -10,6 +10,7 @@ import io
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import time
@@ -97,6 +98,13 @@ def test_a_job_says_what_it_does_without_noise(done: Done, layer: str) -> None:
     if layer == "bronze":
         assert batches.pop(0) == "running; Ctrl-C finishes the micro-batch and stops"
     assert last == ("stopped" if layer == "bronze" else "caught up")
+    if layer == "silver":
+        *batches, refused, first_cause, second_cause, third_cause = batches
+        assert refused == "silver.metrics_events: 100 of 2,000 records refused (5 %)"
+        assert all(
+            re.match(r"  \d+ \w+.*, such as [^/ ]+/\d+/\d+: .", cause)
+            for cause in (first_cause, second_cause, third_cause)
+        )
     assert len(batches) == (2 if layer in {"gold", "export"} else 1)  # metrics have two gold tables
     assert not NOISE.search(job.stdout + job.stderr), job.stderr
     assert len(job.stderr.splitlines()) <= 2, job.stderr  # Java's own, on the vector module
@@ -129,6 +137,10 @@ def test_each_job_has_noted_its_start_and_its_stop_which_sql_reads(
         ("stop", "bronze", "metrics", "lakehouse bronze", "bronze stopped"),
         ("start", "silver", "metrics", "lakehouse silver", "silver started, trigger available-now"),
         ("stop", "silver", "metrics", "lakehouse silver", "silver caught up"),
+        (
+            *("refused", "silver", "metrics", "lakehouse silver"),
+            "silver.metrics_events: 100 of 2,000 records refused (5 %)",
+        ),
         ("start", "gold", "metrics", "lakehouse gold", "gold started, trigger available-now"),
         ("stop", "gold", "metrics", "lakehouse gold", "gold caught up"),
         ("start", "export", "metrics", "lakehouse export", "export started, trigger available-now"),
