@@ -42,7 +42,6 @@ from lakehouse.formats.protobuf_kinds import (
 EVENT_TIME = "event_time"
 """The column of the event time, and its type here."""
 _LONGEST_TEXT, _LONGEST_NUMBER = 100, 1_000  # in characters
-_BEYOND = "9" * 40  # beyond a decimal, as every longer number is that was not taken as a column
 _EXPECTED = {
     "string": "a string",
     "long": "a whole number",
@@ -193,7 +192,8 @@ def _text(type_: str, text: str) -> str:
     if type_ == "json":
         return "null" if text.strip(" \t\r\n") == "null" else "{}"
     if type_ == "decimal" and NUMBER.fullmatch(text):
-        return text if len(text) <= _LONGEST_NUMBER else _BEYOND
+        # No decimal has so many digits. The last one stands for the rest, which may not be zero.
+        return text if len(text) <= _LONGEST_NUMBER else f"{text[: _LONGEST_NUMBER - 1]}1"
     return quoted(text if type_ == "string" else text[:_LONGEST_TEXT])
 
 

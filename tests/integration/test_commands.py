@@ -125,7 +125,8 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
 
     nowhere = lakehouse("dead-letters", "list", "--topic", "metrics-event")
     assert nowhere.returncode == 1
-    assert nowhere.stderr == "error: no topic 'metrics-event': did you mean metrics-events?\n"
+    named = settings.topic("metrics-events")
+    assert nowhere.stderr == f"error: no topic 'metrics-event': did you mean {named}?\n"
 
     replayed = lakehouse("dead-letters", "replay", "--all", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
     assert replayed.stdout.splitlines() == [
