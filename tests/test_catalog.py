@@ -224,7 +224,7 @@ def test_values_become_what_json_knows(spark: SparkSession) -> None:
         "true": True,
         "'é\"😀'": 'é"😀',
         "X'00ff'": "00ff",
-        "interval '1 02:03:04' day to second": "1 day, 2:03:04",
+        "interval '1 02:03:04' day to second": "P1DT7384S",
         "array(timestamp'2026-01-01 00:00:00Z', null)": ["2026-01-01T00:00:00Z", None],
         "named_struct('at', timestamp'2026-01-01 00:00:00Z', 'n', 1.50)": {
             "at": "2026-01-01T00:00:00Z",

