@@ -444,7 +444,7 @@ def test_an_audit_is_an_event_of_each_stream_with_the_counts_of_its_checks(lake:
 
     metrics, sales = newest(lake, limit=10)
     assert (metrics.kind, metrics.stream, metrics.message) == ("audit", "metrics", "audit of metrics: clean")
-    whole = {"not_compared": []}
+    whole: dict[str, Any] = {"not_compared": []}
     assert (sales.kind, sales.stream, sales.message) == ("audit", "sales", "audit of sales: 2 differences")
     assert json.loads(sales.details or "") == {
         "clean": False,
