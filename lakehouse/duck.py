@@ -31,7 +31,7 @@ from pyspark.sql.types import (
 
 from lakehouse.catalog import specs, tables_here
 from lakehouse.errors import QueryError, first_line
-from lakehouse.nearest import nearest, shown
+from lakehouse.nearest import did_you_mean, nearest, shown
 from lakehouse.render import QueryResult, iso_duration
 from lakehouse.stream import Stream
 from lakehouse.tables import direct
@@ -112,7 +112,7 @@ def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> st
         given = re.search(rf'(\w+)"?\s*\.\s*"?{re.escape(name)}\b', statement, re.IGNORECASE)
         name = name if given is None else f"{given[1]}.{name}"
     near = nearest(name, known)
-    return f"there is no table {shown(name)}" + (f", did you mean {' or '.join(near)}?" if near else "")
+    return f"there is no table {shown(name)}" + (f", {did_you_mean(near)}" if near else "")
 
 
 def _result(found: duckdb.DuckDBPyRelation, limit: int) -> QueryResult:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from lakehouse.printable import printable
+from lakehouse.printable import cut, printable
 
 _LONGEST = 128
 """More characters of a name than these are not compared, since a comparison takes the square of them."""
@@ -40,16 +40,20 @@ def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
     said = f"no {what} {shown(name)}"
     found = nearest(name, names, most)
     if found:
-        return f"{said}: did you mean {_either(found)}?"
+        return f"{said}: {did_you_mean(found)}"
     if not names:
         return f"{said}: there is none"
     return f"{said}: {_either(names)}" if len(names) <= _FEW else said
 
 
+def did_you_mean(found: list[str]) -> str:
+    """Return the question for the names that `nearest` has found, at least one."""
+    return f"did you mean {_either(found)}?"
+
+
 def shown(value: str) -> str:
     """Return a value that somebody else wrote in quotes, escaped and cut."""
-    text = printable(value[:_SHOWN])
-    return f"'{text}'" if len(value) <= _SHOWN else f"'{text}…'"
+    return f"'{cut(value, _SHOWN)}'"
 
 
 def _either(names: list[str]) -> str:

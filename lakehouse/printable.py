@@ -20,6 +20,11 @@ def printable(text: str) -> str:
     return text if text.isprintable() else "".join(map(_escaped, text))
 
 
+def cut(text: str, most: int) -> str:
+    """Return the beginning of text, so many characters of it, escaped; `…` stands for the rest."""
+    return printable(text if len(text) <= most else f"{text[:most]}…")
+
+
 def indented(text: str) -> list[str]:
     """Return the lines of text, those after the first indented: none looks like a line of another's."""
     first, *others = (printable(line.expandtabs(4)) for line in text.rstrip("\n").split("\n"))

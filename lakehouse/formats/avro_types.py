@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lakehouse.errors import first_line
-from lakehouse.printable import printable
+from lakehouse.printable import cut
 
 MOST_CHARACTERS = 1_000_000
 """Of a schema's text."""
@@ -125,7 +125,7 @@ def type_of(text: str) -> AvroType:
 
 def named(name: str) -> str:
     """Return a name for a message: on one line, and cut."""
-    return printable(name if len(name) <= _MOST_NAMED else f"{name[:_MOST_NAMED]}…")
+    return cut(name, _MOST_NAMED)
 
 
 def _brackets(text: str) -> int:

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from lakehouse.nearest import nearest
+from lakehouse.nearest import did_you_mean, nearest
 
 MEDIA_TYPE = "application/problem+json"
 UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -75,7 +75,7 @@ def _said(error: Mapping[str, Any]) -> str:
     """Return what is wrong with a parameter; for a value that is not among several, the nearest ones."""
     found = nearest(str(error.get("input")), _CHOICES.findall(str((error.get("ctx") or {}).get("expected"))))
     said = str(error["msg"])
-    return f"{said}; did you mean {' or '.join(found)}?" if found else said
+    return f"{said}; {did_you_mean(found)}" if found else said
 
 
 async def _of_routing(request: Request, error: HTTPException) -> Response:

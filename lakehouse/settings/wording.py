@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import SecretStr, ValidationError
 from pydantic_settings.exceptions import SettingsError as UnreadableSetting
 
-from lakehouse.nearest import nearest, shown
+from lakehouse.nearest import did_you_mean, nearest, shown
 from lakehouse.printable import printable
 from lakehouse.settings.secrets import SUFFIX, secret_names
 from lakehouse.settings.values import ENV_PREFIX, Settings
@@ -94,8 +94,7 @@ def _no(name: str, known: Collection[str]) -> str:
     near = nearest(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known])
     if not near:
         return f"{printable(name)}, docs/settings.md has all settings"
-    *others, last = (prefix + one for one in near)
-    return f"{printable(name)}, did you mean {' or '.join((', '.join(others), last) if others else (last,))}?"
+    return f"{printable(name)}, {did_you_mean([prefix + one for one in near])}"
 
 
 def _variable(name: str) -> str:
