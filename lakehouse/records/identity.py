@@ -9,7 +9,7 @@ one reason, which is also their status:
 | --- | --- |
 | duplicate | has the same fields as a previously accepted record |
 | superseded | has a lesser sequence than another record of its id, or was deleted |
-| deletion | is a Kafka record without a value, which deletes the id that is its key |
+| deletion | deletes an id (`lakehouse.records.deletions`) |
 
 A record with the same id (and event time or sequence) as another one, but different fields, is an open
 letter, by the rule conflicting_id. The compared fields are those of the contract, and the event time.
@@ -29,7 +29,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, StringType
 
+from lakehouse.records import deletions
 from lakehouse.records.fields import REASONS, reason
+from lakehouse.records.headers import header_text as _header
 from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.spark.columns import Columns
 from lakehouse.stream import ID, SEQUENCE, Source, header_of
@@ -37,7 +39,8 @@ from lakehouse.stream import ID, SEQUENCE, Source, header_of
 OF_ID, OF_SEQUENCE, LANDED = COLUMNS = ("_id", "_sequence", "_landed")
 """Of a judged record: its id as text, its sequence, and when it landed (UTC)."""
 
-DUPLICATE, SUPERSEDED, DELETION, CONFLICTING = "duplicate", "superseded", "deletion", "conflicting_id"
+DUPLICATE, SUPERSEDED, CONFLICTING = "duplicate", "superseded", "conflicting_id"
+DELETION = deletions.DELETION
 CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
 """Rules whose letters are closed from the beginning: nobody has to do anything about them."""
 
@@ -67,12 +70,6 @@ def from_headers(source: Source) -> dict[str, Column]:
     return columns
 
 
-def _header(name: str) -> Column:
-    """Return the text of the last header of this name."""
-    named = F.filter("_headers", lambda header: header["key"] == name)
-    return F.try_element_at(named, F.lit(-1)).getField("value").cast("string")
-
-
 def reasons_of(source: Source) -> tuple[Column, ...]:
     """Return the reasons against a record whose id or sequence is missing from its headers."""
     found = []
@@ -89,28 +86,17 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def reasons_of_deletion(source: Source) -> tuple[Column, ...]:
-    """Return the one reason of a record without a value: that it deletes, or what is wrong with its key."""
-    key, text, column = F.col("_key"), F.col("_key").cast("string"), source.id_column
-    deletes = F.concat(F.lit("the record deletes "), shown(text))
-    not_utf8 = with_value("a deletion's key is not UTF-8", shown_bytes(key))
-    return (
-        F.when(key.isNull(), reason("key_null", column, F.lit("a deletion has no key")))
-        .when(~F.is_valid_utf8(text), reason("key_not_utf8", column, not_utf8))
-        .when(text == "", reason("key_empty", column, F.lit("a deletion's key is empty")))
-        .otherwise(reason(DELETION, column, deletes)),
-    )
-
-
 def columns_of(source: Source) -> dict[str, Column]:
     """Return the columns by which judged records are compared; none if the source's have no id."""
     if source.id_column is None:
         return {}
     own = F.col(source.id_column).cast("string")
-    deletes = source.sequence_by is not None and source.contract.tombstone is None
-    id_ = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(own) if deletes else own
     sequence = F.lit(None) if source.sequence_column is None else F.col(source.sequence_column)
-    return {OF_ID: id_, OF_SEQUENCE: sequence.cast("long"), LANDED: F.col("ingested_at")}
+    if source.sequence_by is not None:
+        is_deletion = deletions.is_deletion(source)
+        own = F.when(is_deletion, deletions.id_of(source)).otherwise(own)
+        sequence = F.when(is_deletion, deletions.sequence_of(source)).otherwise(sequence)
+    return {OF_ID: own, OF_SEQUENCE: sequence.cast("long"), LANDED: F.col("ingested_at")}
 
 
 def is_compared(source: Source) -> Column:
