@@ -19,8 +19,6 @@ from lakehouse.tables import DELETED, Lake, from_micros, shifted
 from lakehouse.tables.commits import CHANGE_TYPE
 from lakehouse.tables.pruning import in_spans, merged
 
-_FEED = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
-
 
 @dataclass(frozen=True)
 class Moved:
@@ -39,8 +37,8 @@ class Moved:
         if CHANGE_TYPE not in rows.columns:
             partials = table.preaggregate(rows).persist()
             return cls(partials, partials)
-        is_gone = F.col(CHANGE_TYPE).isin("delete", "update_preimage")
-        bare = rows.drop(*_FEED)
+        is_gone = F.col(CHANGE_TYPE) == "delete"  # else an insert, as `TableStep` says it
+        bare = rows.drop(CHANGE_TYPE)
         partials = table.preaggregate(bare.where(~is_gone)).persist()
         left = table.preaggregate(bare.where(is_gone)).select(*table.keys).distinct().persist()
         return cls(partials, table.preaggregate(bare).persist(), left)

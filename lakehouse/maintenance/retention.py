@@ -34,7 +34,7 @@ from lakehouse.records.dead_letters import DISCARDED, REPLAYED, RESENT
 from lakehouse.records.identity import DUPLICATE, SUPERSEDED
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import Lake, TableSpec, Why
 
 _LANDING = timedelta(hours=1)  # between a record's landing time and its commit, at most
 
@@ -58,7 +58,7 @@ def take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime, *, dry_run: bool)
         return rows
     if cut.taken is not None:
         retained.note(lake, spec.layer, spec.name, cut.taken, now)
-    return tables.delete(lake.spark, lake.path(spec.layer, spec.name), cut.where)
+    return tables.delete(lake.spark, lake.path(spec.layer, spec.name), cut.where, why=Why.RETAINED)
 
 
 def bronze_cut(source: Source, days: int) -> CutMaker:

@@ -90,6 +90,8 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
     """Tell whether appends before the version `end` have not been read up to the position.
 
+    Of a table whose readers follow its corrected rows, these count, too.
+
     Where log retention has removed commits since the position, any rows count as unread.
     """
     place = BEFORE_ALL if position is None else position
@@ -97,7 +99,9 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
         if place.is_beginning and _unread_first(spark, path, place):
             return True
         first = place.version + 1 if place.is_beginning else place.version
-        return any(entry.appended for entry in parts.entries(spark, path, first, end))
+        follows = tables.is_followed(spark, path)
+        found = parts.entries(spark, path, first, end)
+        return any(entry.followed if follows else entry.appended for entry in found)
     except TableError:
         return bool(tables.files(spark, path, tables.first_version(spark, path)))
 

@@ -57,8 +57,12 @@ class LogEntry:
 
     @property
     def rewrites(self) -> bool:
-        """Whether it removed or changed rows that were there before."""
-        return any(map(_changes_rows, self.of("remove")))
+        """Whether it removed or changed rows that were there before, or put back such rows (RESTORE)."""
+        return any(map(_changes_rows, self.of("remove"))) or self._restores
+
+    @property
+    def _restores(self) -> bool:
+        return any(info.get("operation") == "RESTORE" for info in self.of("commitInfo")) and bool(self.added)
 
     @property
     def appended(self) -> list[Action]:
@@ -75,6 +79,16 @@ class LogEntry:
         """The files of its change feed: its own ones, or else those that it adds and removes."""
         own = list(self.of("cdc"))
         return own or [one for kind in ("add", "remove") for one in self.of(kind) if _changes_rows(one)]
+
+    @property
+    def followed(self) -> list[Action]:
+        """The files of its change feed that a reader of appends and corrections gets; see `Why`."""
+        return self.feed if self.why is Why.CORRECTED or not self.rewrites else []
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another writer has removed or changed rows."""
+        return self.rewrites and self.why is None
 
     @property
     def has_same_rows(self) -> bool:

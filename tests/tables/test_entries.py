@@ -105,3 +105,30 @@ def test_a_file_has_the_rows_that_its_statistics_say_without_those_that_are_mark
 def test_a_commit_says_why_rows_left(noted: object, why: Why | None) -> None:
     assert entry({"commitInfo": {"userMetadata": noted}}, remove("old")).why is why
     assert entry({"commitInfo": {}}, remove("old")).why is None
+
+
+def corrected(text: str | None) -> LogEntry:
+    info = {} if text is None else {"userMetadata": text}
+    return entry({"commitInfo": info}, add("new"), remove("old"), {"cdc": {"path": "c", "size": 1}})
+
+
+@pytest.mark.parametrize(
+    ("found", "followed", "is_foreign"),
+    [
+        pytest.param(entry({"commitInfo": {}}, add("a")), ["a"], False, id="an append, whoever's"),
+        pytest.param(corrected("lakehouse: corrected"), ["c"], False, id="a correction"),
+        pytest.param(corrected("lakehouse: retained"), [], False, id="retention"),
+        pytest.param(corrected("lakehouse: erased"), [], False, id="erasure"),
+        pytest.param(corrected(None), [], True, id="another writer"),
+        pytest.param(
+            entry({"commitInfo": {"operation": "RESTORE"}}, add("back")), [], True, id="rows put back"
+        ),
+        pytest.param(
+            entry(add("a", dataChange=False), remove("b", dataChange=False)), [], False, id="OPTIMIZE"
+        ),
+    ],
+)
+def test_who_follows_a_table_gets_appends_and_corrections(
+    found: LogEntry, followed: list[str], *, is_foreign: bool
+) -> None:
+    assert (paths(found.followed), found.is_foreign) == (followed, is_foreign)
