@@ -57,12 +57,8 @@ class LogEntry:
 
     @property
     def rewrites(self) -> bool:
-        """Whether it removed or changed rows that were there before, or put back such rows (RESTORE)."""
-        return any(map(_changes_rows, self.of("remove"))) or self._restores
-
-    @property
-    def _restores(self) -> bool:
-        return any(info.get("operation") == "RESTORE" for info in self.of("commitInfo")) and bool(self.added)
+        """Whether it removed or changed rows that were there before."""
+        return any(map(_changes_rows, self.of("remove")))
 
     @property
     def appended(self) -> list[Action]:

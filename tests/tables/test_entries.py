@@ -121,9 +121,6 @@ def corrected(text: str | None) -> LogEntry:
         pytest.param(corrected("lakehouse: erased"), [], False, id="erasure"),
         pytest.param(corrected(None), [], True, id="another writer"),
         pytest.param(
-            entry({"commitInfo": {"operation": "RESTORE"}}, add("back")), [], True, id="rows put back"
-        ),
-        pytest.param(
             entry(add("a", dataChange=False), remove("b", dataChange=False)), [], False, id="OPTIMIZE"
         ),
     ],
