@@ -33,6 +33,7 @@ from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
 from lakehouse import tables
 from lakehouse.layers import bronze, gold, silver
+from lakehouse.layers.step import Permitted
 from lakehouse.progress import parts
 from lakehouse.progress.reading import InMemory
 from lakehouse.records.validation import judge
@@ -127,11 +128,8 @@ def operations(
     with _lake() as (lake, settings):
         spark = lake.spark
         lake.ensure(bronze.spec(METRICS.sources[0]))
-        steps = [
-            maker.make()
-            for layer in (silver, gold)
-            for maker in layer.steps(lake, METRICS, settings.bytes_per_batch)
-        ]
+        cleaning = silver.steps(lake, METRICS, settings.bytes_per_batch, Permitted())
+        steps = [maker.make() for maker in (*cleaning, *gold.steps(lake, METRICS, settings.bytes_per_batch))]
         spec = TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",))
         numbers, costs = lake.ensure(spec), _Costs(spark)
         for number in range(warmup + rounds):

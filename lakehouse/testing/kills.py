@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 from lakehouse import tables
 from lakehouse.layers import gold, silver
-from lakehouse.layers.step import Batch, BatchResult, Step
+from lakehouse.layers.step import Batch, BatchResult, Permitted, Step
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
 
@@ -59,8 +59,10 @@ def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -
     each micro-batch.
     """
     crashes: dict[str, int] = {}
-    for layer, write in ((silver, "append"), (gold, "upsert")):
-        for maker in layer.steps(lake, stream, max_bytes):
+    cleaning = silver.steps(lake, stream, max_bytes, Permitted())
+    merging = gold.steps(lake, stream, max_bytes)
+    for makers, write in ((cleaning, "append"), (merging, "upsert")):
+        for maker in makers:
             crashes[maker.name] = 0
             for number, after in itertools.cycle(itertools.product((1, 2), (False, True))):
                 with patch.object(tables, write, crash_at(getattr(tables, write), number, after=after)):
