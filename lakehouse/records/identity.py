@@ -34,8 +34,8 @@ from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.spark.columns import Columns
 from lakehouse.stream import ID, SEQUENCE, Source, header_of
 
-OF_ID, OF_SEQUENCE, LANDED = COLUMNS = ("_id", "_sequence", "_landed")
-"""Of a judged record: its id as text, its sequence, and when it landed (UTC)."""
+OF_ID, OF_SEQUENCE = COLUMNS = ("_id", "_sequence")
+"""Of a judged record: its id as text, and its sequence."""
 
 DUPLICATE, SUPERSEDED, DELETION, CONFLICTING = "duplicate", "superseded", "deletion", "conflicting_id"
 CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
@@ -110,7 +110,7 @@ def columns_of(source: Source) -> dict[str, Column]:
     deletes = source.sequence_by is not None and source.contract.tombstone is None
     id_ = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(own) if deletes else own
     sequence = F.lit(None) if source.sequence_column is None else F.col(source.sequence_column)
-    return {OF_ID: id_, OF_SEQUENCE: sequence.cast("long"), LANDED: F.col("ingested_at")}
+    return {OF_ID: id_, OF_SEQUENCE: sequence.cast("long")}
 
 
 def is_compared(source: Source) -> Column:
@@ -173,8 +173,8 @@ def row_columns(source: Source) -> list[str]:
 
 
 def removed_by(outcome: DataFrame) -> DataFrame:
-    """Return the rows of silver that leave it, with reasons, `unique_id` and `sequence`."""
-    return outcome.where(IS_REMOVED).select(*_PLACE, "reasons", "unique_id", "sequence")
+    """Return the rows of silver that leave it, with reasons, `unique_id`, `sequence` and event time."""
+    return outcome.where(IS_REMOVED).select(*_PLACE, "reasons", "unique_id", "sequence", "event_time")
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
@@ -204,10 +204,11 @@ def _comparing(source: Source) -> _Comparing:
     content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
     is_deletion = F.array_contains("reasons.rule", F.lit(DELETION))
     nothing, places = F.lit(None), {name: F.col(name) for name in _PLACE}
-    none = dict.fromkeys((LANDED, *_PLACE, "id", "event_time", "seq", "kind", "late", "content"), nothing)
+    more = ("ingested_at", "id", "event_time", "seq", "kind", "late", "content")
+    none = dict.fromkeys((*_PLACE, *more), nothing)
     none |= {"reasons": F.array().cast(REASONS), "rank": F.lit(0)}
     coming = {
-        LANDED: F.col(LANDED),
+        "ingested_at": F.col("ingested_at"),
         "id": F.col(OF_ID),
         "event_time": F.col("event_time"),
         "seq": F.col(OF_SEQUENCE),
@@ -260,7 +261,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
     """
     is_sequenced, kind, rank = source.sequence_by is not None, F.col("kind"), F.col("rank")
     keys = ("id",) if is_sequenced else ("id", "event_time")
-    in_order = Window.partitionBy(*keys).orderBy("rank", LANDED, *_PLACE)
+    in_order = Window.partitionBy(*keys).orderBy("rank", "ingested_at", *_PLACE)
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
     later = in_order.rowsBetween(1, Window.unboundedFollowing)
     seq = F.col("seq") if is_sequenced else F.when(kind == _ROW, F.lit(0).cast("long"))
