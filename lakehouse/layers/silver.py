@@ -70,7 +70,8 @@ def spec(source: Source) -> TableSpec:
         source.table,
         silver_schema(source),
         stats=("event_time", OWN_TIME, "partition", "offset"),
-        change_feed=source.sequence_by is not None,
+        change_feed=True,
+        is_followed=source.sequence_by is not None,
         made_with={lateness.SETTING: str(source.allowed_lateness_s)},
         cluster_by="event_time",
     )

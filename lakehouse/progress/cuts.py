@@ -62,14 +62,14 @@ def not_ahead(
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
     """Return the rows that a reader of the table's appends has read up to the position, as they are now.
 
-    Of a table with a change feed, which its readers follow, return the rows that it had then. The reader
+    Of a table whose corrected rows its readers follow, return the rows that it had then. The reader
     skips commits that rewrite or remove rows; these count whether it has come to them or not. Rows of appends
     that it has not come to are left out. Files that compaction has replaced are not asked for, because VACUUM
     removes them. Raises TableError where log retention has removed commits since the position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))
-    if position.version > 0 and not position.is_beginning and tables.has_change_feed(spark, path):
+    if position.version > 0 and not position.is_beginning and tables.is_followed(spark, path):
         return tables.read_version(spark, path, with_same_rows(spark, path, position.version - 1))
     newest = tables.version_of(spark, path)
     first = position.version + 1 if position.is_beginning else position.version

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from lakehouse.tables.inside import refuse_outside
+from lakehouse.tables.specs import Why
 
 Action = Mapping[str, Any]
 """An action's fields, in the words of the log."""
@@ -94,6 +95,13 @@ class LogEntry:
     def is_given_up(self) -> bool:
         """Whether it stands for a commit that was lost in a power failure (`lakehouse.tables.lasting`)."""
         return any(info.get("operation") == GIVEN_UP for info in self.of("commitInfo"))
+
+    @property
+    def why(self) -> Why | None:
+        """Why rows have left the table or changed; null if it does not say, as other writers do not."""
+        return next(
+            (why for info in self.of("commitInfo") if (why := Why.of(info.get("userMetadata")))), None
+        )
 
     @property
     def committed_ms(self) -> int | None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse.tables.entries import LogEntry, entry_of, rows_of
+from lakehouse.tables.specs import Why
 
 
 def entry(*actions: dict[str, Any]) -> LogEntry:
@@ -87,3 +88,20 @@ def test_a_file_has_the_rows_that_its_statistics_say_without_those_that_are_mark
     assert rows_of(add("a", rows=5)["add"]) == 5
     assert rows_of(add("a", rows=5, deletionVector={"cardinality": 2})["add"]) == 3
     assert rows_of(add("a", rows=None)["add"]) is None
+
+
+@pytest.mark.parametrize(
+    ("noted", "why"),
+    [
+        ("lakehouse: corrected", Why.CORRECTED),
+        ("lakehouse: retained", Why.RETAINED),
+        ("lakehouse: erased", Why.ERASED),
+        ("lakehouse: other", None),
+        ("corrected", None),
+        ("", None),
+        (7, None),
+    ],
+)
+def test_a_commit_says_why_rows_left(noted: object, why: Why | None) -> None:
+    assert entry({"commitInfo": {"userMetadata": noted}}, remove("old")).why is why
+    assert entry({"commitInfo": {}}, remove("old")).why is None
