@@ -211,7 +211,8 @@ def _shortened(result: Result) -> Callable[[str], str]:
 
 def _without_coordinates(row: dict[str, Any]) -> dict[str, Any]:
     """Return a clean row without its coordinates: its line says more."""
-    return {name: value for name, value in row.items() if name not in {*COORDINATES, OWN_TIME, *TIMES_OF_RECORDS}}
+    left_out = {*COORDINATES, OWN_TIME, *TIMES_OF_RECORDS}
+    return {name: value for name, value in row.items() if name not in left_out}
 
 
 def _counted(number: int, what: str) -> str:
