@@ -49,7 +49,7 @@ from lakehouse.records.identity import (
     with_outcome,
 )
 from lakehouse.records.offsets import OffsetRange, within
-from lakehouse.records.validation import COORDINATES, filter_clean
+from lakehouse.records.validation import ADMITTED, COORDINATES, filter_clean
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import executing_for
 from lakehouse.spark.local_frames import local_frame
@@ -295,8 +295,9 @@ def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
     """Return rows that leave silver as raw records with reasons; what bronze no longer has is null."""
     places = removed.select(*_KEYS).collect()
     rows = tables.read(removed.sparkSession, bronze).where(_at(places))
-    raw = rows.select(*_KEYS, "key", "value", "headers", F.col("timestamp").alias("kafka_timestamp"))
-    return removed.join(raw.dropDuplicates(_KEYS), _KEYS, "left")
+    sent = F.col("timestamp").alias("kafka_timestamp")
+    raw = rows.select(*_KEYS, "key", "value", "headers", sent, "ingested_at").dropDuplicates(_KEYS)
+    return removed.join(raw, _KEYS, "left").withColumn("admitted", F.lit(None).cast(ADMITTED))
 
 
 def _at(places: Sequence[tuple[str, int, int]]) -> Column:

@@ -22,7 +22,7 @@ from lakehouse.errors import QueryError
 from lakehouse.nearest import no_such
 from lakehouse.records.fields import REASONS
 from lakehouse.records.identity import CLOSED
-from lakehouse.records.validation import HEADERS, SKIPPED
+from lakehouse.records.validation import ADMITTED, HEADERS, SKIPPED
 from lakehouse.spark.collecting import collected
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
@@ -53,6 +53,9 @@ SCHEMA = described(
     ("code_version", "string", "The version of lakehouse that refused it."),
     ("unique_id", "string", "The record's id, where its source has unique_by; null if it is unknown."),
     ("sequence", "long", "Its sequence; of a deletion, the greatest that its id had had by then."),
+    ("ingested_at", "timestamp", "When the record landed, UTC."),
+    ("event_time", "timestamp", "The record's event time, UTC; null if it is unknown."),
+    ("admitted", ADMITTED, "When a replay has let it into silver; null: none has."),
 )
 
 OPEN, REPLAYED, DISCARDED, RESENT = "open", "replayed", "discarded", "resent"
@@ -97,7 +100,7 @@ rules of their own. Those who filter letters are told of a rule that is neither 
 
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
 
-_IDS = ("unique_id", "sequence")
+_LACKING = ("unique_id", "sequence", "ingested_at", "event_time", "admitted")
 
 DEAD_LETTERS = TableSpec(
     "silver",
@@ -263,7 +266,7 @@ def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
         "_now": by_reference(F.lit(origin.now), F.col("topic")),
         "_batch": by_reference(F.lit(origin.batch).cast("long"), F.col("topic")),
     }
-    lacking = {name: F.lit(None).cast(SCHEMA[name].dataType) for name in _IDS if name not in dead.columns}
+    lacking = {name: F.lit(None).cast(SCHEMA[name].dataType) for name in _LACKING if name not in dead.columns}
     letter = _letter(origin.stream, origin.stage, origin.job, origin.code_version)
     return letter.of(dead.withColumns(found_at | lacking))
 

@@ -36,8 +36,8 @@ from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.spark.columns import Columns
 from lakehouse.stream import ID, SEQUENCE, Source, header_of
 
-OF_ID, OF_SEQUENCE, LANDED = COLUMNS = ("_id", "_sequence", "_landed")
-"""Of a judged record: its id as text, its sequence, and when it landed (UTC)."""
+OF_ID, OF_SEQUENCE = COLUMNS = ("_id", "_sequence")
+"""Of a judged record: its id as text, and its sequence."""
 
 DUPLICATE, SUPERSEDED, CONFLICTING = "duplicate", "superseded", "conflicting_id"
 DELETION = deletions.DELETION
@@ -96,7 +96,7 @@ def columns_of(source: Source) -> dict[str, Column]:
         is_deletion = deletions.is_deletion(source)
         own = F.when(is_deletion, deletions.id_of(source)).otherwise(own)
         sequence = F.when(is_deletion, deletions.sequence_of(source)).otherwise(sequence)
-    return {OF_ID: own, OF_SEQUENCE: sequence.cast("long"), LANDED: F.col("ingested_at")}
+    return {OF_ID: own, OF_SEQUENCE: sequence.cast("long")}
 
 
 def is_compared(source: Source) -> Column:
@@ -159,8 +159,8 @@ def row_columns(source: Source) -> list[str]:
 
 
 def removed_by(outcome: DataFrame) -> DataFrame:
-    """Return the rows of silver that leave it, with reasons, `unique_id` and `sequence`."""
-    return outcome.where(IS_REMOVED).select(*_PLACE, "reasons", "unique_id", "sequence")
+    """Return the rows of silver that leave it, with reasons, `unique_id`, `sequence` and event time."""
+    return outcome.where(IS_REMOVED).select(*_PLACE, "reasons", "unique_id", "sequence", "event_time")
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
@@ -190,10 +190,11 @@ def _comparing(source: Source) -> _Comparing:
     content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
     is_deletion = F.array_contains("reasons.rule", F.lit(DELETION))
     nothing, places = F.lit(None), {name: F.col(name) for name in _PLACE}
-    none = dict.fromkeys((LANDED, *_PLACE, "id", "event_time", "seq", "kind", "late", "content"), nothing)
+    more = ("ingested_at", "id", "event_time", "seq", "kind", "late", "content")
+    none = dict.fromkeys((*_PLACE, *more), nothing)
     none |= {"reasons": F.array().cast(REASONS), "rank": F.lit(0)}
     coming = {
-        LANDED: F.col(LANDED),
+        "ingested_at": F.col("ingested_at"),
         "id": F.col(OF_ID),
         "event_time": F.col("event_time"),
         "seq": F.col(OF_SEQUENCE),
@@ -246,7 +247,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
     """
     is_sequenced, kind, rank = source.sequence_by is not None, F.col("kind"), F.col("rank")
     keys = ("id",) if is_sequenced else ("id", "event_time")
-    in_order = Window.partitionBy(*keys).orderBy("rank", LANDED, *_PLACE)
+    in_order = Window.partitionBy(*keys).orderBy("rank", "ingested_at", *_PLACE)
     earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
     later = in_order.rowsBetween(1, Window.unboundedFollowing)
     seq = F.col("seq") if is_sequenced else F.when(kind == _ROW, F.lit(0).cast("long"))

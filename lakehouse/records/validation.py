@@ -62,7 +62,14 @@ HEADERS = ArrayType(
 )
 COORDINATES = ("topic", "partition", "offset")
 OWN_TIME = "own_time"
-"""The column of silver by whose greatest value the watermark goes: no other clock moves it."""
+"""The column of silver by whose greatest value the front goes: no other clock moves it."""
+ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
+"""When a replay has let a record in: after everything that had landed until `after`, and `at` what time.
+
+Both are UTC; `at` is later than that of any record let in before.
+"""
+TIMES_OF_RECORDS = ("kafka_timestamp", "ingested_at", "admitted")
+"""Columns of silver that say when its records were sent, landed and, by a replay, let in."""
 SKIPPED = "skipped"
 """The rule of records that nothing can judge, and that a user passes over."""
 
@@ -83,6 +90,8 @@ def clean_schema(contract: Contract) -> StructType:
     """Return the schema of the silver table of a contract: its columns, times, Kafka coordinates.
 
     `own_time` is the event time of a record that says it, null for one that has Kafka's timestamp instead.
+    `kafka_timestamp` is that timestamp, null for none; `ingested_at` is when the record landed, and
+    `admitted` when a replay let it in (ADMITTED), null for one that was accepted as it landed.
     """
     columns = [
         StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
@@ -94,6 +103,9 @@ def clean_schema(contract: Contract) -> StructType:
         .add("topic", "string")
         .add("partition", "integer")
         .add("offset", "long")
+        .add("kafka_timestamp", "timestamp")
+        .add("ingested_at", "timestamp")
+        .add("admitted", ADMITTED)
     )
 
 
@@ -124,15 +136,17 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
 def skipped(rows: DataFrame, source: Source) -> DataFrame:
     """Return raw records as `judge` does, each refused as `skipped`; nothing of them is looked at."""
     nothing = F.lit(None)
+    kept = {name: F.col(name) for name in (*COORDINATES, "ingested_at")} | {
+        "kafka_timestamp": F.col("timestamp")
+    }
     columns = {
-        field.name: F.col(field.name) if field.name in COORDINATES else nothing.cast(field.dataType)
-        for field in silver_schema(source)
+        field.name: kept.get(field.name, nothing.cast(field.dataType)) for field in silver_schema(source)
     }
     columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("passed over by --skip, unseen")))
     columns["raw"] = F.struct(*(F.col(name).alias(_LETTERS_NAMES.get(name, name)) for name in _RAW))
     if source.id_column is not None:
         ids = {identity.OF_ID: nothing.cast("string"), identity.OF_SEQUENCE: nothing.cast("long")}
-        columns |= ids | {identity.LANDED: F.col("ingested_at")}
+        columns |= ids
     return rows.select(*(column.alias(name) for name, column in columns.items()))
 
 
@@ -190,13 +204,12 @@ def _verdict(source: Source) -> _Verdict:
     )
     raw = F.struct(*(F.col(aside).alias(_LETTERS_NAMES.get(name, name)) for name, aside in _RAW.items()))
     columns = [*silver_schema(source).names, "reasons"]
+    known = {"kafka_timestamp": F.col("_timestamp"), "admitted": F.lit(None).cast(ADMITTED)}
     compared = identity.columns_of(source)
     steps = (*_proven(source), *_parsed(deletions.as_read(source)), *_fields(source), {"reasons": reasons})
     has_raw = F.size("reasons") > 0 if source.unique_by is None else F.lit(True)
-    return _Verdict(
-        tuple(map(Columns, steps)),
-        Columns({name: F.col(name) for name in columns} | {"raw": F.when(has_raw, raw)} | compared),
-    )
+    values = {name: known.get(name, F.col(name)) for name in columns}
+    return _Verdict(tuple(map(Columns, steps)), Columns(values | {"raw": F.when(has_raw, raw)} | compared))
 
 
 def filter_clean(judged: DataFrame) -> DataFrame:
@@ -205,10 +218,11 @@ def filter_clean(judged: DataFrame) -> DataFrame:
 
 
 def filter_dead(judged: DataFrame) -> DataFrame:
-    """Keep the rows with a reason: coordinates, raw record, reasons and, where records have them, ids."""
+    """Keep the rows with a reason: coordinates, raw record, times, reasons and, where they have them, ids."""
     ids = {identity.OF_ID: "unique_id", identity.OF_SEQUENCE: "sequence"}
     known = (F.col(name).alias(ids[name]) for name in ids if name in judged.columns)
-    return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons", *known)
+    times = ("ingested_at", "event_time", "admitted")
+    return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", *times, "reasons", *known)
 
 
 def _proven(source: Source) -> Iterator[dict[str, Column]]:

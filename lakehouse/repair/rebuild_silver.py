@@ -24,7 +24,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import identities, silver
-from lakehouse.ops import lateness, retained
+from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.records import identity
 from lakehouse.records.dead_letters import (
@@ -40,14 +40,13 @@ from lakehouse.records.dead_letters import (
 from lakehouse.records.offsets import OffsetRange, ranges_of, runs_of, within
 from lakehouse.records.validation import (
     COORDINATES,
-    OWN_TIME,
     filter_dead,
     judge,
     late_reason,
     silver_schema,
 )
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import DELETED, HighWaterMark, Lake, from_micros, leases
+from lakehouse.tables import DELETED, Lake, from_micros, leases
 
 _KEYS = list(COORDINATES)
 
@@ -208,6 +207,8 @@ class _SourceRebuild:
         is_lost = F.col("_done") & F.col("_status").isNull()
         finished = F.col("_standing").isNotNull() | ~F.col("_status").isin(DISCARDED, RESENT) | is_lost
         judged = judge(decoded(landed, self._source, self._lake.root), self._source, None)
+        before = silver.fronts_before(self._lake, self._source, landed)
+        judged = judged.join(F.broadcast(before), "ingested_at")
         known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
         known = known.where(finished)
         row = F.struct(*(F.col(name) for name in names))
@@ -241,9 +242,8 @@ class _SourceRebuild:
         if allow_late and closed is None:
             return reasons
         if not allow_late:
-            front = HighWaterMark(self.paths.clean, OWN_TIME).value(self._lake.spark)
             known = lateness.read(self._lake, self._origin.job)
-            watermark = F.greatest(known.watermark(front), watermark)
+            watermark = F.greatest(known.watermark(F.col(fronts.FRONT)), watermark)
         was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
         late_now = F.array_compact(F.array(late_reason(watermark)))
         return (

@@ -26,7 +26,7 @@ from lakehouse import tables
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import identities, silver
 from lakehouse.layers.identities import Identities
-from lakehouse.ops import lateness, retained
+from lakehouse.ops import fronts, lateness, retained
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
     DISCARDED,
@@ -40,9 +40,9 @@ from lakehouse.records.dead_letters import (
     to_dead_letters,
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
-from lakehouse.records.validation import COORDINATES, OWN_TIME, filter_clean, judge
+from lakehouse.records.validation import COORDINATES, filter_clean, judge
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import HighWaterMark, Lake, leases
+from lakehouse.tables import Lake, leases
 
 _KEYS = list(COORDINATES)
 
@@ -290,11 +290,14 @@ class _SelectedLetters:
 
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
-        front = None if allow_late else HighWaterMark(self._paths.clean, OWN_TIME).value(self._lake.spark)
         closed = F.lit(retained.closed_before(self._lake, self._stream, self._source)).cast("timestamp")
         known = lateness.read(self._lake, silver.query_name(self._source))
-        in_time = known.watermark(front, or_s=self._source.allowed_lateness_s)
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
+        in_time = F.lit(None).cast("timestamp")
+        if not allow_late:
+            before = silver.fronts_before(self._lake, self._source, chosen)
+            chosen = chosen.join(F.broadcast(before), "ingested_at")
+            in_time = known.watermark(F.col(fronts.FRONT), or_s=self._source.allowed_lateness_s)
         judged = judge(
             decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
         )
