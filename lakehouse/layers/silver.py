@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import cast
@@ -32,18 +32,18 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.events import Kind, note
 from lakehouse.formats.decode import decoded
-from lakehouse.layers import bronze, identities
+from lakehouse.layers import bronze, identities, letters
 from lakehouse.layers.culprits import blamed
 from lakehouse.layers.identities import Identities, Settled, letters_of
+from lakehouse.layers.letters import Verdicts
 from lakehouse.layers.step import Batch, BatchResult, Blamed, Passed, Permitted, StepMaker, TableStep
 from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.progress.reading import Filled, InMemory, Reading
-from lakehouse.records.dead_letters import DEAD_LETTERS, OPEN, LetterOrigin, status_by, to_dead_letters
-from lakehouse.records.identity import DELETION
+from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, status_by, to_dead_letters
+from lakehouse.records.identity import OPEN
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
-    COORDINATES,
     OWN_TIME,
     SKIPPED,
     filter_clean,
@@ -112,17 +112,6 @@ def query_name(source: Source) -> str:
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
     """Return what letters of a source say about who has refused the record, and when (UTC)."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
-
-
-def filter_without_letter(rows: DataFrame, dead_path: str, source: Source) -> DataFrame:
-    """Keep the bronze rows whose records have no dead letter, whatever its status would be.
-
-    Those that delete an id are kept: what they delete may still stand.
-    """
-    letters = tables.read(rows.sparkSession, dead_path).where(within(ranges_of(rows)))
-    if source.sequence_by is not None:
-        letters = letters.where(F.col("status") != DELETION)
-    return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
 
 
 def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
@@ -237,12 +226,11 @@ class _Cleaning(TableStep):
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Write the verdicts on the rows; keep the clean rows for the length of the block."""
-        rows_in, paths, source = batch.rows, self._paths, self._source
+        rows_in = batch.rows
         spark = rows_in.sparkSession
         size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
         execute_for(spark, few=are_few(size_bytes=size))
-        undecided = filter_without_letter(rows_in, paths.dead, source) if batch.is_resumed else rows_in
-        undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
+        undecided = gathered(rows_in, few=size <= _ONE_TASK_BYTES)
         skipping = self._skipped_in(undecided)
         judged, facts = self._judged_by_landing(undecided, skipping)
         try:
@@ -316,9 +304,9 @@ class _Cleaning(TableStep):
     def _append(self, judged: DataFrame, facts: _Facts, batch: Batch, now: datetime) -> Passed:
         """Write the refused records, then the clean rows."""
         paths, table, rows, dead = self._paths, self._source.table, facts.rows, facts.dead
-        if dead:
-            self._bury(filter_dead(judged), batch, now)
         clean, moves = filter_clean(judged), self._moves(batch, facts)
+        if dead or batch.is_resumed:
+            self._bury(filter_dead(judged), batch, now, Verdicts(accepted=clean))
         if rows > dead:
             done = tables.append(clean, paths.clean, moves)
         else:
@@ -355,14 +343,18 @@ class _Cleaning(TableStep):
         facts = _Facts.of(settled.rows)
         rows, dead = facts.rows, facts.dead
         removed = 0 if settled.removed is None else settled.removed.count()
-        if dead or removed:
-            letters = filter_dead(settled.rows)
-            if settled.removed is not None:
-                letters = letters.unionByName(letters_of(settled.removed, self._paths.bronze))
-            self._bury(letters, attempt.batch, now, again=attempt.has_letters)
+        dead_rows = filter_dead(settled.rows)
+        if settled.removed is not None:
+            dead_rows = dead_rows.unionByName(letters_of(settled.removed, self._paths.bronze))
+        is_repeated = attempt.has_letters or attempt.batch.is_resumed
+        accepted = filter_clean(settled.rows) if is_repeated else None
+        more = Verdicts(changed=settled.changed, accepted=accepted)
+        again = attempt.has_letters or settled.changed is not None or settled.have_letters
+        if dead or removed or again or is_repeated:
+            self._bury(dead_rows, attempt.batch, now, more, again=again, noted=attempt.has_letters)
             attempt.has_letters = True
         version = cast("int", identities.put(settled, commit, self._moves(attempt.batch, attempt.facts)))
-        known.note(settled, version, now)
+        known.note(settled, version)
         self._advance(attempt.facts)
         written = {self._source.table: rows - dead, "dead_letters": dead + removed}
         result = BatchResult(rows, written, refused=dead - facts.closed)
@@ -424,13 +416,31 @@ class _Cleaning(TableStep):
         self._closed = self._closed_before()
         return True
 
-    def _bury(self, dead: DataFrame, batch: Batch, now: datetime, *, again: bool = False) -> None:
+    def _bury(
+        self,
+        dead: DataFrame,
+        batch: Batch,
+        now: datetime,
+        verdicts: Verdicts,
+        *,
+        again: bool = False,
+        noted: bool = False,
+    ) -> None:
+        """Write the letters of a micro-batch, before its rows.
+
+        `again`: some records may have letters already. `noted`: an attempt has written the position.
+        """
         origin = origin_of(self._stream, self._source, now, batch.number)
-        letters = to_dead_letters(dead, origin)
-        if again or batch.is_resumed:  # the table has the first attempt's letters, and its position
-            tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
-        else:
-            tables.append(letters, self._paths.dead, *[moves for moves in batch.beside if moves is not None])
+        found, path = to_dead_letters(dead, origin), self._paths.dead
+        moves = [move for moves in batch.beside if moves is not None and not noted for move in moves]
+        if not again and not batch.is_resumed:
+            tables.append(found, path, moves)
+            return
+        found = found.persist()
+        try:
+            letters.put(path, STAGE, replace(verdicts, new=found), now, moves)
+        finally:
+            found.unpersist()
 
 
 def _is_sound() -> Column:

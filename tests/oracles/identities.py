@@ -32,7 +32,7 @@ def corrected(records: Iterable[Sent]) -> tuple[list[Sent], dict[Place, str]]:
     for record in records:
         seen = known.setdefault(record.id, _Known())
         if record.says is None:
-            fate[record.place] = "deletion"
+            fate[record.place] = "nothing_to_delete" if seen.sequence is None else "deletion"
             if seen.stands is not None:
                 fate[seen.stands.place] = "superseded"
                 seen.stands = None
