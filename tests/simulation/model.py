@@ -44,8 +44,8 @@ class Life:
     settings   as they are now
     now_us     what the lake's clock shows: it says which calls are over
     sent       every record, in the order of each partition
-    landed     of each record that was ever in bronze, its `ingested_at` in microseconds, read back from bronze
-               (`compare.landings`), before retention takes it
+    landed     of each record that was ever in bronze, its `ingested_at` in microseconds, read back from
+               bronze (`compare.landings`) before retention takes it
     decisions  by source: what people have decided, the first one first. A replay is put down for each letter
                that was open and selected, whatever came of it
     taken      by source: what each run of retention has taken
