@@ -12,13 +12,26 @@ Sources are named by their silver table. Times are UTC, in the unit that their n
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, TypeVar
 
 from lakehouse.settings import Settings
-from tests.oracles.records import Decision, Headers, Lateness, Place, Taken
+from lakehouse.stream import Source, Stream
+from tests.oracles import alone, records
+from tests.oracles.calls import SIDES, CallEvent, call_records
+from tests.oracles.judging import CONTRACTS, Event, Field, Kind
+from tests.oracles.metrics import Metric
+from tests.oracles.records import Decision, Headers, Lateness, Outcome, Place, Record, Taken
+from tests.oracles.sales import Sale, product_sales, sales_notifications
+from tests.oracles.transactions import Transaction, user_transactions_5m
+from tests.pipeline import micros
 
-__all__ = ["Decision", "Lateness", "Life", "Place", "Sent", "Taken"]
+__all__ = ["Decision", "Expected", "Lateness", "Life", "Place", "Sent", "Taken", "expected", "outcomes_of"]
+
+Row = Mapping[str, Any]
+E = TypeVar("E", bound=Event)
 
 
 @dataclass(frozen=True)
@@ -61,3 +74,111 @@ class Life:
     taken: dict[str, list[Taken]] = field(default_factory=lambda: defaultdict(list))
     lateness: dict[str, tuple[Lateness, ...]] = field(default_factory=dict)
     gold_us: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a stream's tables must hold.
+
+    outcomes  by source: what each record has become
+    gold      by table: its rows, but for those that its own retention has taken
+    metrics   the clean records that windows of statistics are made of
+    """
+
+    outcomes: Mapping[str, Mapping[Place, Outcome]]
+    gold: Mapping[str, Sequence[Row]]
+    metrics: Sequence[Metric] = ()
+
+
+def expected(life: Life, stream: Stream) -> Expected:
+    """Return what the tables of a stream must hold."""
+    found = {source.table: outcomes_of(life, source) for source in stream.sources}
+    gold: dict[str, Sequence[Row]] = {}
+    metrics: Sequence[Metric] = ()
+    match stream.name:
+        case "transactions":
+            gold["user_transactions_5m"] = user_transactions_5m(
+                _events(found["transactions"], Transaction, ("user_id", "amount"))
+            )
+        case "metrics":
+            names = ("service_id", "metric_name", "value", "environment")
+            metrics = _events(found["metrics_events"], Metric, names)
+        case "sales":
+            sales = _events(found["sales_events"], Sale, ("product", "value"))
+            gold["product_sales"] = product_sales(sales)
+            gold["sales_notifications"] = sales_notifications(
+                sales,
+                threshold=life.settings.sales_threshold,
+                every_update=life.settings.sales_notify == "every_update",
+            )
+        case "calls":
+            calls = [
+                call
+                for side in SIDES
+                for call in _events(
+                    found[f"call_{side}"], partial(CallEvent, side=side), ("user1", "user2", side)
+                )
+            ]
+            gap_s, grace_s = life.settings.call_gap_s, life.settings.call_grace_s
+            gold["call_records"] = call_records(calls, life.now_us, gap_s=gap_s, grace_s=grace_s)
+    kept = {name: [row for row in rows if is_kept(life, name, row)] for name, rows in gold.items()}
+    return Expected(found, kept, metrics)
+
+
+def outcomes_of(life: Life, source: Source) -> dict[Place, Outcome]:
+    """Return what each record of a source that has landed has become."""
+    landed = [
+        Record(
+            one.place,
+            life.landed[one.place],
+            one.value if one.says is None else one.says,
+            one.key,
+            one.headers,
+            one.kafka_timestamp_ms,
+        )
+        for one in life.sent
+        if one.source == source.table and one.place in life.landed
+    ]
+    settings, table = settings_of(life, source), source.table
+    return records.outcomes(landed, life.decisions[table], settings, life.taken[table])
+
+
+def settings_of(life: Life, source: Source) -> alone.Settings:
+    """Return what the settings say about a source."""
+    contract = CONTRACTS[source.table]
+    known = {one.name for one in contract.fields}
+    for name, kind, column in (
+        (source.unique_by, Kind.ID, source.id_column),
+        (source.sequence_by, Kind.LONG, source.sequence_column),
+    ):
+        if name and column and not name.startswith("header:") and name not in known:
+            contract = replace(contract, fields=(*contract.fields, Field(name, column, kind)))
+    return alone.Settings(
+        contract,
+        source.unique_by,
+        source.sequence_by,
+        life.lateness.get(source.table, (Lateness(source.allowed_lateness_s),)),
+        source.future_tolerance_s,
+        micros(source.earliest_event_time),
+    )
+
+
+def is_kept(life: Life, table: str, row: Row) -> bool:
+    """Tell whether gold's own retention has left a row."""
+    last_us = row.get("window_end", row.get("last_event_time"))
+    return last_us is None or last_us >= life.gold_us.get(table, last_us)
+
+
+def _events(outcomes: Mapping[Place, Outcome], make: Callable[..., E], columns: Iterable[str]) -> list[E]:
+    """Return the records that are rows, also of rows that retention has taken: it changes no answer."""
+    names = tuple(columns)
+    return [
+        make(
+            **{name: one.row[name] for name in names},
+            event_time_us=one.row["event_time"],
+            partition=partition,
+            offset=offset,
+        )
+        for (_, partition, offset), one in outcomes.items()
+        if one.row is not None
+    ]
