@@ -9,11 +9,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
+
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
     del os.environ[variable]
 
 from tests.simulation.coverage import Coverage  # noqa: E402
-from tests.simulation.machine import LENGTH, Told, kind_of, make, read_story, run, shrunk  # noqa: E402
+from tests.simulation.machine import LENGTH, Ended, kind_of, make, read_story, run, shrunk  # noqa: E402
 from tests.simulation.world import Shared, shared  # noqa: E402
 
 
@@ -73,7 +75,7 @@ def _new(found: Shared, given: argparse.Namespace) -> int:
     return int(bool(kinds))
 
 
-def _differs(found: Shared, told: Told, name: str, given: argparse.Namespace) -> None:
+def _differs(found: Shared, told: Ended, name: str, given: argparse.Namespace) -> None:
     print(
         f"story {name} differs:\n{told.story}\n" + "\n".join(f"  # {line}" for line in told.differences),
         flush=True,
@@ -87,7 +89,9 @@ def _differs(found: Shared, told: Told, name: str, given: argparse.Namespace) ->
 
 
 def _shares(found: Shared) -> None:
-    print("seconds by what was done:")
+    own = psutil.Process()
+    used = sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True)))
+    print(f"{used:.0f} s of CPU, with the session and the services; seconds by what was done:")
     for what, seconds in sorted(found.seconds.items(), key=lambda one: -one[1])[:24]:
         print(f"  {seconds:8.1f}  {what}")
 

@@ -303,6 +303,7 @@ class RebuildSilver(Action):
         with world.process(), _refusing(world), landing:
             world.where = "rebuild silver"
             rebuild_silver(world.lake, world.stream, Landed(), world.now)
+            world.foreign = 0
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,11 @@ def _open_or_closed(world: World) -> list[Row]:
     return [row for row in pipeline.rows_of(world.settings, DEAD_LETTERS) if row["status"] != "replayed"]
 
 
-def expected_gold(world: World) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+Gold = dict[tuple[Any, ...], tuple[Any, int]]
+"""Totals and counts of gold's rows, by their keys."""
+
+
+def expected_gold(world: World) -> Gold:
     """Return gold's totals and counts by key, of silver's rows and of those that retention has taken."""
     length_us = _WINDOW_US.get(world.form, 300_000_000)
     groups: dict[tuple[Any, ...], list[Decimal]] = defaultdict(list)
@@ -85,7 +89,7 @@ def expected_gold(world: World) -> dict[tuple[Any, ...], tuple[Any, ...]]:
     }
 
 
-def found_gold(world: World) -> dict[tuple[Any, ...], tuple[Any, ...]]:
+def found_gold(world: World) -> Gold:
     """Return the same of the table."""
     rows = pipeline.rows_of(world.settings, f"gold.{world.stream.gold[0].name}")
     if world.form == "windows":
@@ -110,22 +114,37 @@ def _said(row: tuple[Any, ...] | None) -> str:
 
 
 def _topic(world: World) -> Iterator[str]:
-    """Compare the newest message of each row; of windows that are not final, none is sent."""
+    """Compare the newest message of each row with it; of windows, only what is final is sent."""
+    newest, found = _messages(world), found_gold(world)
     if world.form == "windows":
-        return
-    topic = world.stream.gold[0].export.topic or ""
-    newest: dict[tuple[str, int], tuple[Decimal, int]] = {}
-    for one in pipeline.read_topic(world.settings.kafka_bootstrap_servers, world.settings.topic(topic)):
-        if one.value is None:
-            user, _, start = one.key.decode().rpartition(":")
-            newest.pop((user, int(start) * 1000), None)
-        else:
-            said = json.loads(one.value, parse_float=Decimal, parse_int=Decimal)
-            newest[said["userId"], int(said["windowStart"]) * 1000] = said["totalAmount"], int(said["count"])
-    found = found_gold(world)
+        name = f"gold.{world.stream.gold[0].name}"
+        rows = pipeline.rows_of(world.settings, name)
+        final = {
+            (row["service_id"], row["metric_name"], row["window_start"]) for row in rows if row["is_final"]
+        }
+        for key in sorted(newest.keys() & found.keys() - final):
+            yield f"final: {key} was sent as final, and is provisional"
+        found = {key: row for key, row in found.items() if key in final}
     for key in sorted(newest.keys() | found.keys()):
         if newest.get(key) != found.get(key):
             yield f"topic: {key} is {_said(newest.get(key))}, and gold has {_said(found.get(key))}"
+
+
+def _messages(world: World) -> Gold:
+    """Return what a read-committed consumer knows at the end."""
+    is_windows = world.form == "windows"
+    names, value = (("serviceId", "metricName"), "sum") if is_windows else (("userId",), "totalAmount")
+    topic = world.settings.topic(world.stream.gold[0].export.topic or "")
+    newest: Gold = {}
+    for one in pipeline.read_topic(world.settings.kafka_bootstrap_servers, topic):
+        if one.value is None:
+            *series, start = one.key.decode().split(":")
+            newest.pop((*series, int(start) * 1000), None)
+        else:
+            said = json.loads(one.value, parse_float=Decimal, parse_int=Decimal)
+            key = (*(said[name] for name in names), int(said["windowStart"]) * 1000)
+            newest[key] = said[value], int(said["count"])
+    return newest
 
 
 def _postgres(world: World) -> Iterator[str]:

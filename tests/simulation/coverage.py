@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from tests.simulation.actions import Action, Send
-from tests.simulation.machine import Told
+from tests.simulation.machine import Ended
 
 STATUSES = ("open", "replayed", "discarded", "resent", "duplicate", "superseded", "deletion")
 
@@ -25,16 +25,16 @@ class Coverage:
     statuses: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
 
-    def add(self, told: Told) -> None:
+    def add(self, ended: Ended) -> None:
         """Count a story."""
         self.stories += 1
-        names = [_name(one) for one in told.story.actions]
+        names = [_name(one) for one in ended.story.actions]
         self.actions.update(names)
         self.pairs.update(itertools.pairwise(names))
-        self.writes |= told.writes
-        self.killed.update(told.killed)
-        self.statuses.update(told.statuses)
-        self.refusals.update(one[:90] for one in told.notices if one.startswith("refused"))
+        self.writes |= ended.writes
+        self.killed.update(ended.killed)
+        self.statuses.update(ended.statuses)
+        self.refusals.update(one[:90] for one in ended.notices if one.startswith("refused"))
 
     def lines(self) -> Iterator[str]:
         """Yield what was reached, and what never was."""

@@ -43,7 +43,7 @@ def read_story(text: str) -> Story:
 
 
 @dataclass
-class Told:
+class Ended:
     """What came of a story: differences, and what it has reached."""
 
     story: Story
@@ -109,9 +109,9 @@ def make(seed: int, number: int, length: int = LENGTH) -> Story:
     return Story(form, tuple(one(rng) for one in chosen))
 
 
-def run(shared: Shared, story: Story) -> Told:
+def run(shared: Shared, story: Story) -> Ended:
     """Run a story on a lake of its own, and say what is wrong at its end."""
-    world, told = World(shared, story.form), Told(story)
+    world, told = World(shared, story.form), Ended(story)
     try:
         world.begin()
         told.differences = _lived(world, story)
@@ -143,9 +143,9 @@ def kind_of(found: Iterable[str]) -> str:
     return " ".join(next(iter(found), "").split()[:2])
 
 
-def shrunk(shared: Shared, told: Told, most: int = 40, tell: Callable[[str], None] = lambda _: None) -> Told:
+def shrunk(shared: Shared, ended: Ended, most: int = 40) -> Ended:
     """Drop actions and arguments as long as the first difference is of the same kind."""
-    best, kind, left = told, kind_of(told.differences), most
+    best, kind, left = ended, kind_of(ended.differences), most
 
     def try_(actions: Sequence[Action]) -> bool:
         nonlocal best, left
@@ -156,7 +156,6 @@ def shrunk(shared: Shared, told: Told, most: int = 40, tell: Callable[[str], Non
         is_same = any(kind_of([one]) == kind for one in found.differences)
         if is_same:
             best = found
-            tell(f"  shrunk to {len(actions)} actions")
         return is_same
 
     size = max(1, len(best.story.actions) // 2)

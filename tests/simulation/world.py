@@ -417,6 +417,9 @@ class World:
         self.wait_for_kill = None
         with self.process():
             self.run(LAYERS)
+            if self.form == "windows":  # whose living step may rest from its last look at the clock
+                self.restart()
+                self.run(LAYERS)
 
     def statuses(self) -> set[str]:
         """Return the statuses that letters have."""
