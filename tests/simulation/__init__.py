@@ -5,8 +5,8 @@
 
 model.py     what a life has done to the lake, and what the lake must hold by the oracles
 compare.py   in what the real lake differs from that, in words
-world.py     the lake, its services and its clock; writes.py: where its processes can end
-actions.py   what can be done to it, one line each
+world.py     the lake and its clock; services.py: what it runs on; writes.py: where its processes can end
+actions.py   what can be done to it, one line each; repairs.py: what people do
 checks.py    what must hold whatever was done
 machine.py   makes, runs and shrinks stories; coverage.py says what none has reached
 stories.py   those that are kept, in kept/

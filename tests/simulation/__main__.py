@@ -16,7 +16,7 @@ for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") an
 
 from tests.simulation.coverage import Coverage  # noqa: E402
 from tests.simulation.machine import LENGTH, Ended, kind_of, make, read_story, run, shrunk  # noqa: E402
-from tests.simulation.world import Shared, shared  # noqa: E402
+from tests.simulation.services import Shared, shared  # noqa: E402
 
 
 def main() -> int:

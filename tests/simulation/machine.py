@@ -13,9 +13,11 @@ from dataclasses import dataclass, field, fields, replace
 from random import Random
 
 from tests.simulation import actions as do
+from tests.simulation import repairs
 from tests.simulation.actions import Action
 from tests.simulation.checks import differences
-from tests.simulation.world import Shared, World
+from tests.simulation.services import Shared
+from tests.simulation.world import World
 
 LENGTH = 12
 _HOUR_S, _DAY_S = 3600, 86_400
@@ -64,7 +66,7 @@ def _send(rng: Random) -> Action:
         rng.choice((1, 1, 2, 3)),
         rng.choice((10, 20)),
         rng.choice(_AGES_S),
-        rng.choice((0, 1)),
+        rng.choice((0, 1, 2)),
     )
 
 
@@ -83,19 +85,22 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (3, lambda _rng: do.Restart()),
     (5, lambda rng: do.Wait(rng.choice((60, _HOUR_S, _DAY_S, 8 * _DAY_S, 20 * _DAY_S)))),
     (3, lambda rng: do.ClockBack(rng.choice((5, 600, _DAY_S)))),
-    (6, lambda rng: do.Replay(rng.choice((-1, 0, 1)), rng.random() < 0.7)),
-    (3, lambda rng: do.Discard(rng.choice((-1, 0, 1)))),
-    (2, lambda rng: do.Resolve(rng.choice((0, 1)))),
-    (4, lambda rng: do.RebuildSilver(rng.choice((0, 0, 1, 2)))),
-    (3, lambda rng: do.RebuildGold(rng.choice((0, 0, 2)))),
-    (5, lambda rng: do.Maintain(rng.choice((0, 1, 3)), rng.choice((0, 1, 3)), rng.choice((0, 0, 3)))),
-    (3, lambda rng: do.Optimize(rng.choice(("bronze", "silver", "silver", "letters", "gold")))),
-    (1, lambda rng: do.Vacuum(rng.choice(("bronze", "silver", "gold")))),
-    (1, lambda _rng: do.ForeignUpdate("silver")),
+    (6, lambda rng: repairs.Replay(rng.choice((-1, 0, 1)), rng.random() < 0.7)),
+    (3, lambda rng: repairs.Discard(rng.choice((-1, 0, 1)))),
+    (2, lambda rng: repairs.Resolve(rng.choice((0, 1)))),
+    (4, lambda rng: repairs.RebuildSilver(rng.choice((0, 0, 1, 2)))),
+    (3, lambda rng: repairs.RebuildGold(rng.choice((0, 0, 2)))),
+    (5, lambda rng: repairs.Maintain(rng.choice((0, 1, 3)), rng.choice((0, 1, 3)), rng.choice((0, 0, 3)))),
+    (3, lambda rng: repairs.Optimize(rng.choice(("bronze", "silver", "silver", "letters", "gold")))),
+    (1, lambda rng: repairs.Vacuum(rng.choice(("bronze", "silver", "gold")))),
+    (1, lambda _rng: repairs.ForeignUpdate("silver")),
     (1, lambda _rng: do.EmptyRedis()),
+    (1, lambda _rng: do.AddPartitions()),
+    (1, lambda rng: repairs.SetIds(sequences=rng.random() < 0.5)),
+    (1, lambda rng: repairs.Restore(rng.choice(("silver", "gold")), rng.choice((1, 2)))),
     (3, lambda rng: do.TwoRuns(rng.choice(("bronze", "silver", "gold", "export")))),
-    (1, lambda _rng: do.ForeignDelete("silver")),
-    (2, lambda rng: do.ReplayWhileRunning(rng.choice((-1, 0)), before=rng.choice((1, 2)))),
+    (1, lambda _rng: repairs.ForeignDelete("silver")),
+    (2, lambda rng: repairs.ReplayWhileRunning(rng.choice((-1, 0)), before=rng.choice((1, 2)))),
     (1, lambda rng: do.ChangeLateness(rng.choice((_HOUR_S, 7 * _DAY_S, 30 * _DAY_S)))),
 )
 

@@ -13,11 +13,12 @@ from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from tests.chance import chance
 from tests.simulation import machine
-from tests.simulation.actions import Action, Kill, Maintain, Run, Send, Wait, read
+from tests.simulation.actions import Action, Kill, Run, Send, Wait, read
 from tests.simulation.coverage import Coverage
 from tests.simulation.machine import Ended, Story, make, read_story, run, shrunk
+from tests.simulation.repairs import Maintain
+from tests.simulation.services import Shared, shared
 from tests.simulation.stories import KEPT, NOT_YET, kept
-from tests.simulation.world import Shared, shared
 
 TEXT = """\
 form corrected

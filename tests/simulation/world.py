@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -23,27 +21,22 @@ from unittest.mock import patch
 import psycopg
 import redis
 from delta.exceptions import DeltaConcurrentModificationException
-from kafka import KafkaProducer
 from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
-from pyspark.sql import SparkSession
 
 from lakehouse.errors import LakehouseError, PositionError
 from lakehouse.kafka.topics import administering, create_topics
 from lakehouse.layers import bronze, export, gold, silver
 from lakehouse.layers.step import LAYERS, LayerName, Permitted, Step, StepMaker
 from lakehouse.ops import retained
-from lakehouse.sandbox.services import local_services
-from lakehouse.settings import Settings, load_settings
-from lakehouse.spark.session import build_session
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake, commits, delta_internals
 from lakehouse.testing.kills import CrashError
-from lakehouse.testing.session import SMALL
-from tests import pipeline, postgres_servers
-from tests.pipeline import Coordinates, Raw, Row, coordinates_of, path_of
+from tests import pipeline
+from tests.pipeline import Coordinates, Raw, coordinates_of, path_of
 from tests.redis_databases import url_of
 from tests.simulation.model import Life, Sent, Taken
+from tests.simulation.services import Shared
 from tests.simulation.writes import Writes
 from tests.streams import METRICS, METRICS_1M, TRANSACTIONS, under
 
@@ -79,59 +72,6 @@ class StuckError(AssertionError):
     """A step did not come to rest, or failed again and again."""
 
 
-@dataclass
-class Shared:
-    """What the stories of a process share."""
-
-    spark: SparkSession
-    settings: Settings
-    postgres: str
-    home: Path
-    producer: KafkaProducer
-    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    templates: dict[str, Path] = field(default_factory=dict)
-
-    @contextmanager
-    def timed(self, what: str) -> Iterator[None]:
-        """Count how long the block takes."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.seconds[what] += time.perf_counter() - began
-
-
-@contextmanager
-def shared(settings: Settings | None = None, spark: SparkSession | None = None) -> Iterator[Shared]:
-    """Start the services and the session; those that are given are used, and left running.
-
-    `settings` then say where the broker and Redis are.
-    """
-    home = Path(tempfile.mkdtemp(prefix="simulation-"))
-    try:
-        with _services(settings, home) as found, postgres_servers.server() as postgres:
-            session = spark or build_session(found, "lakehouse simulation", options=SMALL)
-            producer = KafkaProducer(bootstrap_servers=found.kafka_bootstrap_servers, acks="all", linger_ms=0)
-            try:
-                yield Shared(session, found, postgres.url(), home, producer)
-            finally:
-                producer.close()
-                if spark is None:
-                    session.stop()
-    finally:
-        shutil.rmtree(home, ignore_errors=True)
-
-
-@contextmanager
-def _services(settings: Settings | None, home: Path) -> Iterator[Settings]:
-    if settings is not None:
-        yield settings
-        return
-    own = load_settings().model_copy(update={"home": home / "home"})
-    with local_services(own, brief=True) as endpoints:
-        yield own.model_copy(update=endpoints.update)
-
-
 @dataclass(frozen=True)
 class Told:
     """A record that the broker has taken, as it was sent, with what its story says of it."""
@@ -158,7 +98,9 @@ class World:
         self.wait_for_kill: tuple[int, bool] | None = None
         self.where = "nothing"
         self.foreign = 0
+        self.partitions = PARTITIONS
         self._base = stream
+        self._made: Stream | None = None
         self._steps: dict[LayerName, list[Step]] = {}
         suffix = uuid.uuid4().hex[:8]
         names = {one.topic for one in stream.sources} | {
@@ -176,12 +118,13 @@ class World:
             }
         )
         self.life = Life(self.settings)
-        self.taken_rows: dict[Coordinates, Row] = {}
 
     @property
     def stream(self) -> Stream:
         """The stream, as the settings make it now."""
-        return under(self.settings, self._base)
+        if self._made is None:
+            self._made = under(self.settings, self._base)
+        return self._made
 
     @property
     def source(self) -> Source:
@@ -268,6 +211,7 @@ class World:
     def process(self) -> Iterator[None]:
         """Do the block as a process, which a kill that waits ends; the next one knows its tables alone."""
         number, after = self.wait_for_kill or (0, False)
+        self.wait_for_kill = None
         self.writes = replace(self.writes, kill_at=number, after=after, count=0, killed=None)
         try:
             with _clock(lambda: self.now), self.writes.watched(lambda: self.where):
@@ -281,7 +225,6 @@ class World:
         finally:
             if self.writes.killed is not None:
                 self.done.append(self.writes.killed)
-                self.wait_for_kill = None
                 self.restart()
 
     def run(
@@ -379,7 +322,7 @@ class World:
     def change_settings(self, **changes: Any) -> None:
         """Go on under other settings, in a new process."""
         self.restart()
-        self.settings = self.settings.model_copy(update=changes)
+        self._made, self.settings = None, self.settings.model_copy(update=changes)
         self.life.settings = self.settings
 
     def note_landings(self) -> None:
@@ -387,15 +330,21 @@ class World:
         for row in pipeline.rows_of(self.settings, f"bronze.{self.source.table}"):
             self.life.landed[coordinates_of(row)] = row["ingested_at"]
 
+    def judged(self) -> list[Coordinates]:
+        """Return the records that silver has judged: its rows, and letters."""
+        names = (f"silver.{self.source.table}", pipeline.DEAD_LETTERS)
+        return [coordinates_of(row) for name in names for row in pipeline.rows_of(self.settings, name)]
+
     @contextmanager
     def retaining(self) -> Iterator[None]:
         """Note what retention takes in the block."""
         self.note_landings()
-        silver = f"silver.{self.source.table}"
-        before = {coordinates_of(row): row for row in pipeline.rows_of(self.settings, silver)}
-        yield
-        left = set(map(coordinates_of, pipeline.rows_of(self.settings, silver)))
-        self.taken_rows |= {place: row for place, row in before.items() if place not in left}
+        try:
+            yield
+        finally:
+            self._note_taken()
+
+    def _note_taken(self) -> None:
         landed = retained.taken_of(self.lake, "bronze", self.source.table)
         clean = retained.taken_of(self.lake, "silver", self.source.table)
         kept = retained.taken_of(self.lake, "gold", self.stream.gold[0].name)
@@ -425,9 +374,13 @@ class World:
         """Return the statuses that letters have."""
         return {row["status"] for row in pipeline.rows_of(self.settings, pipeline.DEAD_LETTERS)}
 
-    def refused(self, error: LakehouseError) -> None:
-        """Note that an action was refused in words, which is an answer, too."""
-        self.notices.append(f"refused: {str(error)[:300]}")
+    @contextmanager
+    def refusing(self) -> Iterator[None]:
+        """Note what the block refuses in words, which is an answer, too."""
+        try:
+            yield
+        except LakehouseError as error:
+            self.notices.append(f"refused: {str(error)[:300]}")
 
 
 @contextmanager
