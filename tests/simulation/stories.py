@@ -25,7 +25,7 @@ NOT_YET = frozenset(
         "retention_takes_no_answer",
     }
 )
-"""Stories of the faults that are to be mended: run by `python -m tests.simulation --story`, not by make test."""
+"""Stories of faults that are to be mended: run by `python -m tests.simulation --story`, not by make test."""
 
 
 def kept() -> list[Path]:
