@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
-from tests.chance import chance
 from tests.simulation import machine
 from tests.simulation.actions import Action, Kill, Run, Send, Wait, read
 from tests.simulation.coverage import Coverage
@@ -88,14 +87,3 @@ def test_every_story_that_is_left_out_is_kept() -> None:
 @pytest.mark.parametrize("file", kept(), ids=lambda file: file.stem)
 def test_kept_stories_end_without_a_difference(found: Shared, file: Path) -> None:
     assert run(found, read_story(file.read_text())).differences == []
-
-
-@pytest.mark.soak
-def test_new_stories_end_without_a_difference(found: Shared) -> None:
-    seed = chance(58).randrange(1 << 32)
-    for number in range(100):
-        ended = run(found, make(seed, number))
-        if ended.differences:
-            best = shrunk(found, ended)
-            said = "\n".join(best.differences)
-            pytest.fail(f"python -m tests.simulation --seed {seed} --first {number}\n{best.story}\n{said}")
