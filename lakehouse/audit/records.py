@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared
-from lakehouse.layers.identities import letters_up_to
+from lakehouse.layers.letters import without_leaving
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
 from lakehouse.records.dead_letters import OPEN, REPLAYED, RESENT, STATUSES
@@ -38,9 +38,11 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
     # The position is read before the tables, so what it calls finished is in them.
     position = cuts.position_of(spark, query, lake.path("silver", source.table), bronze_path)
     finished = cuts.read_up_to(spark, bronze_path, position)
-    version = tables.version_of(spark, lake.path("silver", source.table))
-    silver = tables.read_version(spark, lake.path("silver", source.table), version)
-    dead = letters_up_to(lake.read("silver", "dead_letters").where(F.col("job") == query), version)
+    clean, dead_path = lake.path("silver", source.table), lake.path("silver", "dead_letters")
+    version = tables.version_of(spark, clean)
+    silver = tables.read_version(spark, clean, version)
+    of_query = tables.read(spark, dead_path).where(F.col("job") == query)
+    dead = without_leaving(of_query, query, version, bronze=bronze_path, clean=clean, dead=dead_path)
     taken = retained.taken_of(lake, "bronze", source.table)
     books = _books(*map(taken.filter_kept, (finished, silver, dead))).persist()
     try:

@@ -41,7 +41,6 @@ from lakehouse.records.identity import (
     NOTHING_TO_DELETE,
     OF_ID,
     OPEN,
-    SUPERSEDED,
     are_compared,
     changed_by,
     compared,
@@ -288,15 +287,6 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
         return tables.upsert(new, commit, settled.near, COORDINATES, moves, why=Why.CORRECTED).version
     finally:
         new.unpersist()
-
-
-def letters_up_to(letters: DataFrame, version: int) -> DataFrame:
-    """Leave out letters of rows that are about to leave silver, as of a version of it.
-
-    Their micro-batch has begun, and its rows are not written yet.
-    """
-    is_to_come = (F.col("status") == SUPERSEDED) & (F.col("batch") > version)
-    return letters.where(~F.coalesce(is_to_come, F.lit(False)))
 
 
 def letters_of(removed: DataFrame, bronze: str) -> DataFrame:

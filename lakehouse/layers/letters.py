@@ -10,12 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.ops import fronts
+from lakehouse.progress import cuts
 from lakehouse.records.dead_letters import DISCARDED, REPLAYED, SCHEMA, letter_id, status_by
-from lakehouse.records.identity import RESENT
+from lakehouse.records.identity import RESENT, SUPERSEDED
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import COORDINATES
 from lakehouse.spark.execution import are_few, gathered
@@ -65,6 +67,32 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
             rows.unpersist()
 
     return tables.retry_on_conflict(once)
+
+
+def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
+    """Select the letters of records that the query had processed by a version of silver; null: by now.
+
+    A micro-batch writes its letters before its rows. To be called before the letters are read.
+    """
+    noted = tables.transactions_in(spark, tables.snapshot(spark, clean, version))
+    landed = fronts.Progress.noted_in(noted, query).landed
+    return F.coalesce(F.col("ingested_at") <= F.lit(landed).cast("timestamp"), F.lit(False))
+
+
+def without_leaving(
+    letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
+) -> DataFrame:
+    """Leave out letters of rows that are about to leave silver, as of a version of it.
+
+    Their micro-batch has begun, and silver still has the rows. `letters` are the query's, and were read
+    after that version; the others are paths.
+    """
+    spark = letters.sparkSession
+    if not cuts.is_ahead(spark, query, dead, target=clean, version=version, source=bronze):
+        return letters
+    rows = tables.read_version(spark, clean, version).select(*_KEYS)
+    leaving = letters.where(F.col("status") == SUPERSEDED).join(rows, _KEYS, "left_semi").select("id")
+    return letters.join(leaving, "id", "left_anti")
 
 
 def at_places(rows: DataFrame) -> Column:

@@ -59,6 +59,14 @@ def not_ahead(
         snapshot = tables.snapshot(spark, side, version - 1)
 
 
+def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version: int, source: str) -> bool:
+    """Tell whether a side table stands for more of the source than a version of the table filled after it."""
+    name = application(query, tables.table_id(spark, source), of=tables.table_id(spark, target))
+    there = position_in(tables.transactions(spark, side), name)
+    here = position_at(spark, query, tables.snapshot(spark, target, version), source)
+    return there is not None and (here is None or here.is_before(there))
+
+
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
     """Return the rows that a reader of the table's appends has read up to the position, as they are now.
 

@@ -23,7 +23,8 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.formats.decode import decoded
-from lakehouse.layers import identities, silver
+from lakehouse.layers import silver
+from lakehouse.layers.letters import are_processed, without_leaving
 from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.records import identity
@@ -198,13 +199,16 @@ class _SourceRebuild:
         version = tables.version_of(self._lake.spark, self.paths.clean)
         clean = tables.read_version(self._lake.spark, self.paths.clean, version).where(within(ranges))
         standing = clean.select(*_KEYS, F.struct(*names).alias("_standing"))
-        dead = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
-        letters = identities.letters_up_to(dead.where(F.col("job") == self._origin.job), version).select(
-            *_KEYS,
-            F.col("id").alias("_letter"),
-            F.col("status").alias("_status"),
-            F.col("reasons").alias("_said"),
-            F.col("admitted").alias("_admitted"),
+        letters = (
+            self._letters(version)
+            .where(within(ranges))
+            .select(
+                *_KEYS,
+                F.col("id").alias("_letter"),
+                F.col("status").alias("_status"),
+                F.col("reasons").alias("_said"),
+                F.col("admitted").alias("_admitted"),
+            )
         )
         is_lost = F.col("_done") & F.col("_status").isNull()
         finished = F.col("_standing").isNotNull() | ~F.col("_status").isin(DISCARDED, RESENT) | is_lost
@@ -217,6 +221,13 @@ class _SourceRebuild:
         let_in = F.coalesce("_standing.admitted", "_admitted")
         known = known.withColumn("admitted", let_in).withColumn("_row", row)
         return known.withColumn("reasons", self._reasons(allow_late=allow_late))
+
+    def _letters(self, version: int) -> DataFrame:
+        """Return the letters of records that silver has finished with, as of a version of it."""
+        spark, paths, query = self._lake.spark, self.paths, self._origin.job
+        is_own = (F.col("job") == query) & are_processed(spark, query, paths.clean, version)
+        found = tables.read(spark, paths.dead).where(is_own)
+        return without_leaving(found, query, version, bronze=paths.bronze, clean=paths.clean, dead=paths.dead)
 
     def among_their_ids(self, judged: DataFrame) -> DataFrame:
         """Return the verdicts among other records of their ids, in the order in which they landed.

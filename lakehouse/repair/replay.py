@@ -26,7 +26,7 @@ from lakehouse import tables
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import identities, silver
 from lakehouse.layers.identities import Identities
-from lakehouse.layers.letters import Verdicts, put
+from lakehouse.layers.letters import Verdicts, are_processed, put
 from lakehouse.ops import fronts, lateness, retained
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
@@ -266,8 +266,11 @@ class _SelectedLetters:
         return letters.where(~is_left), letters.where(is_left).count()
 
     def _letters(self) -> DataFrame:
-        letters = tables.read(self._lake.spark, self._paths.dead).where(self._selected)
-        return letters.select("id", *_KEYS, "status", "reasons")
+        """Return the selected letters but those of a micro-batch that silver has not finished."""
+        spark, query = self._lake.spark, silver.query_name(self._source)
+        finished = are_processed(spark, query, self._paths.clean)
+        found = tables.read(spark, self._paths.dead).where(self._selected & finished)
+        return found.select("id", *_KEYS, "status", "reasons")
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
         """Close the letters whose rows are in silver; return their number, and the other open ones."""
