@@ -1,11 +1,12 @@
 # Everything a person needs; CI calls only these.
 .DEFAULT_GOAL := help
-.PHONY: help setup dev demo test soak check docs format bench exact poison chaos cluster lock sbom dist overview clean
+.PHONY: help setup dev demo test soak check docs format bench exact poison chaos stories cluster lock sbom dist overview clean
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 FOUR   := --stream metrics --stream calls --stream sales --stream transactions
+HOURS  ?= 8
 SEED   := $(shell od -An -N2 -tu2 /dev/urandom | tr -d ' ')
 
 help: ## List the targets
@@ -74,6 +75,13 @@ poison: dev ## Send 10,000 malformed records of 33 kinds and check every dead le
 
 chaos: dev ## Kill, stop and starve a pipeline under load for 15 minutes, then check it against the oracles
 	@$(BIN)/python -m benchmarks.chaos $(ARGS)
+
+stories: dev ## Run new stories of a small lake for HOURS=8, each checked and shrunk; SEED=N repeats a run
+	@scripts/redis.sh
+	@scripts/postgres.sh
+	@echo "stories: seed $(SEED)"
+	@$(BIN)/python -m tests.simulation --seed $(SEED) --stories 1000000 --minutes $$(( 60 * $(HOURS) )) \
+	  --keep build/stories $(ARGS)
 
 cluster: dev ## Run the four jobs on a standalone cluster, kill a worker, let drivers recover, check everything
 	@$(BIN)/python -m benchmarks.chaos --way cluster --minutes 0 --fault "kill a worker inside a micro-batch" \

@@ -15,7 +15,7 @@ from lakehouse.layers import bronze, gold, silver
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.ops.event_table import EVENTS
 from lakehouse.ops.lateness import LATENESS
-from lakehouse.ops.retained import RETENTION
+from lakehouse.ops.retained import RETAINED_IDS, RETENTION
 from lakehouse.ops.unsent_rows import UNSENT_ROWS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
@@ -65,6 +65,7 @@ def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
         DATA_LOSSES,
         UNSENT_ROWS,
         RETENTION,
+        RETAINED_IDS,
         LATENESS,
         RESULTS,
         GATES,

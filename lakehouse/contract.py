@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 from zoneinfo import ZoneInfo
 
 from lakehouse.messages import json_path
@@ -57,6 +57,56 @@ class Field:
             raise ValueError(f"field {self.name}: scale is for DECIMAL, from 0 to {MOST_PLACES}")
         if self.accepts_numbers and self.type is not FieldType.STRING:
             raise ValueError(f"field {self.name}: accepts_numbers is for STRING")
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names that lead to the field."""
+        return json_path.names_of(self.name)
+
+
+@dataclass(frozen=True)
+class KeyForm:
+    """How the Kafka key of a deletion is written, such as `json:id`.
+
+    kind  the part before the colon
+    path  the names that lead to the id within the key; none: the key is the id
+    """
+
+    kind: Literal["text", "json", "long", "int", "avro"]
+    path: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, written: str) -> KeyForm:
+        """Read a form. Raises ValueError, which lists the forms, for what is none."""
+        kind, colon, path = written.partition(":")
+        if kind in {"json", "avro"} and (path or not colon):
+            return cls(cast('Literal["json", "avro"]', kind), json_path.names_of(path) if path else ())
+        if kind in {"text", "long", "int"} and not colon:
+            return cls(cast('Literal["text", "long", "int"]', kind))
+        raise ValueError(
+            f"deletion_key {written!r} is no form of a key; the forms are text, json, json:FIELD, long, int, "
+            "avro and avro:FIELD"
+        )
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What marks a record with a value as a deletion: `op=d`, a field and its value.
+
+    The value is text, a whole number, true or false; `true` stands for the text "true" too.
+    """
+
+    name: str
+    value: str
+
+    @classmethod
+    def of(cls, written: str) -> Mark:
+        """Read a mark. Raises ValueError for what is none."""
+        name, _, value = written.partition("=")
+        if not name or not value:
+            raise ValueError(f"deleted_if {written!r} is not FIELD=VALUE, such as op=d")
+        json_path.names_of(name)
+        return cls(name, value)
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from lakehouse.layers import bronze, recomputing
 from lakehouse.layers.merging import held
 from lakehouse.record_lines import Record
 from lakehouse.records import identity
+from lakehouse.records.dead_letters import status_by
 from lakehouse.records.event_times import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.records.validation import (
     COORDINATES,
@@ -56,6 +57,7 @@ from lakehouse.tables import DELETED, from_micros, shifted
 from lakehouse.tables.commits import changed_rows
 
 DEAD_LETTERS = "silver.dead_letters"
+_IDS = ("unique_id", "sequence")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_ROWS, _MOST_BYTES = 10_000_000, 1 << 40
@@ -245,10 +247,11 @@ class Folding:
         """Return the verdicts among all records of their ids; rows that these replace leave silver."""
         name, places = source.table, list(COORDINATES)
         standing = self.frame(f"silver.{name}")
-        letters = self.frame(DEAD_LETTERS).where(F.array_contains("reasons.rule", identity.DELETION))
-        gone = identity.deleted_by(letters)
-        own = judged.where(identity.is_compared(source))
-        outcome = identity.compared(source, own, standing, gone).localCheckpoint()
+        letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))
+        letters = letters.where(identity.are_compared() & (F.col("topic") == self._topic(source.topic)))
+        own = judged.where(F.col(identity.OF_ID).isNotNull())
+        outcome = identity.compared(source, own, standing, letters).localCheckpoint()
+        self._change_letters(identity.changed_by(outcome))
         left = identity.removed_by(outcome)
         if not left.isEmpty():
             rows = standing.join(left.select(*places), places, "left_semi").localCheckpoint()
@@ -256,11 +259,20 @@ class Folding:
             self._left[name] = rows
             raw = (
                 reduce(DataFrame.unionByName, self._raw[name])
-                .join(left, places)
-                .select(*places, "raw.*", "reasons", "unique_id", "sequence")
+                .join(left.drop("kafka_timestamp"), places)
+                .select(*places, "raw.*", "ingested_at", "event_time", "admitted", "reasons", *_IDS)
             )
             self._dead.append(raw.localCheckpoint())
         return identity.with_outcome(judged, outcome).localCheckpoint()
+
+    def _change_letters(self, changed: DataFrame) -> None:
+        """Give letters that are there their new reasons."""
+        if changed.isEmpty():
+            return
+        places, letters = list(COORDINATES), self.frame(DEAD_LETTERS)
+        new = changed.withColumnRenamed("reasons", "_new")
+        found = letters.join(new, places, "left").withColumn("reasons", F.coalesce("_new", "reasons"))
+        self._dead = [found.select(*letters.columns).localCheckpoint()]
 
     def _merge(
         self, table: GoldTable, clean: DataFrame, now: datetime, left: DataFrame | None, *, twice: bool

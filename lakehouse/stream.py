@@ -25,6 +25,8 @@ from pyspark.sql.types import StructType
 from lakehouse.contract import Contract as Contract
 from lakehouse.contract import Field as Field
 from lakehouse.contract import FieldType as FieldType
+from lakehouse.contract import KeyForm as KeyForm
+from lakehouse.contract import Mark as Mark
 from lakehouse.contract import TimeUnit as TimeUnit
 from lakehouse.kafka.registry_access import RecordFormat, RegistryAccess
 from lakehouse.messages.layout import Equals, Key, Message, OfColumns
@@ -57,8 +59,11 @@ class Source:
     unique_by    a field, or `header:NAME`, with a record's id: of several records with one id and event time
                  silver keeps the first that landed; null: records have no id
     sequence_by  a field, or `header:NAME`, with a whole number: of all records with one id silver keeps the
-                 one with the greatest, and a Kafka record without a value deletes the id that is its key;
+                 one with the greatest, and records can delete ids (`lakehouse.records.deletions`);
                  null: a record does not replace another
+    deletion_key how the key of a deletion is written, a KeyForm: a Kafka record without a value deletes the
+                 id that its key says
+    deleted_if   what marks a record with a value as a deletion, a Mark such as op=d; null: nothing does
     format       how its records are written
     registry     has the schemas of those that are not JSON (`lakehouse.formats`)
     """
@@ -72,14 +77,17 @@ class Source:
     earliest_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
     unique_by: str | None = None
     sequence_by: str | None = None
+    deletion_key: str = "text"
+    deleted_if: str | None = None
     format: RecordFormat = "json"
     registry: RegistryAccess = field(default=RegistryAccess(""), compare=False)  # its secrets may change
 
     def __post_init__(self) -> None:
-        """Refuse, with ValueError, a sequence without an id, and names of fields that there are not."""
+        """Refuse, with ValueError, a sequence without an id, unknown fields, and deletions that cannot be."""
         if self.sequence_by is not None and self.unique_by is None:
             raise ValueError(f"source {self.table}: sequence_by orders the records of one id; say unique_by")
         _ = self.id_column, self.sequence_column
+        _refuse_useless(self)
 
     @property
     def id_column(self) -> str | None:
@@ -90,6 +98,21 @@ class Source:
     def sequence_column(self) -> str | None:
         """The column of silver with what orders the records of an id; null if nothing does."""
         return self._column_of(self.sequence_by, SEQUENCE)
+
+    @property
+    def is_deleted_by_key(self) -> bool:
+        """Whether a record without a value deletes the id that its key says."""
+        return self.sequence_by is not None and self.contract.tombstone is None
+
+    @property
+    def key_form(self) -> KeyForm:
+        """How the key of such a record is written."""
+        return KeyForm.of(self.deletion_key)
+
+    @property
+    def mark(self) -> Mark | None:
+        """What marks a record with a value as a deletion; null: nothing does."""
+        return None if self.deleted_if is None else Mark.of(self.deleted_if)
 
     @property
     def is_typed(self) -> bool:
@@ -104,6 +127,21 @@ class Source:
             return columns[name]
         names = ", ".join(columns)
         raise ValueError(f"source {self.table}: there is no field {name}; there is {names}")
+
+
+def _refuse_useless(source: Source) -> None:
+    """Refuse, with ValueError, forms of deletions that are none, or where nothing can be deleted."""
+    has_form, has_mark = source.key_form != KeyForm("text"), source.mark is not None
+    if source.sequence_by is None and (has_form or has_mark):
+        raise ValueError(
+            f"source {source.table}: deletion_key and deleted_if are about deletions of ids, which need "
+            "unique_by and sequence_by"
+        )
+    if has_form and not source.is_deleted_by_key:
+        raise ValueError(
+            f"source {source.table}: a record without a value starts {source.contract.tombstone} again, and "
+            "deletes no id: leave out deletion_key; deleted_if can be used"
+        )
 
 
 ID, SEQUENCE = "unique_id", "sequence"

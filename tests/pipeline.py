@@ -108,15 +108,19 @@ def land(
 ) -> None:
     """Append records to the bronze table without Kafka, each cut as one commit of one file.
 
+    The first one lands at `landed_at`, or just after the table's last one, and so do those that follow.
     With `max_bytes_per_batch` of a byte, each cut is then a micro-batch of silver. Offsets go up from
     `first_offset` in the order of the records, all of partition 0, unless a record says otherwise.
     """
-    path = Lake(spark, settings.lake).ensure(bronze.spec(source))
+    path, query = Lake(spark, settings.lake).ensure(bronze.spec(source)), bronze.spec(source).qualified_name
     for cut in cuts:
-        rows = landed(settings, cut, landed_at=landed_at, first_offset=first_offset, source=source)
+        last = tables.transactions(spark, path).get(f"{query} landed")
+        at = max(micros(landed_at), 0 if last is None else last + 1)
+        moment = tables.from_micros(at)
+        rows = landed(settings, cut, landed_at=moment, first_offset=first_offset, source=source)
         first_offset += len(cut)
         frame = local_frame(spark, rows, bronze.SCHEMA).coalesce(1)
-        tables.append(frame, path)
+        tables.append(frame, path, [tables.Move(f"{query} landed", last, at)])
 
 
 def landed(

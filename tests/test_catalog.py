@@ -90,6 +90,7 @@ def test_every_table_of_the_lake_has_a_spec() -> None:
             "ops.expectation_results",
             "ops.gates",
             "ops.lateness",
+            "ops.retained_ids",
             "ops.retention",
             "ops.unsent_rows",
         ]

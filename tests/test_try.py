@@ -92,6 +92,9 @@ def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(
             "topic": "orders-topic",
             "partition": 0,
             "offset": 1,
+            "kafka_timestamp": NOW,
+            "ingested_at": NOW,
+            "admitted": None,
         },
     }
     assert [row["total_price"] for row in found["gold"]["orders_1m"]] == ["3.250000000"]

@@ -1,6 +1,6 @@
 """The audit: nothing lost, nothing twice, from Kafka to Kafka; everything is compared row by row.
 
-    Kafka ── landed ── bronze ── books ── silver + dead letters ── gold ── gold ── exported ── Kafka
+    Kafka ── landed ── bronze ─ records ─ silver + dead letters ── gold ── gold ── exported ── Kafka
                                                                                 └─ stores
 
 It can run alongside the streams: it compares consistent versions (`lakehouse.progress.cuts`) and does
@@ -21,11 +21,10 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from lakehouse import tables
-from lakehouse.audit.books import check_books
 from lakehouse.audit.files import check_files
 from lakehouse.audit.gold import check_gold
-from lakehouse.audit.ids import check_ids
 from lakehouse.audit.landing import check_landing
+from lakehouse.audit.records import check_records
 from lakehouse.audit.report import Check, Compared, Difference, Report
 from lakehouse.audit.stores import check_lead, check_store
 from lakehouse.errors import AccessDeniedError, TableError
@@ -96,9 +95,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
             look = partial(check_landing, lake, stream, source, topic, access)
             yield about("landed", f"bronze.{name}"), look
             if lake.exists("silver", name):
-                yield about("books", f"silver.{name}"), partial(check_books, lake, stream, source)
-                if source.unique_by is not None:
-                    yield about("ids", f"silver.{name}"), partial(check_ids, lake, stream, source, now)
+                yield about("records", f"silver.{name}"), partial(check_records, lake, stream, source, now)
     for table in stream.gold:
         kept = (table, *table.sides)
         if not all(lake.exists("gold", one.name) for one in kept):

@@ -87,7 +87,12 @@ def _read_up_to(noted: Mapping[str, int], query: str, topic: str) -> dict[int, i
 
 
 def _content() -> Column:
-    return F.xxhash64(F.coalesce(F.hex("key"), F.lit("null")), F.coalesce(F.hex("value"), F.lit("null")))
+    headers = F.transform("headers", lambda one: F.struct(one["key"], _hex(one["value"])))
+    return F.xxhash64(_hex("key"), _hex("value"), F.coalesce(F.to_json(headers), F.lit("[]")))
+
+
+def _hex(bytes_: Column | str) -> Column:
+    return F.coalesce(F.hex(bytes_), F.lit("null"))
 
 
 def _counted(bronze: DataFrame) -> DataFrame:

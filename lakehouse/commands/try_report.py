@@ -15,7 +15,7 @@ from rich.text import Text
 from lakehouse.errors import SettingsError
 from lakehouse.folding import DEAD_LETTERS, Folding, Message
 from lakehouse.record_lines import Line, Record
-from lakehouse.records.validation import COORDINATES, OWN_TIME
+from lakehouse.records.validation import COORDINATES, OWN_TIME, TIMES_OF_RECORDS
 from lakehouse.render import QueryResult, plain_rows
 from lakehouse.spark.collecting import collected
 from lakehouse.stream import GoldTable, MergedTable, Source
@@ -211,7 +211,8 @@ def _shortened(result: Result) -> Callable[[str], str]:
 
 def _without_coordinates(row: dict[str, Any]) -> dict[str, Any]:
     """Return a clean row without its coordinates: its line says more."""
-    return {name: value for name, value in row.items() if name not in {*COORDINATES, OWN_TIME}}
+    left_out = {*COORDINATES, OWN_TIME, *TIMES_OF_RECORDS}
+    return {name: value for name, value in row.items() if name not in left_out}
 
 
 def _counted(number: int, what: str) -> str:

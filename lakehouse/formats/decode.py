@@ -17,33 +17,47 @@ If the registry does not answer, that is no verdict: the step fails, waits and i
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.extras import needed
-from lakehouse.formats import avro, wire
+from lakehouse.formats import avro, keys, wire
 from lakehouse.formats.schemas import Schemas, no_schema, store_of
-from lakehouse.records import decoding
+from lakehouse.records import decoding, deletions
 from lakehouse.stream import Source
 
 
 def decoded(rows: DataFrame, source: Source, lake: str | None) -> DataFrame:
-    """Return bronze rows with the columns that judging the source's format needs; for JSON, unchanged.
+    """Return bronze rows with the columns that judging the source's formats needs; for JSON, unchanged.
 
-    `lake` is the root of the tables, where schemas are kept; null: nowhere. For Avro and Protobuf the rows
-    are read once more, for the ids of schemas. Raises RegistryError if a schema is not known yet and the
-    registry does not answer.
+    `lake` is the root of the tables, where schemas are kept; null: nowhere. For Avro and Protobuf, and for
+    deletions whose keys are Avro, the rows are read once more, for the ids of schemas. Raises RegistryError
+    if a schema is not known yet and the registry does not answer.
     """
+    if source.key_form.kind == "avro":
+        rows = keys.decoded(rows, source, lambda them, of, decode: _looked_up(them, of, lake, decode))
     if source.format == "json":
         return rows
     if source.format == "json-schema":
         body = F.when(wire.is_framed(), wire.rest())
         refused = F.when(F.col("value").isNotNull(), wire.not_framed())
         return rows.withColumns({decoding.BODY: body, decoding.REFUSED: refused})
+    return _looked_up(rows, replace(source, contract=deletions.as_read(source)), lake, _decoded)
+
+
+def _looked_up(
+    rows: DataFrame,
+    source: Source,
+    lake: str | None,
+    decode: keys.Decode,
+) -> DataFrame:
+    """Return the rows decoded by the schemas that their values name."""
     spark, store = rows.sparkSession, store_of(lake, source.registry.url if lake is None else "")
     ids = wire.ids_in(rows, store.known(spark))
     found = store.look_up(spark, source.registry, ids.possible)
-    judged = _decoded(rows, source, found.schemas)
+    judged = decode(rows, source, found.schemas)
     if not found.missing and not ids.has_impossible:
         return judged
     missing = {one: no_schema(one, it) for one, it in found.missing.items()}

@@ -23,7 +23,8 @@ class Records:
     `also` are further fields, kept in silver. `event_time` is the field with the event time, and the two
     after it are as in a Contract. `rules` are what a clean record must not break. `table` is the name of its
     bronze and silver tables; null: the stream's. `unique_by` and `sequence_by` are as in a Source; fields
-    that they name are added to the others. `format` is how the records are written.
+    that they name are added to the others. `deletion_key` and `deleted_if` say how an id is deleted, as in a
+    Source. `format` is how the records are written.
     """
 
     topic: str
@@ -35,6 +36,8 @@ class Records:
     table: str | None = None
     unique_by: str | None = None
     sequence_by: str | None = None
+    deletion_key: str = "text"
+    deleted_if: str | None = None
     format: RecordFormat = "json"
 
 
@@ -52,7 +55,8 @@ def source_of(
     contract = Contract((*fields, *given.also), *time)
     table = given.table or column_of(stream)
     source = Source(given.topic, table, contract, lambda: (*rules(), *given.rules()), format=given.format)
-    return identified(source, given.unique_by, given.sequence_by)
+    with_ids = identified(source, given.unique_by, given.sequence_by)
+    return replace(with_ids, deletion_key=given.deletion_key, deleted_if=given.deleted_if)
 
 
 def identified(source: Source, unique_by: str | None, sequence_by: str | None) -> Source:

@@ -2,16 +2,18 @@
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
 own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time at which its micro-batch
-was written. Times are UTC. If Kafka's number is not a time in the years 1900 to 9998, or is -1, which means
-none, `timestamp` is null and `raw_timestamp` is the number. A rerun writes nothing twice, because the commit
-with the records contains their end offsets.
+was written, or a microsecond after the greatest one so far if the clock is not beyond that. So each commit
+has one of its own, and none goes back. The greatest is a transaction, `bronze.<table> landed`, in
+microseconds since 1970, in the commit with the records. Times are UTC. If Kafka's number is not a time in the
+years 1900 to 9998, or is -1, which means none, `timestamp` is null and `raw_timestamp` is the number. A rerun
+writes nothing twice, because the commit with the records contains their end offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cache, partial
 from typing import cast
 
@@ -28,7 +30,8 @@ from lakehouse.settings import Settings
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import are_few, by_reference, execute_for
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import Lake, TableSpec, Written
+from lakehouse.tables import HighWaterMark, Lake, Move, TableSpec, Written, shifted
+from lakehouse.tables.specs import EPOCH
 
 SCHEMA = StructType(
     [*RECORDS.fields[:-1], StructField("ingested_at", TimestampType()), RECORDS["raw_timestamp"]]
@@ -57,6 +60,15 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
         )
         for source in stream.sources
     ]
+
+
+def landing_of(name: str, landed: int | None, now: datetime) -> Move:
+    """Return what a commit to the bronze table `name` notes of its landing, in microseconds since the epoch.
+
+    That is the clock's, or the one after `landed`, the last one that is noted (null: none), if that is later.
+    """
+    micros = (now - EPOCH) // timedelta(microseconds=1)
+    return Move(f"{name} landed", landed, micros if landed is None else max(micros, landed + 1))
 
 
 def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
@@ -132,16 +144,30 @@ class _Landing(Step):
         execute_for(self._lake.spark, few=few)
         # One file per partition of the topic would be many small files in each micro-batch.
         records = batch.rows.coalesce(1 if few else self._files)
-        landed = to_bronze(records, now)
+        landing = self._landing(now)
+        landed = to_bronze(records, tables.from_micros(landing.after or 0))
         if self.passes_on:
             landed.persist()
         try:
-            return landed, tables.append(landed, self._path, batch.moves)
+            return landed, tables.append(landed, self._path, (*batch.moves, landing))
         except Exception as error:
             landed.unpersist()
             if not self._topic.set_apart(error) or (again := self.plan({})) is None:
                 raise
         return self._append(again, now)
+
+    def _landing(self, now: datetime) -> Move:
+        """Return the next landing. If another process lands records meanwhile, the commit is refused.
+
+        A table that says nothing of it may have rows of another writer, or of a version put back: then the
+        greatest time among them counts.
+        """
+        noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
+        if noted is None:
+            greatest = HighWaterMark(self._path, "ingested_at").value(self._lake.spark)
+            if greatest is not None and greatest >= now:
+                now = shifted(greatest, timedelta(microseconds=1))
+        return landing_of(self.name, noted, now)
 
     def end_here(self, filled: Collection[str]) -> None:  # noqa: ARG002 - no step fills a topic
         """Read no record that is not there now."""

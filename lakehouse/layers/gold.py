@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import TimestampType
 
 from lakehouse import tables
+from lakehouse.events import Kind, note
 from lakehouse.layers import silver
 from lakehouse.layers.merging import Merge
 from lakehouse.layers.step import Batch, BatchResult, Passed, StepMaker, TableStep
@@ -19,6 +20,7 @@ from lakehouse.progress.finality import made_with
 from lakehouse.progress.reading import Filled, Reading
 from lakehouse.stream import EventClock, GoldTable, MergedTable, Stream, WallClock
 from lakehouse.tables import Lake, TableSpec, leases
+from lakehouse.tables.entries import LogEntry, rows_of, total
 
 _LOOK_EVERY_S = 30.0
 _RESTS = 2  # times as long as it has worked
@@ -43,11 +45,19 @@ def spec(table: MergedTable) -> TableSpec:
     )
 
 
-def steps(lake: Lake, stream: Stream, max_bytes: int) -> list[StepMaker]:
-    """Return what makes the steps that fill the stream's gold tables, so many bytes at a time."""
+def steps(
+    lake: Lake, stream: Stream, max_bytes: int, notice: Callable[[str], None] = lambda _text: None
+) -> list[StepMaker]:
+    """Return what makes the steps that fill the stream's gold tables, so many bytes at a time.
+
+    `notice` is told of commits by which another writer has changed rows of silver.
+    """
     return [
         StepMaker(
-            stream.name, "gold", f"gold.{table.name}", partial(_Merging, lake, stream, table, max_bytes)
+            stream.name,
+            "gold",
+            f"gold.{table.name}",
+            partial(_Merging, lake, stream, table, max_bytes, notice=notice),
         )
         for table in stream.gold
     ]
@@ -56,13 +66,16 @@ def steps(lake: Lake, stream: Stream, max_bytes: int) -> list[StepMaker]:
 class _Merging(TableStep):
     """Merges micro-batches of clean rows into a gold table and its side tables."""
 
-    def __init__(self, lake: Lake, stream: Stream, table: GoldTable, max_bytes: int) -> None:
+    def __init__(
+        self, lake: Lake, stream: Stream, table: GoldTable, max_bytes: int, *, notice: Callable[[str], None]
+    ) -> None:
         by_name = {source.table: source for source in stream.sources}
         sources = {f"silver.{name}": lake.ensure_source(silver.spec(by_name[name])) for name in table.reads}
         beside = tuple(Filled(f"gold.{side.name}", lake.ensure(spec(side))) for side in table.sides)
         path, name = lake.ensure(spec(table)), f"gold.{table.name}"
         follows = {f"silver.{one}" for one in table.reads if by_name[one].sequence_by is not None}
-        reading = Reading(lake.spark, name, sources, Filled(name, path), beside, max_bytes, follows)
+        tell = partial(_tell_foreign, stream, name, notice)
+        reading = Reading(lake.spark, name, sources, Filled(name, path), beside, max_bytes, follows, tell)
         super().__init__("gold", reading, table.combine)
         self.merge_every_s = table.merge_every_s
         self._lake = lake
@@ -90,6 +103,24 @@ class _Merging(TableStep):
     def is_held(self) -> bool:
         """Tell whether somebody holds the table, so that a micro-batch would wait."""
         return leases.is_held(self._lake.spark, self._path)
+
+
+def _tell_foreign(
+    stream: Stream, query: str, notice: Callable[[str], None], table: str, entry: LogEntry
+) -> None:
+    """Note that another writer has changed rows of silver, which gold does not follow."""
+    info = next(entry.of("commitInfo"), {})
+    operation, writer = str(info.get("operation") or "unknown"), str(info.get("engineInfo") or "unknown")
+    gone = total([rows_of(file) for file in entry.of("remove")])
+    rows = "" if gone is None else f", in files of {gone:,} rows"
+    text = (
+        f"{table} version {entry.version} was changed by another writer ({writer}: {operation}{rows}). "
+        f"{query} does not follow that. `lakehouse audit` says what differs, `lakehouse rebuild silver` "
+        "puts it right"
+    )
+    details = {"version": entry.version, "operation": operation, "engineInfo": writer, "rows": gone}
+    note(Kind.REFUSAL, text, stream=stream.name, layer="silver", table=table, details=details)
+    notice(text)
 
 
 class _Ticker:

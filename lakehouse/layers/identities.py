@@ -1,12 +1,13 @@
 """Silver for sources with ids: finds and settles repeated, corrected and deleted records.
 
-The rows of silver decide. They are looked up inside the transaction that writes the clean rows, so another
-writer's commit conflicts with it. Fingerprints of ids in memory only show which records need no lookup:
-nearly all of them. They are read from silver when the step is made, and updated from later commits.
+The rows of silver decide, and letters where records were deleted or refused. They are looked up inside the
+transaction that writes the clean rows, so another writer's commit conflicts with it. Fingerprints of ids in
+memory only show which records need no lookup: nearly all of them. They are read from silver and its letters
+when the step is made, and updated from later commits.
 
-A micro-batch's letters are written first, including those of rows that are about to leave silver. After a
-crash in between, the micro-batch is repeated: rows that have a letter but are still in silver are then
-removed.
+A micro-batch's letters are written first, with those of rows that are about to leave silver, and the changes
+of letters that it answers. After a crash in between, the micro-batch is repeated. Letters of its records, and
+of rows that silver still has, count for nothing then.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ import ctypes
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cached_property
 
 import numpy as np
@@ -29,32 +29,34 @@ from pyspark.sql.types import StructType
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans, without_day
+from lakehouse.layers.letters import at_places
 from lakehouse.progress import parts
-from lakehouse.records.dead_letters import OPEN, attempted, place, resent_as, status_by
-from lakehouse.records.dead_letters import SCHEMA as LETTERS
+from lakehouse.records.dead_letters import REPLAYED, status_by
+from lakehouse.records.dead_letters import SCHEMA as LETTERS_SCHEMA
 from lakehouse.records.identity import (
-    CONFLICTING,
     DELETION,
+    IS_LETTER,
     IS_REMOVED,
+    LETTERS,
+    NOTHING_TO_DELETE,
     OF_ID,
-    SUPERSEDED,
+    OPEN,
+    are_compared,
+    changed_by,
     compared,
-    deleted_by,
     fingerprint,
-    hash_of,
     hash_of_same,
     is_compared,
     removed_by,
     row_columns,
     with_outcome,
 )
-from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import COORDINATES, filter_clean
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import executing_for
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Source
-from lakehouse.tables import DELETED, Candidates, Commit, Move
+from lakehouse.tables import DELETED, Candidates, Commit, Move, Why
 from lakehouse.tables.pruning import Near, in_spans
 
 MOST_IN_MEMORY = 10_000_000
@@ -64,10 +66,9 @@ ACCEPTED = "accepted"
 """What a record is that has no letter."""
 
 _MORE = 1.25  # times as many, before the oldest are forgotten
-_MOST_RANGES = 100  # of offsets, in one condition
 _SCANNED_ROWS = 300_000  # rather interpreted: generated code saves a microsecond per row, and costs 0.3 s
 _HASH, _IS_COMPARED = "_hash", "is_compared"
-_FACTS = ["packed", "of_id", "status"]
+_FACTS = ["packed", "status", "deletes"]
 _KEYS = list(COORDINATES)
 
 
@@ -75,15 +76,18 @@ _KEYS = list(COORDINATES)
 class Settled:
     """Judged records with the reasons that they have among others of their ids.
 
-    `seen` has, of each record with an id, `packed` (its fingerprint), `of_id` (the hash of its id alone) and
-    `status`: that of its letter, or ACCEPTED. `removed` are rows of silver that leave it, with reasons and
-    ids; null for none. `near` are the commit's files that may have them.
+    `seen` has, of each record with an id, `packed` (its fingerprint), `status` (that of its letter, or
+    ACCEPTED) and `deletes`. `removed` are rows of silver that leave it, with reasons and ids, and `changed`
+    letters that change, with reasons; null for none. `near` are the commit's files that may have the rows.
+    `have_letters`: some of the removed ones may have letters already.
     """
 
     rows: DataFrame
     seen: pa.Table
     removed: DataFrame | None
+    changed: DataFrame | None
     near: Candidates
+    have_letters: bool = False
 
 
 class Identities:
@@ -100,50 +104,42 @@ class Identities:
         self._job = job
         self._most = most
         self._known = Fingerprints()
-        self._waiting = Fingerprints()  # ids of open letters, without their day
+        self._lettered = Fingerprints()  # ids that have letters, without their day
+        self._pending = Fingerprints()  # of these, what is open, and what deletes
+        self._replayed = Fingerprints()  # ids of letters whose records are rows
         self._version: int | None = None
         self._since_day: int | None = None  # fingerprints of earlier days are not kept
-        self._has_deletions = False
 
     def settle(self, judged: DataFrame, commit: Commit) -> Settled:
         """Compare judged records, which should be persisted, with each other and with silver."""
         self._follow(judged.sparkSession, tables.version_in(commit.snapshot))
         seen = self._of_judged.of(judged.where(F.col(OF_ID).isNotNull())).toArrow()
         packed = seen.column("packed").to_numpy()
-        suspects = packed[seen.column(_IS_COMPARED).to_numpy() & self._are_suspect(packed)]
+        suspects = packed[seen.column(_IS_COMPARED).to_numpy() & self._are_suspect(seen)]
         if not len(suspects):
-            return Settled(judged, seen, None, commit.candidates(Near(())))
+            return Settled(judged, seen, None, None, commit.candidates(Near(())))
         return self._settle(judged, seen, suspects, commit)
 
-    def note(self, settled: Settled, version: int, now: datetime) -> None:
-        """Remember the ids of records that are accepted, deleted or refused; `version` is silver's new one.
-
-        Open letters of ids that have just been accepted are closed: their records were sent again. If the
-        process is killed before that, they stay open (`lakehouse dead-letters resolve`).
-        """
-        status = settled.seen.column("status")
-        accepted, deletes, is_open = (pc.equal(status, one).to_numpy() for one in (ACCEPTED, DELETION, OPEN))
-        packed, of_id = (settled.seen.column(name).to_numpy() for name in ("packed", "of_id"))
-        self._known.add(packed[accepted | deletes])
-        self._has_deletions |= bool(deletes.any())
-        if self._waiting.found(of_id[accepted]).any():
-            self._close_resent(settled.rows.where(F.size("reasons") == 0), now)
-        self._waiting.add(of_id[is_open])
+    def note(self, settled: Settled, version: int) -> None:
+        """Remember the ids of records that are accepted or have letters; `version` is silver's new one."""
+        status, deletes = (settled.seen.column(name) for name in ("status", "deletes"))
+        packed = settled.seen.column("packed").to_numpy()
+        is_row, is_open = pc.equal(status, ACCEPTED).to_numpy(), pc.equal(status, OPEN).to_numpy()
+        self._known.add(packed[is_row])
+        self._lettered.add(packed[~is_row])
+        self._pending.add(packed[is_open | deletes.to_numpy()])
+        if settled.removed is not None:
+            ids = settled.removed.select(fingerprint(self._source, F.col("unique_id")).alias("packed"))
+            self._lettered.add(_numbers(ids))
         if self._version == version - 1:
             self._version = version
         if len(self._known) > self._most * _MORE:
             self._version = None
 
-    def _close_resent(self, accepted: DataFrame, now: datetime) -> None:
-        rows = accepted.select(F.col(OF_ID).alias("unique_id"), place().alias("place"))
-        is_open = (F.col("t.status") == OPEN) & (F.col("t.job") == self._job)
-        conflicts = F.array_contains("t.reasons.rule", CONFLICTING)
-        values = attempted(resent_as(F.col("s.place")), now)
-        where = is_open & ~conflicts
-        tables.update_matched(rows, self._dead, ("unique_id",), where, values, within=F.lit(True))
-
-    def _are_suspect(self, packed: Packed) -> npt.NDArray[np.bool_]:
-        suspect = self._known.found(packed) | repeated(packed)
+    def _are_suspect(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
+        packed: Packed = seen.column("packed").to_numpy()
+        suspect = self._known.found(packed) | repeated(packed) | self._pending.found(packed)
+        suspect |= seen.column("deletes").to_numpy()
         if self._since_day is not None:
             too_old = days_of(packed) < self._since_day
             suspect |= too_old if self._source.sequence_by is None else np.True_
@@ -153,30 +149,55 @@ class Identities:
         spark, source = judged.sparkSession, self._source
         hashes = np.unique(without_day(suspects))
         wanted = F.broadcast(spark.createDataFrame(pa.table({_HASH: hashes})))
-
-        def alike(rows: DataFrame, id_: Column) -> DataFrame:
-            return rows.withColumn(_HASH, hash_of_same(source, id_)).join(wanted, _HASH, "left_semi")
-
         where = self._where(suspects)
         near = commit.candidates(where)
         there = commit.rows(near).select(*row_columns(source))
         there = there if where is None else there.where(where.condition())
-        standing = alike(there, F.col(source.id_column or "").cast("string"))
-        chosen = alike(judged.where(is_compared(source)), F.col(OF_ID))
+        standing = self._alike(there, source.id_column or "", wanted)
+        chosen = self._alike(judged, OF_ID, wanted)
         with executing_for(spark, few=near.rows <= _SCANNED_ROWS):
-            outcome = compared(source, chosen, standing, self._deleted(chosen, wanted))
-            found = self._of_outcome.added_to(outcome).toArrow()
-        is_removed = found.column(IS_REMOVED)
+            others = self._letters(seen, hashes, chosen, standing)
+            found = self._of_outcome.added_to(compared(source, chosen, standing, others)).toArrow()
         outcome = spark.createDataFrame(found)
+        is_removed, is_letter = found.column(IS_REMOVED), found.column(IS_LETTER)
         was_chosen = np.isin(without_day(seen.column("packed").to_numpy()), hashes)
-        others = seen.filter(pc.invert(pc.and_(seen.column(_IS_COMPARED), pa.array(was_chosen))))
-        own = found.filter(pc.invert(is_removed)).select(_FACTS)
+        apart = seen.filter(pa.array(~was_chosen)).select(_FACTS)
+        own = found.filter(pc.invert(pc.or_(is_removed, is_letter))).select(_FACTS)
         return Settled(
             with_outcome(judged, outcome).persist(),
-            pa.concat_tables([others.select(_FACTS), own], promote_options="default"),
+            pa.concat_tables([apart, own], promote_options="default"),
             removed_by(outcome) if pc.any(is_removed).as_py() else None,
+            changed_by(outcome) if pc.any(is_letter).as_py() else None,
             near,
+            self._have_letters(found.filter(is_removed)),
         )
+
+    def _have_letters(self, removed: pa.Table) -> bool:
+        let_in = removed.column("admitted").null_count < len(removed)
+        return let_in or bool(self._replayed.found(removed.column("packed").to_numpy()).any())
+
+    def _alike(self, rows: DataFrame, id_: str, wanted: DataFrame) -> DataFrame:
+        """Keep the rows whose id may be a wanted one."""
+        hashed = rows.withColumn(_HASH, hash_of_same(self._source, F.col(id_).cast("string")))
+        return hashed.where(F.col(id_).isNotNull()).join(wanted, _HASH, "left_semi")
+
+    def _letters(self, seen: pa.Table, hashes: Packed, chosen: DataFrame, standing: DataFrame) -> DataFrame:
+        """Return the letters of some ids that have a say: those of ids that are open, or are deleted.
+
+        Letters of the micro-batch itself, and of rows that silver still has, come from an attempt that was
+        killed, or that met a conflict.
+        """
+        spark = chosen.sparkSession
+        deletes = seen.column("packed").to_numpy()[seen.column("deletes").to_numpy()]
+        are_deleted = np.isin(hashes, without_day(deletes))
+        needed = self._pending.found(hashes) | (are_deleted & self._lettered.found(hashes))
+        if not needed.any():
+            return local_frame(spark, [], StructType([LETTERS_SCHEMA[name] for name in LETTERS]))
+        wanted = F.broadcast(spark.createDataFrame(pa.table({_HASH: hashes[needed]})))
+        letters = tables.read(spark, self._dead).where((F.col("job") == self._job) & are_compared())
+        places = chosen.select(*_KEYS).union(standing.select(*_KEYS))
+        found = self._alike(letters.select(*LETTERS), "unique_id", wanted)
+        return found.join(F.broadcast(places), _KEYS, "left_anti")
 
     @cached_property
     def _of_judged(self) -> Columns:
@@ -190,8 +211,8 @@ class Identities:
         """Return what `Settled.seen` has of judged records with this id, by name."""
         return {
             "packed": fingerprint(self._source, id_),
-            "of_id": hash_of(id_),
             "status": F.when(F.size("reasons") == 0, ACCEPTED).otherwise(status_by(F.col("reasons"))),
+            "deletes": F.arrays_overlap("reasons.rule", F.array(F.lit(DELETION), F.lit(NOTHING_TO_DELETE))),
         }
 
     def _where(self, suspects: Packed) -> Near | None:
@@ -202,15 +223,6 @@ class Identities:
         if self._source.sequence_by is None:  # the same id counts with the same time only
             days = [int(day) for day in np.unique(days_of(suspects))]
         return in_spans("event_time", spans(days))
-
-    def _deleted(self, chosen: DataFrame, wanted: DataFrame) -> DataFrame:
-        """Return the ids that records before these have deleted, with the greatest sequence of each."""
-        spark = chosen.sparkSession
-        if not self._has_deletions:
-            return local_frame(spark, [], StructType([LETTERS["unique_id"], LETTERS["sequence"]]))
-        letters = deletions(spark, self._dead, self._job).join(chosen.select(*_KEYS), _KEYS, "left_anti")
-        of_id = letters.withColumn(_HASH, hash_of(F.col("unique_id")))
-        return deleted_by(of_id.join(wanted, _HASH, "left_semi"))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
         """Take in what commits up to a version of silver have added since the last look."""
@@ -247,14 +259,14 @@ class Identities:
         return rows.where(day >= self._since_day)
 
     def _look_at_letters(self, spark: SparkSession) -> None:
-        letters = tables.read(spark, self._dead).where(F.col("job") == self._job)
-        letters = letters.where(F.col("unique_id").isNotNull())
-        packed = hash_of(F.col("unique_id")).alias("packed")
-        self._waiting = Fingerprints(_numbers(letters.where(F.col("status") == OPEN).select(packed)))
-        if self._source.sequence_by is not None:
-            found = _numbers(letters.where(F.col("status") == DELETION).select(packed))
-            self._has_deletions = len(found) > 0
-            self._known.add(found)
+        of_job = tables.read(spark, self._dead).where(F.col("job") == self._job)
+        letters, is_row = of_job.where(are_compared()), F.col("status") == REPLAYED
+        packed = fingerprint(self._source, F.col("unique_id")).alias("packed")
+        of_rows = of_job.where(is_row & F.col("unique_id").isNotNull())
+        self._replayed = Fingerprints(_numbers(of_rows.select(packed)))
+        self._lettered = Fingerprints(_numbers(letters.select(packed)))
+        pending = letters.where(F.col("status").isin(OPEN, DELETION))
+        self._pending = Fingerprints(_numbers(pending.select(packed)))
 
     def _packed(self, rows: DataFrame) -> DataFrame:
         id_ = F.col(self._source.id_column or "").cast("string")
@@ -272,42 +284,16 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
     gone = settled.removed.select(*_KEYS, F.lit(True).alias(DELETED))
     new = clean.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True).persist()
     try:
-        return tables.upsert(new, commit, settled.near, COORDINATES, moves).version
+        return tables.upsert(new, commit, settled.near, COORDINATES, moves, why=Why.CORRECTED).version
     finally:
         new.unpersist()
 
 
-def deletions(spark: SparkSession, dead: str, job: str) -> DataFrame:
-    """Return the letters of a source that delete ids."""
-    return tables.read(spark, dead).where((F.col("job") == job) & (F.col("status") == DELETION))
-
-
-def letters_up_to(letters: DataFrame, version: int) -> DataFrame:
-    """Leave out letters of rows that are about to leave silver, as of a version of it.
-
-    Their micro-batch has begun, and its rows are not written yet.
-    """
-    is_to_come = (F.col("status") == SUPERSEDED) & (F.col("batch") > version)
-    return letters.where(~F.coalesce(is_to_come, F.lit(False)))
-
-
 def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
     """Return rows that leave silver as raw records with reasons; what bronze no longer has is null."""
-    places = removed.select(*_KEYS).collect()
-    rows = tables.read(removed.sparkSession, bronze).where(_at(places))
-    raw = rows.select(*_KEYS, "key", "value", "headers", F.col("timestamp").alias("kafka_timestamp"))
-    return removed.join(raw.dropDuplicates(_KEYS), _KEYS, "left")
-
-
-def _at(places: Sequence[tuple[str, int, int]]) -> Column:
-    """Select records by place, exactly if they are few; else at least these."""
-    exact = [OffsetRange(topic, partition, offset, offset) for topic, partition, offset in places]
-    if len(exact) <= _MOST_RANGES:
-        return within(exact)
-    by_partition = dict[tuple[str, int], list[int]]()
-    for topic, partition, offset in places:
-        by_partition.setdefault((topic, partition), []).append(offset)
-    return within([OffsetRange(*where, min(all_), max(all_)) for where, all_ in by_partition.items()])
+    rows = tables.read(removed.sparkSession, bronze).where(at_places(removed))
+    raw = rows.select(*_KEYS, "key", "value", "headers").dropDuplicates(_KEYS)
+    return removed.join(raw, _KEYS, "left")
 
 
 def _numbers(packed: DataFrame) -> Packed:

@@ -157,6 +157,7 @@ class Merge:
             current = gathered(current if touched is None else current.where(touched.condition()), few=few)
             to_recompute = self._to_recompute(partials, current, given)
             emptied: DataFrame | None = None
+            standing: DataFrame | None = None
             if to_recompute is not None:
                 execute_for(spark, few=False)  # all of silver is read
                 keys, has_left = list(self._table.keys), given.left is not None
@@ -169,6 +170,8 @@ class Merge:
                     emptied = recomputing.emptied(self._table, standing, partials)
                 current = current.join(to_recompute, keys, "left_anti")
             folded = self._table.fold(partials, current, progress)
+            if standing is not None:
+                folded = recomputing.settled(standing, folded, self._table)
             if emptied is not None:
                 folded = folded.unionByName(emptied, allowMissingColumns=True)
             folded = folded.persist()

@@ -14,12 +14,10 @@ from pyspark.sql import functions as F
 
 from lakehouse.layers.step import Batch
 from lakehouse.progress import cuts
-from lakehouse.stream import GoldTable
+from lakehouse.stream import GoldTable, MergedTable, WallClock
 from lakehouse.tables import DELETED, Lake, from_micros, shifted
 from lakehouse.tables.commits import CHANGE_TYPE
 from lakehouse.tables.pruning import in_spans, merged
-
-_FEED = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Moved:
         if CHANGE_TYPE not in rows.columns:
             partials = table.preaggregate(rows).persist()
             return cls(partials, partials)
-        is_gone = F.col(CHANGE_TYPE).isin("delete", "update_preimage")
-        bare = rows.drop(*_FEED)
+        is_gone = F.col(CHANGE_TYPE) == "delete"  # else an insert, as `TableStep` says it
+        bare = rows.drop(CHANGE_TYPE)
         partials = table.preaggregate(bare.where(~is_gone)).persist()
         left = table.preaggregate(bare.where(is_gone)).select(*table.keys).distinct().persist()
         return cls(partials, table.preaggregate(bare).persist(), left)
@@ -82,6 +80,25 @@ def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataF
     keys = list(table.keys)
     gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
     return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))
+
+
+def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
+    """Return recomputed rows as they must stand: what the wall clock has closed stays closed."""
+    clock = wall_clock_of(table)
+    if clock is None:
+        return anew
+    keys = list(table.keys)
+    closed = found.where(~clock.waits()).select(*keys, F.lit(True).alias("_closed")).distinct()
+    becomes = {
+        name: F.when(F.col("_closed"), column).otherwise(F.col(name))
+        for name, column in clock.set_columns().items()
+    }
+    return anew.join(closed, keys, "left").withColumns(becomes).drop("_closed")
+
+
+def wall_clock_of(table: MergedTable) -> WallClock | None:
+    """Return the wall clock that closes rows of the table; null if none does."""
+    return table.wall_clock if isinstance(table, GoldTable) else None
 
 
 def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:

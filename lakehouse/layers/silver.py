@@ -2,12 +2,12 @@
 
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. An optional field that
 the record leaves out is null. `event_time` (UTC) is the record's own time or, if it has none, Kafka's
-timestamp; then `own_time` is null. Only `own_time` moves the watermark. A rerun writes nothing twice and
-reaches the same verdicts.
+timestamp; then `own_time` is null. Only `own_time` moves the front, and with it the watermark
+(`lakehouse.ops.fronts`). A rerun writes nothing twice and reaches the same verdicts.
 
-The dead letters of a micro-batch are written before its clean rows, with the same position. The
-watermark comes from the clean rows, so a retry after a crash between the two writes takes the same records
-under the watermark of the first attempt, and every record gets the same verdict again. Of a source whose
+The dead letters of a micro-batch are written before its clean rows, with the same position. The front is
+noted with the clean rows, so a retry after a crash between the two writes takes the same records under the
+watermark of the first attempt, and every record gets the same verdict again. Of a source whose
 records have ids, they are compared with others then (`lakehouse.records.identity`). If the rules or the
 watermark changed in between, a record that has a dead letter keeps it, and other records that are now refused
 get one. So no record can end up in both tables or in neither. Another allowed lateness, or none as in a
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import cast
@@ -32,18 +32,18 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.events import Kind, note
 from lakehouse.formats.decode import decoded
-from lakehouse.layers import bronze, identities
+from lakehouse.layers import bronze, identities, letters
 from lakehouse.layers.culprits import blamed
 from lakehouse.layers.identities import Identities, Settled, letters_of
+from lakehouse.layers.letters import Verdicts
 from lakehouse.layers.step import Batch, BatchResult, Blamed, Passed, Permitted, StepMaker, TableStep
-from lakehouse.ops import lateness, retained
+from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.progress.reading import Filled, InMemory, Reading
-from lakehouse.records.dead_letters import DEAD_LETTERS, OPEN, LetterOrigin, status_by, to_dead_letters
-from lakehouse.records.identity import DELETION
+from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, status_by, to_dead_letters
+from lakehouse.records.identity import OPEN
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import (
-    COORDINATES,
     OWN_TIME,
     SKIPPED,
     filter_clean,
@@ -55,7 +55,7 @@ from lakehouse.records.validation import (
 )
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import Commit, HighWaterMark, Lake, Move, TableSpec, from_micros
+from lakehouse.tables import Commit, Lake, Move, TableSpec, from_micros
 from lakehouse.version import code_version
 
 STAGE = "silver"
@@ -70,7 +70,8 @@ def spec(source: Source) -> TableSpec:
         source.table,
         silver_schema(source),
         stats=("event_time", OWN_TIME, "partition", "offset"),
-        change_feed=source.sequence_by is not None,
+        change_feed=True,
+        is_followed=source.sequence_by is not None,
         made_with={lateness.SETTING: str(source.allowed_lateness_s)},
         cluster_by="event_time",
     )
@@ -113,15 +114,12 @@ def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None =
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
-def filter_without_letter(rows: DataFrame, dead_path: str, source: Source) -> DataFrame:
-    """Keep the bronze rows whose records have no dead letter, whatever its status would be.
-
-    Those that delete an id are kept: what they delete may still stand.
-    """
-    letters = tables.read(rows.sparkSession, dead_path).where(within(ranges_of(rows)))
-    if source.sequence_by is not None:
-        letters = letters.where(F.col("status") != DELETION)
-    return rows.join(letters.select(*COORDINATES), list(COORDINATES), "left_anti")
+def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
+    """Return the front before each landing of some bronze rows (`lakehouse.ops.fronts`)."""
+    rows = tables.read(lake.spark, paths_of(lake, source).clean)
+    times = fronts.own_times(rows, F.col("admitted").isNull())
+    of_landed = landed.select("ingested_at", F.lit(None).cast("timestamp").alias(OWN_TIME))
+    return fronts.before_landings(times.unionByName(of_landed), None)
 
 
 def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> list[StepMaker]:
@@ -136,11 +134,44 @@ def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> l
     ]
 
 
+@dataclass(frozen=True)
+class _Facts:
+    """Facts about judged rows: how many, `dead`, and of these `closed`; times in microseconds, null for none.
+
+    `own_us` is the greatest own time and `least_us` the least event time of sound records; the records landed
+    from `first_us` to `landed_us`.
+    """
+
+    rows: int
+    dead: int
+    closed: int
+    own_us: int | None
+    least_us: int | None
+    first_us: int | None
+    landed_us: int | None
+
+    @classmethod
+    def of(cls, judged: DataFrame) -> _Facts:
+        return cls(*(judged.agg(*_facts()).first() or (0, 0, 0, None, None, None, None)))
+
+    @property
+    def is_one_landing(self) -> bool:
+        return self.first_us == self.landed_us
+
+    @property
+    def least(self) -> datetime | None:
+        return None if self.least_us is None else from_micros(self.least_us)
+
+
 @dataclass
 class _Attempt:
-    """A micro-batch that is written, and whether an attempt that met a conflict has written its letters."""
+    """A micro-batch that is written, the facts about its records by themselves, and what has been written.
+
+    `has_letters`: an attempt that met a conflict has written its letters.
+    """
 
     batch: Batch
+    facts: _Facts
     has_letters: bool = False
 
 
@@ -181,7 +212,7 @@ class _Cleaning(TableStep):
         ]
         self._notice = permitted.notice
         self._closed = self._closed_before()
-        self._reached = HighWaterMark(paths.clean, OWN_TIME)
+        self._progress: fronts.Progress | None = None
         self._identities = (
             None if source.unique_by is None else Identities(source, paths.clean, paths.dead, name)
         )
@@ -195,21 +226,20 @@ class _Cleaning(TableStep):
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
         """Write the verdicts on the rows; keep the clean rows for the length of the block."""
-        rows_in, paths, source = batch.rows, self._paths, self._source
+        rows_in = batch.rows
         spark = rows_in.sparkSession
         size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
         execute_for(spark, few=are_few(size_bytes=size))
-        undecided = filter_without_letter(rows_in, paths.dead, source) if batch.is_resumed else rows_in
-        undecided = gathered(undecided, few=size <= _ONE_TASK_BYTES)
+        undecided = gathered(rows_in, few=size <= _ONE_TASK_BYTES)
         skipping = self._skipped_in(undecided)
-        judged = self._judged(undecided, skipping).persist()
+        judged, facts = self._judged_by_landing(undecided, skipping)
         try:
             if self._identities is None:
-                passed = self._append(judged, batch, now)
+                passed = self._append(judged, facts, batch, now)
                 self._tell_skipped(skipping)
                 yield passed
             else:
-                with self._settling(self._identities, judged, batch, now) as passed:
+                with self._settling(self._identities, judged, _Attempt(batch, facts), now) as passed:
                     self._tell_skipped(skipping)
                     yield passed
         finally:
@@ -219,11 +249,41 @@ class _Cleaning(TableStep):
         """Return the records that cannot be judged; null if all can, or if they cannot even be read."""
         return blamed(batch.rows.where(~within(self._skip)), self._judged)
 
-    def _judged(self, rows: DataFrame, skipping: Collection[OffsetRange] = ()) -> DataFrame:
-        """Return the verdicts on bronze rows; those of some ranges are not looked at."""
+    def _judged_by_landing(
+        self, rows: DataFrame, skipping: Collection[OffsetRange]
+    ) -> tuple[DataFrame, _Facts]:
+        """Return the verdicts on bronze rows, persisted, and the facts about them.
+
+        If they landed in several commits, and one may be late by what the others have moved the front, they
+        are judged again, each commit by its own watermark.
+        """
+        known = self._known(rows.sparkSession)
+        judged = self._judged(rows, skipping).persist()
+        facts = _Facts.of(judged)
+        last = self._watermark(known.after(facts.own_us, None).front)
+        if facts.is_one_landing or last is None or facts.least is None or facts.least >= last:
+            return judged, facts
+        times = fronts.own_times(judged, _is_sound())
+        before = fronts.before_landings(times, known.front).localCheckpoint()
+        judged.unpersist()
+        spread = rows.join(F.broadcast(before), "ingested_at", "left")
+        judged = self._judged(spread, skipping, self._watermark_by(F.col(fronts.FRONT))).persist()
+        return judged, _Facts.of(judged)
+
+    def _judged(
+        self,
+        rows: DataFrame,
+        skipping: Collection[OffsetRange] = (),
+        watermark: datetime | Column | None = None,
+    ) -> DataFrame:
+        """Return the verdicts on bronze rows; those of some ranges are not looked at.
+
+        Unless a watermark is given, it is that before the micro-batch.
+        """
         source, left = self._source, within(list(skipping)) if skipping else None
         seen = rows if left is None else rows.where(~left)
-        watermark = self._watermark(rows.sparkSession)
+        if watermark is None:
+            watermark = self._watermark(self._known(rows.sparkSession).front)
         judged = judge(decoded(seen, source, self._lake.root), source, watermark)
         return judged if left is None else judged.unionByName(skipped(rows.where(left), source))
 
@@ -241,28 +301,26 @@ class _Cleaning(TableStep):
             note(Kind.SKIP, told, stream=self._stream.name, layer="silver", table=self.name, details=details)
             self._notice(told)
 
-    def _append(self, judged: DataFrame, batch: Batch, now: datetime) -> Passed:
+    def _append(self, judged: DataFrame, facts: _Facts, batch: Batch, now: datetime) -> Passed:
         """Write the refused records, then the clean rows."""
-        paths, table = self._paths, self._source.table
-        rows, dead, closed, reached = judged.agg(*_facts()).first() or (0, 0, 0, 0)
-        if dead:
-            self._bury(filter_dead(judged), batch, now)
-        clean, moves = filter_clean(judged), self._moves(batch)
+        paths, table, rows, dead = self._paths, self._source.table, facts.rows, facts.dead
+        clean, moves = filter_clean(judged), self._moves(batch, facts)
+        if dead or batch.is_resumed:
+            self._bury(filter_dead(judged), batch, now, Verdicts(accepted=clean))
         if rows > dead:
             done = tables.append(clean, paths.clean, moves)
         else:
             done = tables.note(judged.sparkSession, paths.clean, moves)
-        self._advance(reached)
+        self._advance(facts)
         written = {table: rows - dead, "dead_letters": dead}
-        result = BatchResult(rows, written, refused=dead - closed)
+        result = BatchResult(rows, written, refused=dead - facts.closed)
         return Passed(result, InMemory(clean, rows - dead, cast("int", done.version)))
 
     @contextmanager
     def _settling(
-        self, known: Identities, judged: DataFrame, batch: Batch, now: datetime
+        self, known: Identities, judged: DataFrame, attempt: _Attempt, now: datetime
     ) -> Iterator[Passed]:
         """Do so with records that have ids: rows that they replace or delete leave silver in that commit."""
-        attempt = _Attempt(batch)
         settled = tables.retry_on_conflict(lambda: self._settle(known, judged, attempt, now))
         try:
             yield settled.passed
@@ -271,7 +329,7 @@ class _Cleaning(TableStep):
 
     def _settle(self, known: Identities, judged: DataFrame, attempt: _Attempt, now: datetime) -> _Done:
         commit = tables.begin(judged.sparkSession, self._paths.clean)
-        commit.expect(self._moves(attempt.batch))
+        commit.expect(self._moves(attempt.batch, attempt.facts))
         settled = known.settle(judged, commit)
         try:
             return self._write(settled, commit, attempt, now, known)
@@ -282,35 +340,51 @@ class _Cleaning(TableStep):
     def _write(
         self, settled: Settled, commit: Commit, attempt: _Attempt, now: datetime, known: Identities
     ) -> _Done:
-        rows, dead, closed, reached = settled.rows.agg(*_facts()).first() or (0, 0, 0, 0)
+        facts = _Facts.of(settled.rows)
+        rows, dead = facts.rows, facts.dead
         removed = 0 if settled.removed is None else settled.removed.count()
-        if dead or removed:
-            letters = filter_dead(settled.rows)
-            if settled.removed is not None:
-                letters = letters.unionByName(letters_of(settled.removed, self._paths.bronze))
-            self._bury(letters, attempt.batch, now, again=attempt.has_letters)
+        dead_rows = filter_dead(settled.rows)
+        if settled.removed is not None:
+            dead_rows = dead_rows.unionByName(letters_of(settled.removed, self._paths.bronze))
+        is_repeated = attempt.has_letters or attempt.batch.is_resumed
+        accepted = filter_clean(settled.rows) if is_repeated else None
+        more = Verdicts(changed=settled.changed, accepted=accepted)
+        again = attempt.has_letters or settled.changed is not None or settled.have_letters
+        if dead or removed or again or is_repeated:
+            self._bury(dead_rows, attempt.batch, now, more, again=again, noted=attempt.has_letters)
             attempt.has_letters = True
-        version = cast("int", identities.put(settled, commit, self._moves(attempt.batch)))
-        known.note(settled, version, now)
-        self._advance(reached)
+        version = cast("int", identities.put(settled, commit, self._moves(attempt.batch, attempt.facts)))
+        known.note(settled, version)
+        self._advance(attempt.facts)
         written = {self._source.table: rows - dead, "dead_letters": dead + removed}
-        result = BatchResult(rows, written, refused=dead - closed)
+        result = BatchResult(rows, written, refused=dead - facts.closed)
         clean = InMemory(filter_clean(settled.rows), rows - dead, version)
         return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
 
-    def _moves(self, batch: Batch) -> tuple[Move, ...]:
-        """Return what a commit to silver notes; it expects the lateness to be as it is known here."""
-        return *batch.moves, self._lateness.expected
+    def _moves(self, batch: Batch, facts: _Facts) -> tuple[Move, ...]:
+        """Return what a commit to silver notes; it expects lateness and front to be as known here."""
+        known = self._known(self._lake.spark)
+        later = known.after(facts.own_us, facts.landed_us)
+        return *batch.moves, *known.moves_to(later), self._lateness.expected
 
-    def _advance(self, reached: int | None) -> None:
-        """Note the greatest own time of rows that have been accepted, in microseconds; null for none."""
-        if reached is not None:
-            self._reached.advance(from_micros(reached))
+    def _known(self, spark: SparkSession) -> fronts.Progress:
+        """Return how far silver has come, by its commits and this step's own ones."""
+        if self._progress is None:
+            noted = tables.transactions(spark, self._paths.clean)
+            self._progress = fronts.Progress.noted_in(noted, self.name)
+        return self._progress
 
-    def _watermark(self, spark: SparkSession) -> datetime | None:
+    def _advance(self, facts: _Facts) -> None:
+        """Note what has been processed."""
+        self._progress = self._known(self._lake.spark).after(facts.own_us, facts.landed_us)
+
+    def _watermark(self, front: datetime | None) -> datetime | None:
         allowed_s = self._lateness.now.seconds
-        mark = None if allowed_s is None else watermark_of(self._reached.value(spark), allowed_s)
+        mark = None if allowed_s is None else watermark_of(front, allowed_s)
         return retained.latest((mark, self._closed))
+
+    def _watermark_by(self, front: Column) -> Column:
+        return F.greatest(self._lateness.watermark(front), F.lit(self._closed).cast("timestamp"))
 
     def _closed_before(self) -> datetime | None:
         """Return before when retention has taken rows, if lateness may have grown beyond that; else null.
@@ -342,19 +416,48 @@ class _Cleaning(TableStep):
         self._closed = self._closed_before()
         return True
 
-    def _bury(self, dead: DataFrame, batch: Batch, now: datetime, *, again: bool = False) -> None:
+    def _bury(
+        self,
+        dead: DataFrame,
+        batch: Batch,
+        now: datetime,
+        verdicts: Verdicts,
+        *,
+        again: bool = False,
+        noted: bool = False,
+    ) -> None:
+        """Write the letters of a micro-batch, before its rows.
+
+        `again`: some records may have letters already. `noted`: an attempt has written the position.
+        """
         origin = origin_of(self._stream, self._source, now, batch.number)
-        letters = to_dead_letters(dead, origin)
-        if again or batch.is_resumed:  # the table has the first attempt's letters, and its position
-            tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
-        else:
-            tables.append(letters, self._paths.dead, *[moves for moves in batch.beside if moves is not None])
+        found, path = to_dead_letters(dead, origin), self._paths.dead
+        moves = [move for moves in batch.beside if moves is not None and not noted for move in moves]
+        if not again and not batch.is_resumed:
+            tables.append(found, path, moves)
+            return
+        found = found.persist()
+        try:
+            letters.put(path, STAGE, replace(verdicts, new=found), now, moves)
+        finally:
+            found.unpersist()
+
+
+def _is_sound() -> Column:
+    return F.size("reasons") == 0
 
 
 @cache
 def _facts() -> tuple[Column, ...]:
-    """Return the facts about judged rows: count, dead, of these closed, and the greatest time accepted."""
-    is_clean = F.size("reasons") == 0
-    is_closed = ~is_clean & (status_by(F.col("reasons")) != OPEN)
-    accepted_time = F.max(F.when(is_clean, F.unix_micros(OWN_TIME)))
-    return F.count(F.lit(1)), F.count_if(~is_clean), F.count_if(is_closed), accepted_time
+    """Return the facts about judged rows, as `_Facts` has them."""
+    is_sound = _is_sound()
+    is_closed = ~is_sound & (status_by(F.col("reasons")) != OPEN)
+    return (
+        F.count(F.lit(1)),
+        F.count_if(~is_sound),
+        F.count_if(is_closed),
+        F.max(F.when(is_sound, F.unix_micros(OWN_TIME))),
+        F.min(F.when(is_sound, F.unix_micros("event_time"))),
+        F.min(F.unix_micros("ingested_at")),
+        F.max(F.unix_micros("ingested_at")),
+    )

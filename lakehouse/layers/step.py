@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Literal, Protocol
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import PositionError
@@ -22,7 +23,9 @@ from lakehouse.ops.data_losses import LostRange
 from lakehouse.progress.reading import InMemory, Reading, Taken
 from lakehouse.stream import Stream, only
 from lakehouse.tables import Move, Position
+from lakehouse.tables.commits import CHANGE_TYPE
 
+FEED_COLUMNS = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
 LayerName = Literal["bronze", "silver", "gold", "export"]
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")
 
@@ -216,7 +219,7 @@ class TableStep(Step):
         }
 
     def _batch(self, taken: Taken) -> Batch:
-        rows = self._combine({name.partition(".")[2]: frame for name, frame in taken.rows.items()})
+        rows = _combined(self._combine, {name.partition(".")[2]: frame for name, frame in taken.rows.items()})
         return Batch(
             rows,
             taken.count,
@@ -227,6 +230,27 @@ class TableStep(Step):
             taken.reads,
             taken.size_bytes,
         )
+
+
+def _combined(
+    combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
+) -> DataFrame:
+    """Combine rows of tables; where some are changes, those that have left apart, told by `_change_type`."""
+    if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
+        return combine(rows)
+    parts = []
+    for kind, is_gone in (("insert", False), ("delete", True)):
+        side = {name: _side_of(frame, is_gone=is_gone) for name, frame in rows.items()}
+        parts.append(combine(side).withColumn(CHANGE_TYPE, F.lit(kind)))
+    return parts[0].unionByName(parts[1])
+
+
+def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
+    """Return the rows that have come, or those that have left, of appended rows or of changes."""
+    if CHANGE_TYPE not in rows.columns:
+        return rows.where(F.lit(not is_gone))
+    has_left = F.col(CHANGE_TYPE).isin("delete", "update_preimage")
+    return rows.where(has_left if is_gone else ~has_left).drop(*FEED_COLUMNS)
 
 
 @dataclass(frozen=True)

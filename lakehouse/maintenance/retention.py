@@ -33,18 +33,23 @@ from lakehouse.ops.retained import TakenRows
 from lakehouse.records.dead_letters import DISCARDED, REPLAYED, RESENT
 from lakehouse.records.identity import DUPLICATE, SUPERSEDED
 from lakehouse.records.offsets import OffsetRange, within
+from lakehouse.records.validation import OWN_TIME
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.tables import Lake, TableSpec, Why
 
 _LANDING = timedelta(hours=1)  # between a record's landing time and its commit, at most
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The rows of a table that are to go, and what is noted of them; null: nothing, for tables of ops."""
+    """The rows of a table that are to go, and what is noted of them; null: nothing, for tables of ops.
+
+    `id_column` has the ids that are noted, too; null: none.
+    """
 
     where: Column
     taken: TakenRows | None
+    id_column: str | None = None
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
@@ -58,7 +63,10 @@ def take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime, *, dry_run: bool)
         return rows
     if cut.taken is not None:
         retained.note(lake, spec.layer, spec.name, cut.taken, now)
-    return tables.delete(lake.spark, lake.path(spec.layer, spec.name), cut.where)
+    if cut.id_column is not None:
+        going = lake.read(spec.layer, spec.name).where(cut.where)
+        retained.note_ids(lake, spec.name, going.select(cut.id_column))
+    return tables.delete(lake.spark, lake.path(spec.layer, spec.name), cut.where, why=Why.RETAINED)
 
 
 def bronze_cut(source: Source, days: int) -> CutMaker:
@@ -70,10 +78,22 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
         if not have_read(lake, [reader], path, before + _LANDING):
             return None
         old = tables.read(lake.spark, path).where(F.col("ingested_at") < F.lit(before))
-        gone = _joined(retained.taken_of(lake, "bronze", source.table).gone, _last_of(old))
-        return Cut(within(gone), TakenRows(gone=gone))
+        taken = retained.taken_of(lake, "bronze", source.table)
+        gone = _joined(taken.gone, _last_of(old))
+        front = retained.latest((taken.front, _front_of(lake, source, gone)))
+        return Cut(within(gone), TakenRows(gone=gone, front=front))
 
     return make
+
+
+def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
+    """Return the greatest own time (UTC) of rows of silver whose records lie at some offsets; null: none.
+
+    Silver's commits note the front of records that are no longer rows.
+    """
+    rows = lake.read("silver", source.table).where(within(gone))
+    found = rows.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
+    return None if found is None or found.micros is None else tables.from_micros(found.micros)
 
 
 def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
@@ -85,7 +105,8 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
         before = _cut_for(lake, stream, reading, now - timedelta(days=days))
         if before is None or not gone:
             return None
-        return Cut((F.col("event_time") < F.lit(before)) & within(gone), TakenRows(before))
+        id_column = None if source.sequence_by is None else source.id_column
+        return Cut((F.col("event_time") < F.lit(before)) & within(gone), TakenRows(before), id_column)
 
     return make
 

@@ -23,7 +23,7 @@ from lakehouse.maintenance.retention import CutMaker
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.ops.event_table import EVENTS
 from lakehouse.ops.lateness import LATENESS
-from lakehouse.ops.retained import RETENTION
+from lakehouse.ops.retained import RETAINED_IDS, RETENTION
 from lakehouse.ops.unsent_rows import UNSENT_ROWS
 from lakehouse.quality.results import GATES, RESULTS
 from lakehouse.records.dead_letters import DEAD_LETTERS
@@ -121,7 +121,9 @@ def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
     for spec, column in ((RESULTS, "checked_at"), (EVENTS, "at")):
         kept = days(spec.qualified_name)
         found.append(Task(spec, cut=None if kept is None else retention.ops_cut(column, kept)))
-    return found + [Task(spec) for spec in (UNSENT_ROWS, DATA_LOSSES, GATES, RETENTION, LATENESS)]
+    return found + [
+        Task(spec) for spec in (UNSENT_ROWS, DATA_LOSSES, GATES, RETENTION, RETAINED_IDS, LATENESS)
+    ]
 
 
 def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:

@@ -30,7 +30,6 @@ from pyspark.sql.types import ArrayType, StructType
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.records.offsets import OffsetRange
-from lakehouse.records.validation import watermark_of
 from lakehouse.tables import Lake, Move, TableSpec, described
 from lakehouse.tables.specs import EPOCH
 
@@ -101,10 +100,11 @@ class Lateness:
         places = [place for place, one in enumerate(self.allowances) if one.number == number]
         return self.allowances[places[0] :] if places else self.allowances
 
-    def watermark(self, front: datetime | None, *, or_s: int | None = 0) -> Column:
+    def watermark(self, front: Column, *, or_s: int | None = 0) -> Column:
         """Return the watermark for each record, each by its own allowance; null where it cannot be late.
 
-        `or_s`: it may be as late as that in any case; null: however late.
+        `front` is that before the record landed, UTC. `or_s`: it may be as late as that in any case; null:
+        however late.
         """
         marks = [
             (one.is_for(), _mark(front, most([one, Allowance(or_s)]))) for one in reversed(self.allowances)
@@ -201,9 +201,10 @@ def _begins(noted: Iterable[Any]) -> dict[tuple[str, int], int]:
     return {(one.topic, one.partition): one.first for one in noted}
 
 
-def _mark(front: datetime | None, seconds: int | None) -> Column:
-    mark = None if seconds is None else watermark_of(front, seconds)
-    return F.lit(mark).cast("timestamp")
+def _mark(front: Column, seconds: int | None) -> Column:
+    if seconds is None:
+        return F.lit(None).cast("timestamp")
+    return F.timestamp_micros(F.unix_micros(front) - F.lit(seconds * 1_000_000).cast("long"))
 
 
 def _number(table: str) -> str:

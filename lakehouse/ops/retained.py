@@ -2,8 +2,13 @@
 
 Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. `before` (UTC): rows whose
 time lies before it have been taken, or are about to be; null for bronze. `gone`: for bronze, the last offset
-taken of each partition; else empty. `at`: when this was noted, UTC. A cut is noted before the rows go, so who
-compares tables never misses rows without a reason. A rerun replaces the row.
+taken of each partition; else empty. `front` (UTC): for bronze, the greatest own time of records among those
+taken that are rows of silver; null for other tables, and if there is none. `at`: when this was noted, UTC. A
+cut is noted before the rows go, so who compares tables never misses rows without a reason. A rerun replaces
+the row.
+
+Grain of ops.retained_ids: one row per id whose row of silver has been taken, or is about to be; key:
+table_id, fingerprint. Only of sources whose records replace each other by id. A rerun adds none.
 """
 
 from __future__ import annotations
@@ -27,6 +32,7 @@ SCHEMA = described(
     ("table", "string", "The table, as layer.name."),
     ("before", "timestamp", "Rows whose time (UTC) is before it have been taken; null for bronze."),
     ("gone", ArrayType(_GONE), "Of bronze, the last offset taken of each partition."),
+    ("front", "timestamp", "Of bronze, the greatest own time (UTC) of sound records taken."),
     ("at", "timestamp", "When that was noted, UTC."),
 )
 RETENTION = TableSpec(
@@ -38,12 +44,28 @@ RETENTION = TableSpec(
 )
 
 
+RETAINED_IDS = TableSpec(
+    "ops",
+    "retained_ids",
+    described(
+        ("table_id", "string", "Delta's id of the table of silver."),
+        ("fingerprint", "binary", "The first 16 bytes of the SHA-256 of the id's text."),
+    ),
+    stats=("table_id",),
+    comment="One row per id whose row of silver was deleted because it was old.",
+)
+
+
 @dataclass(frozen=True)
 class TakenRows:
-    """What has been taken of a table: everything `before` a time (UTC), or the offsets `gone`."""
+    """What has been taken of a table: everything `before` a time (UTC), or the offsets `gone`.
+
+    `front` is the greatest own time (UTC) of rows of silver at these offsets; null: none.
+    """
 
     before: datetime | None = None
     gone: tuple[OffsetRange, ...] = ()
+    front: datetime | None = None
 
     def notes(self) -> list[str]:
         """Say up to which offsets retention has taken records; nothing if it has taken none."""
@@ -60,11 +82,13 @@ def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
     if not (lake.exists(layer, name) and lake.exists(RETENTION.layer, RETENTION.name)):
         return TakenRows()
     this = F.col("table_id") == tables.table_id(lake.spark, lake.path(layer, name))
-    row = lake.read(RETENTION.layer, RETENTION.name).where(this).select(_micros("before"), "gone").first()
+    rows = lake.read(RETENTION.layer, RETENTION.name).where(this)
+    row = rows.select(_micros("before"), "gone", _micros("front")).first()
     if row is None:
         return TakenRows()
+    before, front = (None if at is None else tables.from_micros(at) for at in (row.before, row.front))
     gone = tuple(OffsetRange(one.topic, one.partition, 0, one.last) for one in row.gone)
-    return TakenRows(None if row.before is None else tables.from_micros(row.before), gone)
+    return TakenRows(before, gone, front)
 
 
 def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> None:
@@ -72,8 +96,36 @@ def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> 
     path = lake.ensure(RETENTION)
     gone = [(one.topic, one.partition, one.last) for one in taken.gone]
     table_id = tables.table_id(lake.spark, lake.path(layer, name))
-    rows = lake.spark.createDataFrame([(table_id, f"{layer}.{name}", taken.before, gone, now)], SCHEMA)
+    noted = (table_id, f"{layer}.{name}", taken.before, gone, taken.front, now)
+    rows = lake.spark.createDataFrame([noted], SCHEMA)
     tables.replace(rows, path, ("table_id",), within=F.lit(True))
+
+
+def fingerprint_of(id_: Column) -> Column:
+    """Return the fingerprint of an id, whatever its type; null for null."""
+    return F.substring(F.unhex(F.sha2(id_.cast("string"), 256)), 1, 16)
+
+
+def note_ids(lake: Lake, name: str, ids: DataFrame) -> None:
+    """Note the ids, the only column, of rows that are about to be taken of a table of silver."""
+    path, table_id = lake.ensure(RETAINED_IDS), tables.table_id(lake.spark, lake.path("silver", name))
+    found = ids.select(
+        F.lit(table_id).alias("table_id"), fingerprint_of(F.col(ids.columns[0])).alias("fingerprint")
+    )
+    found = found.where(F.col("fingerprint").isNotNull()).distinct().persist()
+    try:
+        tables.insert_missing(found, path, found.columns, F.col("table_id") == table_id)
+    finally:
+        found.unpersist()
+
+
+def ids_taken(lake: Lake, source: Source) -> DataFrame:
+    """Return the fingerprints of the ids whose rows have been taken of a source's silver table."""
+    noted = RETAINED_IDS.layer, RETAINED_IDS.name
+    if not (lake.exists("silver", source.table) and lake.exists(*noted)):
+        return lake.spark.createDataFrame([], RETAINED_IDS.schema).select("fingerprint")
+    this = F.col("table_id") == tables.table_id(lake.spark, lake.path("silver", source.table))
+    return lake.read(*noted).where(this).select("fingerprint")
 
 
 def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:

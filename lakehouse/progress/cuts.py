@@ -59,17 +59,25 @@ def not_ahead(
         snapshot = tables.snapshot(spark, side, version - 1)
 
 
+def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version: int, source: str) -> bool:
+    """Tell whether a side table stands for more of the source than a version of the table filled after it."""
+    name = application(query, tables.table_id(spark, source), of=tables.table_id(spark, target))
+    there = position_in(tables.transactions(spark, side), name)
+    here = position_at(spark, query, tables.snapshot(spark, target, version), source)
+    return there is not None and (here is None or here.is_before(there))
+
+
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
     """Return the rows that a reader of the table's appends has read up to the position, as they are now.
 
-    Of a table with a change feed, which its readers follow, return the rows that it had then. The reader
+    Of a table whose corrected rows its readers follow, return the rows that it had then. The reader
     skips commits that rewrite or remove rows; these count whether it has come to them or not. Rows of appends
     that it has not come to are left out. Files that compaction has replaced are not asked for, because VACUUM
     removes them. Raises TableError where log retention has removed commits since the position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))
-    if position.version > 0 and not position.is_beginning and tables.has_change_feed(spark, path):
+    if position.version > 0 and not position.is_beginning and tables.is_followed(spark, path):
         return tables.read_version(spark, path, with_same_rows(spark, path, position.version - 1))
     newest = tables.version_of(spark, path)
     first = position.version + 1 if position.is_beginning else position.version
@@ -90,6 +98,8 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
     """Tell whether appends before the version `end` have not been read up to the position.
 
+    Of a table whose readers follow its corrected rows, these count, too.
+
     Where log retention has removed commits since the position, any rows count as unread.
     """
     place = BEFORE_ALL if position is None else position
@@ -97,7 +107,9 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
         if place.is_beginning and _unread_first(spark, path, place):
             return True
         first = place.version + 1 if place.is_beginning else place.version
-        return any(entry.appended for entry in parts.entries(spark, path, first, end))
+        follows = tables.is_followed(spark, path)
+        found = parts.entries(spark, path, first, end)
+        return any(entry.followed if follows else entry.appended for entry in found)
     except TableError:
         return bool(tables.files(spark, path, tables.first_version(spark, path)))
 

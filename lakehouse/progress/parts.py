@@ -1,15 +1,16 @@
 """What a query has not read of a table, in parts for one micro-batch each, by the table's commits.
 
 A query reads either appends or the change feed. Appends are the files of commits that only add rows; commits
-that change or remove rows are skipped, unless the query follows the table. A query that begins with the rows
-of a table reads the files of one version first, the oldest first. A file is read as its commit names it,
-though compaction may have replaced it since.
+that change or remove rows are skipped. A query that follows the table reads those of them that correct rows.
+A query that begins with the rows of a table reads the files of one version first, the oldest first. A file is
+read as its commit names it, though compaction may have replaced it since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
@@ -30,14 +31,16 @@ MOST_COMMITS = 50
 class Part:
     """A part of a table, between two positions, as files in the words of the log.
 
-    There may be no files: for compaction, say, or commits that change rows and are skipped. `has_changes`:
-    its rows are to be taken from the change feed, because some of them have left the table or changed.
+    There may be no files: for compaction, say, or commits that change rows and are skipped. `changed`: the
+    versions, as first and last ones, whose rows are to be taken from the change feed, because some have left
+    the table or changed; empty: the files are appends. `foreign`: commits of other writers that are skipped.
     """
 
     first: Position
     end: Position
     files: tuple[Action, ...] = ()
-    has_changes: bool = False
+    changed: tuple[tuple[int, int], ...] = ()
+    foreign: tuple[LogEntry, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.first} to {self.end}"
@@ -45,7 +48,7 @@ class Part:
     @property
     def rows(self) -> int | None:
         """The number of its rows, null where a file does not say."""
-        return None if self.has_changes else total([rows_of(file) for file in self.files])
+        return None if self.changed else total([rows_of(file) for file in self.files])
 
     @property
     def divisible_bytes(self) -> int:
@@ -55,8 +58,9 @@ class Part:
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
         """Return its rows; with changes, also those that have left, told by `_change_type`."""
-        if self.has_changes:
-            return tables.read_changes(spark, path, self.first.version, self.end.version - 1)
+        if self.changed:
+            every = (tables.read_changes(spark, path, first, last) for first, last in self.changed)
+            return reduce(DataFrame.unionByName, every)
         return tables.read_files(spark, path, self.files)
 
 
@@ -76,18 +80,17 @@ def appends(
 ) -> Part:
     """Return the next appends before the version `end`: about `max_bytes` of files, at least one commit.
 
-    A query that `follows` the table gets what other commits have changed as well. Raises TableError where log
-    retention has removed a commit.
+    A query that `follows` the table gets what other commits have corrected as well. Raises TableError where
+    log retention has removed a commit.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
     last = min(end, first.version + MOST_COMMITS)
     found = list(entries(spark, path, first.version, last))
-    if not follows:
-        return _versions(found, first, lambda entry: entry.appended, max_bytes)
-    part = _versions(found, first, lambda entry: entry.feed, max_bytes)
-    read = (entry for entry in found if entry.version < part.end.version)
-    return replace(part, has_changes=any(entry.rewrites for entry in read))
+    part = _versions(found, first, lambda entry: _read_of(entry, follows=follows), max_bytes)
+    return _with_changes(
+        part, [entry for entry in found if entry.version < part.end.version], follows=follows
+    )
 
 
 def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
@@ -109,10 +112,8 @@ def between(spark: SparkSession, path: str, first: Position, end: Position, *, f
         last = len(files) if end.files is None else end.files
         return Part(first, end, tuple(files[first.files or 0 : last]))
     found = list(entries(spark, path, first.version, end.version))
-    if not follows:
-        return Part(first, end, tuple(file for entry in found for file in entry.appended))
-    feed = tuple(file for entry in found for file in entry.feed)
-    return Part(first, end, feed, has_changes=any(entry.rewrites for entry in found))
+    given = tuple(file for entry in found for file in _read_of(entry, follows=follows))
+    return _with_changes(Part(first, end, given), found, follows=follows)
 
 
 def changes_between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
@@ -158,6 +159,29 @@ def entry_of(spark: SparkSession, path: str, version: int) -> LogEntry | None:
         return tables.read_commit(spark, path, version)
     except (Py4JJavaError, FileNotFoundError):
         return None
+
+
+def _read_of(entry: LogEntry, *, follows: bool) -> Sequence[Action]:
+    return entry.followed if follows else entry.appended
+
+
+def _with_changes(part: Part, read: Sequence[LogEntry], *, follows: bool) -> Part:
+    """Add which versions of a part are taken from the change feed, and the commits of other writers."""
+    given = [entry for entry in read if follows and entry.followed]
+    corrected = given if any(entry.rewrites for entry in given) else []
+    foreign = tuple(entry for entry in read if entry.is_foreign)
+    return replace(part, changed=_spans(entry.version for entry in corrected), foreign=foreign)
+
+
+def _spans(versions: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return ascending numbers as spans without gaps."""
+    spans = list[tuple[int, int]]()
+    for version in versions:
+        if spans and spans[-1][1] == version - 1:
+            spans[-1] = (spans[-1][0], version)
+        else:
+            spans.append((version, version))
+    return tuple(spans)
 
 
 def _entry(spark: SparkSession, path: str, version: int) -> LogEntry:

@@ -8,7 +8,7 @@ looks at commits without rows.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -28,6 +28,7 @@ from lakehouse.progress.positions import (
     sources_in,
 )
 from lakehouse.tables import Move, Position, from_micros
+from lakehouse.tables.entries import LogEntry
 from lakehouse.tables.log import Mark
 
 _CLOCKS_DIFFER_MS = 60_000  # at most, of machines that write tables of one lake
@@ -84,7 +85,9 @@ class Taken:
 class Reading:
     """What a query reads: paths of tables by name; it fills `beside`, and then `target`.
 
-    Of the tables that it `follows` it reads all changes, by their change feed; of the others the appends.
+    Of the tables that it `follows` it reads corrected rows, too, by their change feed; of the others the
+    appends alone. `on_foreign` is told of each commit by which another writer has changed rows, with the
+    table's name: it is passed over.
     """
 
     spark: SparkSession
@@ -94,9 +97,12 @@ class Reading:
     beside: Sequence[Filled] = ()
     max_bytes: int = 1 << 40
     follows: Collection[str] = ()
+    on_foreign: Callable[[str, LogEntry], None] | None = None
     is_known_empty: bool = False
     is_known_whole: bool = False
     _passed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _told: dict[str, int] = field(default_factory=dict)
+    _has_news: bool = False
     _idle: Mapping[str, Mark] = field(default_factory=dict)
 
     def next(
@@ -119,7 +125,9 @@ class Reading:
         found = {name: self._part(state, name, handed, until or {}, most) for name in self.sources}
         counts = [found[name].count for name in self.sources]
         count = None if None in counts else sum(one or 0 for one in counts)
-        if count == 0 and not state.is_resumed and not self._is_far(state, found):
+        # A commit notes that a foreign one has been passed over, so that it is not told again.
+        has_news, self._has_news = self._has_news, False
+        if count == 0 and not (state.is_resumed or has_news or self._is_far(state, found)):
             for name, one in found.items():
                 self._pass_over(state, name, one.end)
             has_all = all(one.end.version > state.newest[name] for name, one in found.items())
@@ -174,9 +182,11 @@ class Reading:
         if not first.is_beginning and first.version >= end:
             return _Found(None, 0, first)
         part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes, follows=follows)
+        self._tell_foreign(name, part)
         while not part.files and not part.end.is_beginning and part.end.version < end:
             # However many versions without rows there are: nothing to take has to mean that none waits.
             part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes, follows=follows)
+            self._tell_foreign(name, part)
         return _Found.of(self.spark, path, part)
 
     def _comes_next(self, path: str, first: Position, version: int, *, follows: bool) -> bool:
@@ -184,7 +194,16 @@ class Reading:
         if first.is_beginning or first.version > version:
             return False
         between = parts.entries(self.spark, path, first.version, version)
-        return not any(entry.feed if follows else entry.appended for entry in between)
+        return not any(
+            entry.is_foreign or (entry.followed if follows else entry.appended) for entry in between
+        )
+
+    def _tell_foreign(self, name: str, part: Part) -> None:
+        for entry in part.foreign if self.on_foreign is not None else ():
+            if entry.version >= self._told.get(name, 0) and self.on_foreign is not None:
+                self._told[name] = entry.version + 1
+                self._has_news = True
+                self.on_foreign(name, entry)
 
     def _is_far(self, state: _State, found: Mapping[str, _Found]) -> bool:
         return any(

@@ -4,8 +4,8 @@ Grain: one row per record and stage; key: `id`, the SHA-256 of topic, partition,
 key, value and headers are the original bytes. Times are UTC. A rerun of the micro-batch that wrote a row
 writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
 replaced by a new record that was sent again (resent; the last reason names the new record). The letter of a
-record that repeats, is replaced by or deletes another record is closed from the beginning: duplicate,
-superseded or deletion (`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
+record that repeats, is replaced by or deletes another record is closed: duplicate, superseded or deletion
+(`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from pyspark.sql import functions as F
 
 from lakehouse.errors import QueryError
 from lakehouse.nearest import no_such
+from lakehouse.records import identity
 from lakehouse.records.fields import REASONS
 from lakehouse.records.identity import CLOSED
-from lakehouse.records.validation import HEADERS, SKIPPED
+from lakehouse.records.validation import ADMITTED, HEADERS, SKIPPED
 from lakehouse.spark.collecting import collected
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
@@ -52,12 +53,14 @@ SCHEMA = described(
     ("batch", "long", "The micro-batch that refused it; null for none."),
     ("code_version", "string", "The version of lakehouse that refused it."),
     ("unique_id", "string", "The record's id, where its source has unique_by; null if it is unknown."),
-    ("sequence", "long", "Its sequence; of a deletion, the greatest that its id had had by then."),
+    ("sequence", "long", "Its sequence; null if it is unknown, or if its source has no sequence_by."),
+    ("ingested_at", "timestamp", "When the record landed, UTC."),
+    ("event_time", "timestamp", "The record's event time, UTC; null if it is unknown."),
+    ("admitted", ADMITTED, "When a replay has let it into silver; null: none has."),
 )
 
-OPEN, REPLAYED, DISCARDED, RESENT = "open", "replayed", "discarded", "resent"
-SENT_AGAIN_AS = "sent again as "
-"""How the message of a resent letter's last reason begins; the record's place follows."""
+OPEN, REPLAYED, DISCARDED, RESENT = identity.OPEN, "replayed", "discarded", identity.RESENT
+SENT_AGAIN_AS = identity.SENT_AGAIN_AS
 RULES = frozenset(
     {
         "bad_sequence",
@@ -80,6 +83,7 @@ RULES = frozenset(
         "not_framed",
         "not_json",
         "not_utf8",
+        "nothing_to_delete",
         "null_field",
         "resent",
         "schema_lacks_field",
@@ -97,7 +101,7 @@ rules of their own. Those who filter letters are told of a rule that is neither 
 
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
 
-_IDS = ("unique_id", "sequence")
+_LACKING = ("unique_id", "sequence", "ingested_at", "event_time", "admitted")
 
 DEAD_LETTERS = TableSpec(
     "silver",
@@ -263,24 +267,28 @@ def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
         "_now": by_reference(F.lit(origin.now), F.col("topic")),
         "_batch": by_reference(F.lit(origin.batch).cast("long"), F.col("topic")),
     }
-    lacking = {name: F.lit(None).cast(SCHEMA[name].dataType) for name in _IDS if name not in dead.columns}
+    lacking = {name: F.lit(None).cast(SCHEMA[name].dataType) for name in _LACKING if name not in dead.columns}
     letter = _letter(origin.stream, origin.stage, origin.job, origin.code_version)
     return letter.of(dead.withColumns(found_at | lacking))
 
 
 def status_by(reasons: Column) -> Column:
-    """Return the status with which a letter begins: open, unless its one reason says that it is closed."""
-    rule = F.get(reasons, F.lit(0)).getField("rule")
-    return F.when((F.size(reasons) == 1) & rule.isin(*CLOSED), rule).otherwise(F.lit(OPEN))
+    """Return the status by the reasons: open, unless the last one answers it or the only one closes it."""
+    rule, last = (F.try_element_at(reasons, F.lit(place)).getField("rule") for place in (1, -1))
+    is_closed = (F.size(reasons) == 1) & rule.isin(*CLOSED)
+    return F.when(is_closed, rule).when(last == RESENT, F.lit(RESENT)).otherwise(F.lit(OPEN))
+
+
+def letter_id(stage: str) -> Column:
+    """Return the id of a record's letter, by its place."""
+    place = ("topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage))
+    return F.sha2(F.concat_ws("\n", *place), 256)
 
 
 @cache
 def _letter(stream: str, stage: str, job: str, code_version: str) -> Columns:
-    identity = F.concat_ws(
-        "\n", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage)
-    )
     own = {
-        "id": F.sha2(identity, 256),
+        "id": letter_id(stage),
         "stream": F.lit(stream),
         "stage": F.lit(stage),
         "status": status_by(F.col("reasons")),

@@ -21,7 +21,7 @@ are the input, row for row.
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
 | missing_id, bad_sequence | a record without the header that has its id, or its sequence as a whole number |
-| deletion | none: a Kafka record without a value that deletes an id (`lakehouse.records.identity`) |
+| deletion | none: a record that deletes an id; `lakehouse.records.deletions` has more rules, of deletions |
 | skipped | none: a record that --skip passes over, unseen (`skipped`) |
 
 Records that are not JSON have some more rules: `lakehouse.formats.decode` lists them.
@@ -47,7 +47,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, VariantType
 
 from lakehouse.contract import Contract, Field, FieldType
-from lakehouse.records import decoding, event_times, fields, identity
+from lakehouse.records import decoding, deletions, event_times, fields, identity
 from lakehouse.records.fields import REASONS, reason, type_column
 from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.spark.columns import Columns
@@ -62,7 +62,14 @@ HEADERS = ArrayType(
 )
 COORDINATES = ("topic", "partition", "offset")
 OWN_TIME = "own_time"
-"""The column of silver by whose greatest value the watermark goes: no other clock moves it."""
+"""The column of silver by whose greatest value the front goes: no other clock moves it."""
+ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
+"""When a replay has let a record in: after everything that had landed until `after`, and `at` what time.
+
+Both are UTC; `at` is later than that of any record let in before.
+"""
+TIMES_OF_RECORDS = ("kafka_timestamp", "ingested_at", "admitted")
+"""Columns of silver that say when its records were sent, landed and, by a replay, let in."""
 SKIPPED = "skipped"
 """The rule of records that nothing can judge, and that a user passes over."""
 
@@ -83,6 +90,8 @@ def clean_schema(contract: Contract) -> StructType:
     """Return the schema of the silver table of a contract: its columns, times, Kafka coordinates.
 
     `own_time` is the event time of a record that says it, null for one that has Kafka's timestamp instead.
+    `kafka_timestamp` is that timestamp, null for none; `ingested_at` is when the record landed, and
+    `admitted` when a replay let it in (ADMITTED), null for one that was accepted as it landed.
     """
     columns = [
         StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
@@ -94,6 +103,9 @@ def clean_schema(contract: Contract) -> StructType:
         .add("topic", "string")
         .add("partition", "integer")
         .add("offset", "long")
+        .add("kafka_timestamp", "timestamp")
+        .add("ingested_at", "timestamp")
+        .add("admitted", ADMITTED)
     )
 
 
@@ -124,15 +136,17 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
 def skipped(rows: DataFrame, source: Source) -> DataFrame:
     """Return raw records as `judge` does, each refused as `skipped`; nothing of them is looked at."""
     nothing = F.lit(None)
+    kept = {name: F.col(name) for name in (*COORDINATES, "ingested_at")} | {
+        "kafka_timestamp": F.col("timestamp")
+    }
     columns = {
-        field.name: F.col(field.name) if field.name in COORDINATES else nothing.cast(field.dataType)
-        for field in silver_schema(source)
+        field.name: kept.get(field.name, nothing.cast(field.dataType)) for field in silver_schema(source)
     }
     columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("passed over by --skip, unseen")))
     columns["raw"] = F.struct(*(F.col(name).alias(_LETTERS_NAMES.get(name, name)) for name in _RAW))
     if source.id_column is not None:
         ids = {identity.OF_ID: nothing.cast("string"), identity.OF_SEQUENCE: nothing.cast("long")}
-        columns |= ids | {identity.LANDED: F.col("ingested_at")}
+        columns |= ids
     return rows.select(*(column.alias(name) for name, column in columns.items()))
 
 
@@ -161,6 +175,9 @@ def _verdict(source: Source) -> _Verdict:
     unread = F.when(F.col("_value").isNull(), _without_value(source, in_time))
     if source.format != "json":
         unread = unread.when(F.col(decoding.REFUSED).isNotNull(), F.col(decoding.REFUSED))
+    if source.mark is not None:
+        unread = unread.when(deletions.is_marked(source), F.array(*deletions.reasons_of(source)))
+        flawless = flawless & ~deletions.is_marked(source)
     text = shown(F.col("_rest").cast("string"))
     not_utf8 = with_value("the value is not UTF-8", shown_bytes(F.col("_rest").cast("binary")))
     reasons = F.array_compact(
@@ -187,13 +204,12 @@ def _verdict(source: Source) -> _Verdict:
     )
     raw = F.struct(*(F.col(aside).alias(_LETTERS_NAMES.get(name, name)) for name, aside in _RAW.items()))
     columns = [*silver_schema(source).names, "reasons"]
+    known = {"kafka_timestamp": F.col("_timestamp"), "admitted": F.lit(None).cast(ADMITTED)}
     compared = identity.columns_of(source)
-    steps = (*_proven(source), *_parsed(contract), *_fields(source), {"reasons": reasons})
+    steps = (*_proven(source), *_parsed(deletions.as_read(source)), *_fields(source), {"reasons": reasons})
     has_raw = F.size("reasons") > 0 if source.unique_by is None else F.lit(True)
-    return _Verdict(
-        tuple(map(Columns, steps)),
-        Columns({name: F.col(name) for name in columns} | {"raw": F.when(has_raw, raw)} | compared),
-    )
+    values = {name: known.get(name, F.col(name)) for name in columns}
+    return _Verdict(tuple(map(Columns, steps)), Columns(values | {"raw": F.when(has_raw, raw)} | compared))
 
 
 def filter_clean(judged: DataFrame) -> DataFrame:
@@ -202,10 +218,11 @@ def filter_clean(judged: DataFrame) -> DataFrame:
 
 
 def filter_dead(judged: DataFrame) -> DataFrame:
-    """Keep the rows with a reason: coordinates, raw record, reasons and, where records have them, ids."""
+    """Keep the rows with a reason: coordinates, raw record, times, reasons and, where they have them, ids."""
     ids = {identity.OF_ID: "unique_id", identity.OF_SEQUENCE: "sequence"}
     known = (F.col(name).alias(ids[name]) for name in ids if name in judged.columns)
-    return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", "reasons", *known)
+    times = ("ingested_at", "event_time", "admitted")
+    return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", *times, "reasons", *known)
 
 
 def _proven(source: Source) -> Iterator[dict[str, Column]]:
@@ -224,7 +241,7 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
     if source.is_typed:
         yield {"_rest": body}
         return
-    if not fields.are_provable(contract):
+    if not fields.are_provable(contract) or not deletions.is_provable(source):
         yield {"_proven": F.lit(False), "_rest": body}
         return
     text = body.cast("string")
@@ -233,6 +250,7 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
         [StructField(field.path[-1], fields.PARSED_TYPES[field.type]) for field in contract.fields]
     )
     schema = schema.add(contract.event_time_path[-1], "long").add("_corrupt_record", "string")
+    schema = deletions.with_mark(schema, source)
     stamp = F.col("_typed").getField(contract.event_time_path[-1])
     readable = F.is_valid_utf8(text) & (text.startswith("{") if payloads else _is_flat(text))
     sound = (fields.is_proven(_typed(field), field) for field in contract.fields)
@@ -240,7 +258,9 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
     proven = reduce(
         Column.__and__,
         sound,
-        F.col("_typed._corrupt_record").isNull() & event_times.is_proven(stamp, source),
+        F.col("_typed._corrupt_record").isNull()
+        & event_times.is_proven(stamp, source)
+        & deletions.is_unmarked(source),
     )
     yield {"_typed": F.from_json(F.when(readable, text), schema, _STRICT_JSON)} | {
         fields.exact_column(field.column): fields.written_decimal(F.when(readable, text), field)
@@ -300,7 +320,7 @@ def _fields(source: Source) -> Iterator[dict[str, Column]]:
         if field.name == contract.tombstone:
             value = F.when(F.col("_value").isNull(), F.col("_key").cast("string")).otherwise(value)
         columns[field.column] = value
-    columns |= identity.from_headers(source)
+    columns |= identity.from_headers(source) | deletions.columns(source)
     columns[event_times.KIND] = F.schema_of_variant(fields.variant_at(contract.event_time_path))
     yield columns
     yield {event_times.WRITTEN: event_times.written(contract)}
@@ -329,8 +349,8 @@ def _is_flat(text: Column) -> Column:
 def _without_value(source: Source, in_time: tuple[Column, ...]) -> Column:
     """Return the reasons against a record without a value."""
     contract = source.contract
-    if contract.tombstone is None and source.sequence_by is not None:
-        return F.array(*identity.reasons_of_deletion(source))
+    if source.is_deleted_by_key:
+        return F.array(*deletions.reasons_of(source))
     if contract.tombstone is None:
         return F.array(reason("value_null", None, F.lit("the Kafka record has no value")))
     column = next(field.column for field in contract.fields if field.name == contract.tombstone)

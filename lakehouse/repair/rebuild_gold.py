@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.layers import gold
+from lakehouse.layers.recomputing import settled
 from lakehouse.progress import cuts
 from lakehouse.repair import recompute
 from lakehouse.repair.recompute import DOUBLED, NO_SUCH_ROW
@@ -128,7 +129,7 @@ class _Look:
         if self._changed or deleted:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
             gone = self.wrong.where(leaves).select(*keys, F.lit(True).alias(DELETED))
-            right = recompute.settled(self._found, self._anew, self.table)
+            right = settled(self._found, self._anew, self.table)
             right = right.join(self.wrong.where(~leaves), keys, "left_semi")
             rows = right.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True)
             rows.persist()

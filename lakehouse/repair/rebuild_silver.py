@@ -23,8 +23,9 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.formats.decode import decoded
-from lakehouse.layers import identities, silver
-from lakehouse.ops import lateness, retained
+from lakehouse.layers import silver
+from lakehouse.layers.letters import are_processed, without_leaving
+from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.records import identity
 from lakehouse.records.dead_letters import (
@@ -38,16 +39,16 @@ from lakehouse.records.dead_letters import (
     to_dead_letters,
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, runs_of, within
+from lakehouse.records.shown import shown
 from lakehouse.records.validation import (
     COORDINATES,
-    OWN_TIME,
     filter_dead,
     judge,
     late_reason,
     silver_schema,
 )
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import DELETED, HighWaterMark, Lake, from_micros, leases
+from lakehouse.tables import DELETED, Lake, Why, from_micros, leases
 
 _KEYS = list(COORDINATES)
 
@@ -159,7 +160,7 @@ class _SourceRebuild:
         if not ranges:
             return SilverRebuilt()
         landed, skipped = self.without_skipped(landed, ranges)
-        again = tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, within(ranges))
+        again = tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, within(ranges), why=Why.CORRECTED)
         tables.keep_one(self._lake.spark, self.paths.dead, ("id",), within(ranges))
         judged = self.judged(landed, ranges, allow_late=allow_late)
         if self._source.unique_by is not None:
@@ -198,33 +199,48 @@ class _SourceRebuild:
         version = tables.version_of(self._lake.spark, self.paths.clean)
         clean = tables.read_version(self._lake.spark, self.paths.clean, version).where(within(ranges))
         standing = clean.select(*_KEYS, F.struct(*names).alias("_standing"))
-        dead = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
-        letters = identities.letters_up_to(dead.where(F.col("job") == self._origin.job), version).select(
-            *_KEYS,
-            F.col("id").alias("_letter"),
-            F.col("status").alias("_status"),
-            F.col("reasons").alias("_said"),
+        letters = (
+            self._letters(version)
+            .where(within(ranges))
+            .select(
+                *_KEYS,
+                F.col("id").alias("_letter"),
+                F.col("status").alias("_status"),
+                F.col("reasons").alias("_said"),
+                F.col("admitted").alias("_admitted"),
+            )
         )
         is_lost = F.col("_done") & F.col("_status").isNull()
         finished = F.col("_standing").isNotNull() | ~F.col("_status").isin(DISCARDED, RESENT) | is_lost
         judged = judge(decoded(landed, self._source, self._lake.root), self._source, None)
+        before = silver.fronts_before(self._lake, self._source, landed)
+        judged = judged.join(F.broadcast(before), "ingested_at")
         known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
         known = known.where(finished)
         row = F.struct(*(F.col(name) for name in names))
-        return known.withColumn("_row", row).withColumn("reasons", self._reasons(allow_late=allow_late))
+        let_in = F.coalesce("_standing.admitted", "_admitted")
+        known = known.withColumn("admitted", let_in).withColumn("_row", row)
+        return known.withColumn("reasons", self._reasons(allow_late=allow_late))
+
+    def _letters(self, version: int) -> DataFrame:
+        """Return the letters of records that silver has finished with, as of a version of it."""
+        spark, paths, query = self._lake.spark, self.paths, self._origin.job
+        is_own = (F.col("job") == query) & are_processed(spark, query, paths.clean, version)
+        found = tables.read(spark, paths.dead).where(is_own)
+        return without_leaving(found, query, version, bronze=paths.bronze, clean=paths.clean, dead=paths.dead)
 
     def among_their_ids(self, judged: DataFrame) -> DataFrame:
         """Return the verdicts among other records of their ids, in the order in which they landed.
 
-        Rows of silver, and deletions, of which retention has taken the records have landed before.
+        Rows of silver, and letters, of which retention has taken the records have landed before.
         """
         spark, source = self._lake.spark, self._source
         places = judged.select(*_KEYS)
         older = tables.read(spark, self.paths.clean).join(places, _KEYS, "left_anti")
-        gone = identities.deletions(spark, self.paths.dead, self._origin.job)
-        gone = identity.deleted_by(gone.join(places, _KEYS, "left_anti"))
-        own = judged.where(identity.is_compared(source))
-        return identity.with_outcome(judged, identity.compared(source, own, older, gone))
+        letters = tables.read(spark, self.paths.dead).where(F.col("job") == self._origin.job)
+        letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
+        own = judged.where(F.col(identity.OF_ID).isNotNull())
+        return identity.with_outcome(judged, identity.compared(source, own, older, letters))
 
     def _done(self) -> DataFrame:
         """Return the records of silver's finished micro-batches."""
@@ -235,15 +251,16 @@ class _SourceRebuild:
 
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return the reasons against a record, including lateness unless it is in silver."""
-        reasons = F.col("reasons")
+        of_time = F.array(F.lit("future"), F.lit(identity.LATE))
+        rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
+        reasons = F.when(F.col("admitted").isNotNull(), rest).otherwise(F.col("reasons"))
         closed = retained.closed_before(self._lake, self._stream, self._source)
         watermark = F.lit(closed).cast("timestamp")
         if allow_late and closed is None:
             return reasons
         if not allow_late:
-            front = HighWaterMark(self.paths.clean, OWN_TIME).value(self._lake.spark)
             known = lateness.read(self._lake, self._origin.job)
-            watermark = F.greatest(known.watermark(front), watermark)
+            watermark = F.greatest(known.watermark(F.col(fronts.FRONT)), watermark)
         was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
         late_now = F.array_compact(F.array(late_reason(watermark)))
         return (
@@ -266,7 +283,7 @@ class _SourceRebuild:
             rows = work.where("_inserted OR _changed OR _removed").select(
                 "_row.*", F.col("_removed").alias(DELETED)
             )
-            tables.replace(rows, self.paths.clean, _KEYS, within=lie)
+            tables.replace(rows, self.paths.clean, _KEYS, within=lie, why=Why.CORRECTED)
         if found["_accepted"]:
             closed = work.where("_accepted").select(F.col("_letter").alias("id"))
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
@@ -276,23 +293,37 @@ class _SourceRebuild:
         tables.update_matched(rows, self.paths.dead, ("id",), where, new, within=lie)
 
 
-def differing_by_id(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
-    """Return the records that are not where their ids put them, one row each, with `what`.
+def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
+    """Return the records that are not where the function of bronze puts them, one row each, with `what`.
 
-    Nothing is written. All records are compared anew, in the order in which they landed.
+    Nothing is written. Bronze is judged anew at `now` (UTC).
     """
     place = _SourceRebuild(lake, stream, source, now)
     landed = tables.read(lake.spark, place.paths.bronze)
     ranges = ranges_of(landed)
     landed, _ = place.without_skipped(landed, ranges)
-    judged = place.judged(landed, ranges, allow_late=False)
-    known = place.among_their_ids(judged)
-    should = F.when(F.size("reasons") == 0, F.lit("in silver")).otherwise(status_by(F.col("reasons")))
-    found = F.when(F.col("_standing").isNotNull(), F.lit("in silver")).otherwise(F.col("_status"))
-    by_id = should.isin(*identity.CLOSED) | F.col("_status").isin(*identity.CLOSED)
-    is_wrong = by_id & (F.size("reasons") <= 1) & ~found.eqNullSafe(should) & ~found.isin(DISCARDED, RESENT)
-    says = F.concat(F.lit("it is "), found, F.lit(", and by its id it is "), should)
-    return known.where(is_wrong).select(*_KEYS, says.alias("what"))
+    known = place.judged(landed, ranges, allow_late=False)
+    if source.unique_by is not None:
+        known = place.among_their_ids(known)
+    stands = F.col("_standing").isNotNull()
+    should = F.when(F.size("reasons") == 0, F.lit("a row")).otherwise(status_by(F.col("reasons")))
+    found = F.when(stands, F.lit("a row")).otherwise(F.col("_status"))
+    says = F.concat(F.lit("it is "), found, F.lit(", and by bronze it is "), should)
+    is_wrong = found.isNotNull() & (found != should)
+    what = F.when(is_wrong, says).when(stands, _other_values(source))
+    return known.select(*_KEYS, what.alias("what")).where("what IS NOT NULL")
+
+
+def _other_values(source: Source) -> Column:
+    """Return the first column of a row that is not what bronze says, with both values; null for none."""
+
+    def of(name: str) -> Column:
+        there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
+        texts = (F.coalesce(shown(one.cast("string")), F.lit("null")) for one in (there, here))
+        said = F.concat(F.lit(f"{name} is "), next(texts), F.lit(", and by bronze it is "), next(texts))
+        return F.when(~there.eqNullSafe(here), said)
+
+    return F.coalesce(*map(of, silver_schema(source).names))
 
 
 def _work() -> dict[str, Column]:
@@ -302,7 +333,7 @@ def _work() -> dict[str, Column]:
         F.size("reasons") == 0,
         F.col("_letter").isNotNull(),
     )
-    same_reasons = F.sort_array("reasons").eqNullSafe(F.sort_array("_said"))
+    same_reasons = F.sort_array("reasons.rule").eqNullSafe(F.sort_array("_said.rule"))
     work = {
         "_inserted": ~stands & passes,
         "_changed": stands & passes & ~F.col("_row").eqNullSafe(F.col("_standing")),

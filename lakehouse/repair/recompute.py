@@ -16,10 +16,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, DoubleType, MapType
 
 from lakehouse import tables
+from lakehouse.layers.recomputing import wall_clock_of
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
 from lakehouse.progress.finality import Finality, finality_at, grace_of
-from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles, WallClock
+from lakehouse.stream import EventClock, EventTimeProgress, GoldTable, MergedTable, Quantiles
 from lakehouse.tables import Lake, Position, shifted
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
@@ -96,7 +97,7 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFr
 
     Estimated quantiles are left to `rank_errors`.
     """
-    keys, clock = list(table.keys), _wall_clock(table)
+    keys, clock = list(table.keys), wall_clock_of(table)
     waits = F.lit(True) if clock is None else clock.waits()
     standing = found.withColumn("_waits", waits).groupBy(*keys)
     counted = standing.agg(
@@ -110,20 +111,6 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFr
     )
     both = counted.join(expected, keys, "full_outer")
     return both.select(*keys, _what(table).alias("what")).where(F.col("what").isNotNull())
-
-
-def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Return recomputed rows as they must stand: what the wall clock has closed stays closed."""
-    clock = _wall_clock(table)
-    if clock is None:
-        return anew
-    keys = list(table.keys)
-    closed = found.where(~clock.waits()).select(*keys, F.lit(True).alias("_closed")).distinct()
-    becomes = {
-        name: F.when(F.col("_closed"), column).otherwise(F.col(name))
-        for name, column in clock.set_columns().items()
-    }
-    return anew.join(closed, keys, "left").withColumns(becomes).drop("_closed")
 
 
 def rank_errors(found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles) -> DataFrame:
@@ -154,10 +141,6 @@ def _front(partials: DataFrame, cut: GoldCut) -> EventTimeProgress:
     return EventTimeProgress(None, NEVER if reached is None else shifted(reached, grace_of(clock)))
 
 
-def _wall_clock(table: MergedTable) -> WallClock | None:
-    return table.wall_clock if isinstance(table, GoldTable) else None
-
-
 def _struct(columns: Mapping[str, Column]) -> Column:
     return F.struct(F.lit(0).alias("_"), *(column.alias(name) for name, column in columns.items()))
 
@@ -173,7 +156,7 @@ def _what(table: MergedTable) -> Column:
 
 
 def _wrong_columns(table: MergedTable) -> list[Column]:
-    clock, comparison = _wall_clock(table), table.comparison
+    clock, comparison = wall_clock_of(table), table.comparison
     becomes = {} if clock is None else clock.set_columns()
     slack, quantiles = comparison.slack(), comparison.quantiles
     cleared = table.state.columns if isinstance(table, GoldTable) and table.state else ()  # by maintenance

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial, reduce
 from typing import Any, Self
 
@@ -26,7 +26,8 @@ from lakehouse import tables
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import identities, silver
 from lakehouse.layers.identities import Identities
-from lakehouse.ops import lateness, retained
+from lakehouse.layers.letters import Verdicts, are_processed, put
+from lakehouse.ops import fronts, lateness, retained
 from lakehouse.records.dead_letters import (
     DEAD_LETTERS,
     DISCARDED,
@@ -40,9 +41,10 @@ from lakehouse.records.dead_letters import (
     to_dead_letters,
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
-from lakehouse.records.validation import COORDINATES, OWN_TIME, filter_clean, judge
+from lakehouse.records.validation import COORDINATES, filter_clean, judge
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import HighWaterMark, Lake, leases
+from lakehouse.tables import Lake, leases
+from lakehouse.tables.specs import EPOCH
 
 _KEYS = list(COORDINATES)
 
@@ -264,8 +266,11 @@ class _SelectedLetters:
         return letters.where(~is_left), letters.where(is_left).count()
 
     def _letters(self) -> DataFrame:
-        letters = tables.read(self._lake.spark, self._paths.dead).where(self._selected)
-        return letters.select("id", *_KEYS, "status", "reasons")
+        """Return the selected letters but those of a micro-batch that silver has not finished."""
+        spark, query = self._lake.spark, silver.query_name(self._source)
+        finished = are_processed(spark, query, self._paths.clean)
+        found = tables.read(spark, self._paths.dead).where(self._selected & finished)
+        return found.select("id", *_KEYS, "status", "reasons")
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
         """Close the letters whose rows are in silver; return their number, and the other open ones."""
@@ -290,15 +295,30 @@ class _SelectedLetters:
 
     def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
-        front = None if allow_late else HighWaterMark(self._paths.clean, OWN_TIME).value(self._lake.spark)
         closed = F.lit(retained.closed_before(self._lake, self._stream, self._source)).cast("timestamp")
         known = lateness.read(self._lake, silver.query_name(self._source))
-        in_time = known.watermark(front, or_s=self._source.allowed_lateness_s)
         chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
+        in_time = F.lit(None).cast("timestamp")
+        if not allow_late:
+            before = silver.fronts_before(self._lake, self._source, chosen)
+            chosen = chosen.join(F.broadcast(before), "ingested_at")
+            in_time = known.watermark(F.col(fronts.FRONT), or_s=self._source.allowed_lateness_s)
         judged = judge(
             decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
         )
-        return judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
+        judged = judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
+        return judged.withColumn("admitted", self._admission())
+
+    def _admission(self) -> Column:
+        """Return when the records are let in: after all that silver has processed, and after all others."""
+        spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
+        noted = tables.transactions(spark, clean)
+        landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
+        known = [tables.read(spark, path).select("admitted.at") for path in (clean, dead)]
+        last = known[0].union(known[1]).agg(F.unix_micros(F.max("at"))).first()
+        micros = (self._now - EPOCH) // timedelta(microseconds=1)
+        at = tables.from_micros(max(micros, (last[0] or 0) + 1 if last else 0))
+        return F.struct(F.lit(landed).cast("timestamp").alias("after"), F.lit(at).alias("at"))
 
     def _compared(self, judged: DataFrame) -> DataFrame:
         """Return the verdicts among other records of their ids."""
@@ -317,9 +337,14 @@ class _SelectedLetters:
         if settled.removed is not None:
             origin = silver.origin_of(self._stream, self._source, self._now)
             letters = to_dead_letters(identities.letters_of(settled.removed, self._paths.bronze), origin)
-            tables.insert_missing(letters, self._paths.dead, ("id",), within(ranges_of(letters)))
+            self._put_letters(Verdicts(new=letters))
+        if settled.changed is not None:
+            self._put_letters(Verdicts(changed=settled.changed))
         identities.put(replace(settled, rows=settled.rows.drop("_letter")), commit)
         return settled.rows
+
+    def _put_letters(self, verdicts: Verdicts) -> None:
+        put(self._paths.dead, silver.STAGE, verdicts, self._now)
 
     def _identities(self) -> Identities:
         return Identities(self._source, self._paths.clean, self._paths.dead, silver.query_name(self._source))
@@ -338,9 +363,10 @@ class _SelectedLetters:
                 F.when(F.col("t.status") == OPEN, status_by(F.col("s.reasons"))).otherwise(F.col("t.status"))
             ),
             "reasons": F.when(passed, F.col("t.reasons")).otherwise(F.col("s.reasons")),
+            "admitted": F.when(passed, F.col("s.admitted")).otherwise(F.col("t.admitted")),
         }
         self._amend(
-            judged.select(F.col("_letter").alias("id"), "reasons"),
+            judged.select(F.col("_letter").alias("id"), "reasons", "admitted"),
             ranges,
             verdicts,
             passed | (F.col("t.status") == OPEN),

@@ -18,7 +18,20 @@ from lakehouse.printable import printable
 from lakehouse.scaffold.samples import Seen, shown
 
 _TAKEN = frozenset(
-    {"event_time", "own_time", "topic", "partition", "offset", "window_start", "window_end", "count", "total"}
+    {
+        "event_time",
+        "own_time",
+        "topic",
+        "partition",
+        "offset",
+        "kafka_timestamp",
+        "ingested_at",
+        "admitted",
+        "window_start",
+        "window_end",
+        "count",
+        "total",
+    }
     | {"ts", "recomputed", "status", "last_event_time", "is_final", "crossing", "sum", "min", "max", "avg"}
     | {"variance", "stddev", "m2", "mean", "p50", "p90", "p95", "p99", "sketch", "partitions", "reached"}
     | {"closed_at", "was_closed", "made_anew", "apart", "call", "touched", "old", "olds", "has_new", "coming"}

@@ -143,6 +143,20 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
             "{topic's default name: field}; JSON in the environment."
         ),
     )
+    deletion_keys: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "How the key of a record that deletes its id is written, as {topic's default name: text, json, "
+            "json:FIELD, long, int, avro or avro:FIELD}; JSON in the environment. Default: text."
+        ),
+    )
+    deleted_if: dict[str, str] = Field(
+        default_factory=dict,
+        description=(
+            "What marks a record with a value as a deletion, as {topic's default name: FIELD=VALUE}, such as "
+            "op=d; JSON in the environment."
+        ),
+    )
     topic_partitions: int = Field(default=4, ge=1, description="Partitions of topics that lakehouse creates.")
 
     allowed_lateness_s: int = Field(

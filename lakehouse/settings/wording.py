@@ -41,6 +41,8 @@ EXAMPLES: Mapping[str, Any] = {
     "start": {"sales-topic": "latest"},
     "unique_by": {"sales-topic": "orderId"},
     "sequence_by": {"sales-topic": "version"},
+    "deletion_keys": {"sales-topic": "json:id"},
+    "deleted_if": {"sales-topic": "op=d"},
     "kept_days": {"bronze.sales_events": 90},
     "emit": {"metrics_1m": "final"},
     "streams": "sales,calls",

@@ -44,16 +44,20 @@ def _under(settings: Settings, stream: Stream) -> Stream:
     try:
         return emitting(replace(stream, sources=tuple(sources)), settings.emit)
     except ValueError as error:
-        raise SettingsError(f"unique_by, sequence_by: {error}") from error
+        raise SettingsError(f"unique_by, sequence_by, deletion_keys, deleted_if: {error}") from error
 
 
 def _with_ids(settings: Settings, source: Source) -> Source:
-    """Return the source with the ids that the settings give its records, if they do."""
+    """Return the source with the ids that the settings give its records, and how they are deleted."""
     unique_by = settings.unique_by.get(source.topic, source.unique_by)
     sequence_by = settings.sequence_by.get(source.topic, source.sequence_by)
-    if (unique_by, sequence_by) == (source.unique_by, source.sequence_by):
-        return source
-    return identified(source, unique_by, sequence_by)
+    if (unique_by, sequence_by) != (source.unique_by, source.sequence_by):
+        source = identified(source, unique_by, sequence_by)
+    return replace(
+        source,
+        deletion_key=settings.deletion_keys.get(source.topic, source.deletion_key),
+        deleted_if=settings.deleted_if.get(source.topic, source.deleted_if),
+    )
 
 
 _DEFAULTS = Settings.model_construct()
@@ -100,7 +104,7 @@ def read_settings() -> Settings:
     settings = load_settings()
     streams = (*BY_DEFAULT, *load(settings))
     known = {topic for stream in streams for topic in stream.topics}
-    by_topic = {"topics", "start", "formats", "unique_by", "sequence_by"}
+    by_topic = {"topics", "start", "formats", "unique_by", "sequence_by", "deletion_keys", "deleted_if"}
     for setting, given in ((name, getattr(settings, name)) for name in sorted(by_topic)):
         if unknown := sorted(given.keys() - known):
             raise SettingsError(

@@ -29,9 +29,10 @@ from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.delta_internals import Action, Operation, Snapshot, Txn
 from lakehouse.tables.log import CHANGE_FEED, FEW_FILES, noted_files, properties_of, snapshot, transactions_in
 from lakehouse.tables.pruning import Near
-from lakehouse.tables.specs import Move
+from lakehouse.tables.specs import Move, Why
 
 CHANGE_TYPE = "_change_type"
+_NO_QUERY = ("lakehouse", 0)  # of Delta's operations, an UPDATE has no place for the reason
 FILE = "_file"
 _UNKNOWN_ROWS = 1_000_000  # of a file without statistics: a safe guess
 _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
@@ -161,18 +162,26 @@ class Commit:
         self._actions += [delta.removed(candidates.files[name], now_ms) for name in names]
         self._removes = True
 
-    def finish(self, moves: Sequence[Move] = ()) -> int:
-        """Publish everything and return the table's new version; the moves become part of it."""
+    def finish(self, moves: Sequence[Move] = (), why: Why | None = None) -> int:
+        """Publish everything and return the table's new version; the moves become part of it.
+
+        `why` says why rows have left the table or changed, to who reads its changes (`LogEntry.why`).
+        """
         made = [
             (one.application, one.after) for one in moves if one.after is not None and one.after != one.before
         ]
-        if not made:
+        if not made and why is None:
             # Not ManualUpdate: Delta would then compute the checksum by replaying the log.
             operation = delta.update(self.spark) if self._removes else delta.write(self.spark)
             return self._publish(self._actions, operation)
         at_ms = int(time.time() * 1000)
         noted = [delta.application_wrote(self.spark, name, after, at_ms) for name, after in made]
-        update = delta.streaming_update(self.spark, *made[0], updates=self._removes)
+        update = delta.streaming_update(
+            self.spark,
+            *(made[0] if made else _NO_QUERY),
+            updates=self._removes,
+            metadata=None if why is None else why.noted,
+        )
         return self._publish([*noted, *self._actions], update)
 
     def set_properties(self, values: Mapping[str, str | None]) -> int:

@@ -408,10 +408,16 @@ def write(spark: SparkSession) -> Operation:
     return static(spark, f"{OPERATIONS}Write")(internals.appends(spark), *[none(spark)] * 8)
 
 
-def streaming_update(spark: SparkSession, application: str, number: int, *, updates: bool) -> Operation:
-    """Return a streaming query's micro-batch, which updates rows or only appends them."""
+def streaming_update(
+    spark: SparkSession, application: str, number: int, *, updates: bool, metadata: str | None = None
+) -> Operation:
+    """Return a streaming query's micro-batch, which updates rows or only appends them.
+
+    `metadata` becomes the commit's `userMetadata`; null: it gets none.
+    """
     mode = internals.output_mode(spark, updates=updates)
-    return static(spark, f"{OPERATIONS}StreamingUpdate")(mode, application, number, none(spark))
+    noted = none(spark) if metadata is None else some(spark, metadata)
+    return static(spark, f"{OPERATIONS}StreamingUpdate")(mode, application, number, noted)
 
 
 def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterable[str]) -> Operation:

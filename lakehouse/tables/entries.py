@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from lakehouse.tables.inside import refuse_outside
+from lakehouse.tables.specs import Why
 
 Action = Mapping[str, Any]
 """An action's fields, in the words of the log."""
@@ -76,6 +77,16 @@ class LogEntry:
         return own or [one for kind in ("add", "remove") for one in self.of(kind) if _changes_rows(one)]
 
     @property
+    def followed(self) -> list[Action]:
+        """The files of its change feed that a reader of appends and corrections gets; see `Why`."""
+        return self.feed if self.why is Why.CORRECTED or not self.rewrites else []
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another writer has removed or changed rows."""
+        return self.rewrites and self.why is None
+
+    @property
     def has_same_rows(self) -> bool:
         """Whether the table has the same rows as in the version before, in whatever files."""
         return not any(_changes_rows(one) for kind in ("add", "remove") for one in self.of(kind))
@@ -94,6 +105,13 @@ class LogEntry:
     def is_given_up(self) -> bool:
         """Whether it stands for a commit that was lost in a power failure (`lakehouse.tables.lasting`)."""
         return any(info.get("operation") == GIVEN_UP for info in self.of("commitInfo"))
+
+    @property
+    def why(self) -> Why | None:
+        """Why rows have left the table or changed; null if it does not say, as other writers do not."""
+        return next(
+            (why for info in self.of("commitInfo") if (why := Why.of(info.get("userMetadata")))), None
+        )
 
     @property
     def committed_ms(self) -> int | None:

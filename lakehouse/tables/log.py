@@ -28,6 +28,7 @@ CHECKPOINT_INTERVAL = 100
 """A checkpoint of a table's log is written every so many commits."""
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
+FOLLOWED = "lakehouse.is_followed"
 
 _SUSPECTED = r"[:%\\]|\.\.|^/"
 """What every path has that leads out of its table; few others have it (`lakehouse.tables.inside`)."""
@@ -231,9 +232,9 @@ def properties(spark: SparkSession, path: str) -> dict[str, str]:
     return {} if found is None else found.properties
 
 
-def has_change_feed(spark: SparkSession, path: str) -> bool:
-    """Tell whether the table keeps a change feed."""
-    return properties(spark, path).get(CHANGE_FEED, "").lower() == "true"
+def is_followed(spark: SparkSession, path: str) -> bool:
+    """Tell whether readers of the table follow corrected rows, too; see `TableSpec.is_followed`."""
+    return properties(spark, path).get(FOLLOWED) == "true"
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:

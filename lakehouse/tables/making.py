@@ -17,6 +17,7 @@ from lakehouse.tables.entries import LOG
 from lakehouse.tables.log import (
     CHANGE_FEED,
     CHECKPOINT_INTERVAL,
+    FOLLOWED,
     Metadata,
     exists,
     first_version,
@@ -94,7 +95,8 @@ def _maintained_properties(spec: TableSpec) -> dict[str, str]:
     all are that do not say otherwise.
     """
     isolation = "Serializable" if spec.is_merged else "WriteSerializable"
-    feed = {CHANGE_FEED: "true"} if spec.change_feed else {}
+    followed = {FOLLOWED: str(spec.is_followed).lower()}
+    feed = {CHANGE_FEED: "true", **followed} if spec.change_feed else {}
     return feed | {
         _STATS: ",".join(spec.stats),
         FORMAT_PROPERTY: str(FORMAT),

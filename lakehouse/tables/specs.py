@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 
 from pyspark.sql.types import DataType, StructType
 
@@ -13,6 +14,7 @@ DELETED = "_deleted"
 """The boolean column by which rows that are upserted mark those to delete; null or absent: they stay."""
 
 _MICROSECOND = timedelta(microseconds=1)
+_MARK = "lakehouse: "
 _FIRST = datetime.min.replace(tzinfo=UTC)
 _LAST = datetime.max.replace(tzinfo=UTC)
 
@@ -24,8 +26,9 @@ class TableSpec:
     `stats` are the columns whose minima and maxima Delta keeps. The content depends on `pinned_settings`, and
     on `shape` in the code; both are kept as table properties and compared at every start. `made_with` are
     settings that are kept so as well, as they are when the table is made. `cluster_by` is the column by which
-    maintenance orders the rows, null for a table that stays small. `is_merged`: micro-batches rewrite rows;
-    into any other table they only append. `comment` says what a row is; catalogs show it.
+    maintenance orders the rows, null for a table that stays small. `is_followed`: who reads the appends of a
+    table with a change feed also follows the rows that are corrected (`Why`). `is_merged`: micro-batches
+    rewrite rows; into any other table they only append. `comment` says what a row is; catalogs show it.
     """
 
     layer: str
@@ -33,6 +36,7 @@ class TableSpec:
     schema: StructType
     stats: tuple[str, ...]
     change_feed: bool = False
+    is_followed: bool = False
     pinned_settings: Mapping[str, str] = field(default_factory=dict)
     made_with: Mapping[str, str] = field(default_factory=dict)
     shape: Mapping[str, str] = field(default_factory=dict)
@@ -98,6 +102,28 @@ class Move:
     application: str
     before: int | None
     after: int | None
+
+
+class Why(StrEnum):
+    """Why rows of a table leave it or change, as the commit says it to who reads the table's changes.
+
+    A commit that removes or changes rows and says nothing is of another writer.
+    """
+
+    CORRECTED = "corrected"
+    RETAINED = "retained"
+    ERASED = "erased"
+
+    @property
+    def noted(self) -> str:
+        """The text in the commit's `userMetadata`."""
+        return f"{_MARK}{self.value}"
+
+    @classmethod
+    def of(cls, noted: object) -> Why | None:
+        """Return the reason in a commit's `userMetadata`; null if there is none of ours."""
+        text = noted.removeprefix(_MARK) if isinstance(noted, str) and noted.startswith(_MARK) else ""
+        return next((why for why in cls if why.value == text), None)
 
 
 @dataclass(frozen=True)

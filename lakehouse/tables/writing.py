@@ -18,7 +18,7 @@ from delta.exceptions import (
     MetadataChangedException,
     ProtocolChangedException,
 )
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, StructType
 
@@ -34,7 +34,7 @@ from lakehouse.tables.commits import (
     changed_rows,
 )
 from lakehouse.tables.pruning import Near
-from lakehouse.tables.specs import DELETED, Move
+from lakehouse.tables.specs import DELETED, Move, Why
 
 T = TypeVar("T")
 
@@ -108,12 +108,13 @@ def upsert(
     moves: Sequence[Move] = (),
     *,
     count: int | None = None,
+    why: Why | None = None,
 ) -> Written:
     """Replace the rows with the same keys, note the moves, and end the commit.
 
     `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted.
     `count` is how many there are; null: they are counted. `near` are the commit's candidates for rows with
-    one of the keys. Without rows nothing is committed.
+    one of the keys. Without rows nothing is committed. `why` is as in `Commit.finish`.
     Raises PositionError as `append` does. It fails if another writer has changed what the commit read: see
     `retry_on_conflict`.
     """
@@ -124,7 +125,7 @@ def upsert(
     few = are_few(rows=max(changed, near.rows))
     with executing_for(rows.sparkSession, few=few):
         _put_in_place(gathered(rows, few=few), changed, commit, near, keys)
-        return Written(changed, commit.finish(moves))
+        return Written(changed, commit.finish(moves, why))
 
 
 def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates, keys: Sequence[str]) -> None:
@@ -228,6 +229,7 @@ def update_matched(
     values: Mapping[str, Column],
     *,
     within: Column,
+    why: Why | None = None,
 ) -> int:
     """Set `values` in the table's rows that have the key of one of `rows`, and return how many.
 
@@ -244,7 +246,7 @@ def update_matched(
 
     return retry_on_conflict(
         lambda: _set_where(
-            begin(rows.sparkSession, path), within, matched, F.col(f"s.{_GIVEN}") & where, values
+            begin(rows.sparkSession, path), within, matched, F.col(f"s.{_GIVEN}") & where, values, why=why
         )
     )
 
@@ -256,6 +258,7 @@ def update(
     values: Mapping[str, Column],
     *,
     within: Near | None = None,
+    why: Why | None = None,
 ) -> int:
     """Set columns in the rows that `where` selects and return how many.
 
@@ -267,7 +270,7 @@ def update(
         return standing.alias("t")
 
     near = where if within is None else within
-    return retry_on_conflict(lambda: _set_where(begin(spark, path), near, matched, where, values))
+    return retry_on_conflict(lambda: _set_where(begin(spark, path), near, matched, where, values, why=why))
 
 
 def _set_where(
@@ -276,6 +279,8 @@ def _set_where(
     matched: Callable[[DataFrame], DataFrame],
     where: Column,
     values: Mapping[str, Column],
+    *,
+    why: Why | None,
 ) -> int:
     """Set columns where `where` is true, in the rows `t` that `matched` makes of the table's."""
     near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))
@@ -287,11 +292,13 @@ def _set_where(
             cast = {name: value.cast(types[name]) for name, value in values.items()}
             commit.write(amended_rows(matched(commit.rows(near, names)), list(types), hit, cast))
             commit.remove(near, names)
-            commit.finish()
+            commit.finish(why=why)
     return sum(row["count"] for row in found)
 
 
-def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) -> int:
+def replace(
+    rows: DataFrame, path: str, keys: Sequence[str], *, within: Column, why: Why | None = None
+) -> int:
     """Upsert the rows by key in one commit and return how many; those marked DELETED are deleted.
 
     `within` is as in `insert_missing`.
@@ -299,13 +306,15 @@ def replace(rows: DataFrame, path: str, keys: Sequence[str], *, within: Column) 
 
     def put() -> int:
         commit = begin(rows.sparkSession, path)
-        return upsert(rows, commit, commit.candidates(within), keys).rows
+        return upsert(rows, commit, commit.candidates(within), keys, why=why).rows
 
     return retry_on_conflict(put)
 
 
-def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column) -> int:
-    """Keep one row of each key in a table without a change feed, and return how many were removed.
+def keep_one(
+    spark: SparkSession, path: str, keys: Sequence[str], within: Column, *, why: Why | None = None
+) -> int:
+    """Keep one row of each key, and return how many were removed, which the change feed gets as deletes.
 
     Only rows for which `within` holds are compared. A rerun finds none.
     """
@@ -320,23 +329,29 @@ def keep_one(spark: SparkSession, path: str, keys: Sequence[str], within: Column
             found = counted.where("times > 1").agg(F.sum(F.col("times") - 1), files).first()
             more, names = found or (None, [])
             if more:
-                commit.write(commit.rows(near, names).drop(FILE).dropDuplicates(list(keys)))
+                place = F.row_number().over(Window.partitionBy(*keys).orderBy(F.lit(0)))
+                kind = F.when(place > 1, F.lit("delete")).alias(CHANGE_TYPE)
+                commit.write(commit.rows(near, names).select(*commit.schema.names, kind))
                 commit.remove(near, names)
-                commit.finish()
+                commit.finish(why=why)
         return more or 0
 
     return retry_on_conflict(keep)
 
 
-def clear(spark: SparkSession, path: str, columns: Sequence[str], where: Column) -> int:
+def clear(
+    spark: SparkSession, path: str, columns: Sequence[str], where: Column, *, why: Why | None = None
+) -> int:
     """Set columns to null in the rows that `where` selects and return how many; a rerun finds none."""
-    return update(spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)))
+    return update(
+        spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)), why=why
+    )
 
 
-def delete(spark: SparkSession, path: str, where: Column) -> int:
+def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = None) -> int:
     """Delete the rows that `where` selects and return how many; a rerun finds none.
 
-    The change feed gets each of them as a delete.
+    The change feed gets each of them as a delete. `why` is as in `Commit.finish`.
     """
 
     def gone() -> int:
@@ -349,7 +364,7 @@ def delete(spark: SparkSession, path: str, where: Column) -> int:
                 kind = F.when(hit, F.lit("delete")).alias(CHANGE_TYPE)
                 commit.write(commit.rows(near, names).select(*commit.schema.names, kind))
                 commit.remove(near, names)
-                commit.finish()
+                commit.finish(why=why)
         return sum(row["count"] for row in found)
 
     return retry_on_conflict(gone)

@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse import tables
-from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
+from lakehouse.audit.records import check_records
 from lakehouse.audit.report import Check, Compared
 from lakehouse.folding import DEAD_LETTERS, Folding, landed
 from lakehouse.layers import bronze
@@ -125,7 +125,7 @@ class SameGold:
                     frame = local_frame(self.spark, landed(landing, now), bronze.SCHEMA)
                     tables.append(frame.coalesce(1), path)
             crash_and_go_on(lake, stream, 1, now)
-        checks = [check for source in sources.values() for check in check_books(lake, stream, source)]
+        checks = [check for source in sources.values() for check in check_records(lake, stream, source, now)]
         checks += [check for table in stream.gold for check in check_gold(lake, stream, table)]
         if not any(lake.read("silver", table).count() for table in sources):
             raise AssertionError(f"no record of {stream.name} is clean, so gold is empty")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -18,8 +19,9 @@ from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.sandbox.encoded import sources_by_topic
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
-from tests.oracles.identities import Sent, corrected
-from tests.oracles.judging import Judged
+from tests.oracles.judging import CONTRACTS, Field, Judged, Kind
+from tests.oracles.records import Lateness, Record, outcomes
+from tests.oracles.records import Settings as OfSource
 from tests.pipeline import Coordinates, Row, coordinates_of
 from tests.streams import STREAMS, TRANSACTIONS, under
 
@@ -119,13 +121,16 @@ def settled(
     judged: Mapping[Coordinates, Judged], records: Mapping[Coordinates, Any], bronze: Sequence[Row]
 ) -> dict[Coordinates, Judged]:
     """Return the verdicts on payments, given those on each by itself, in the order of bronze."""
-    landed = sorted((row["ingested_at"], coordinates_of(row)) for row in bronze)
-    sent = [_sent(at, judged[at], records[at]) for _, at in landed if at in judged]
-    _, fates = corrected(one for one in sent if one is not None)
+    contract = CONTRACTS[PAYMENTS.table]
+    ids = (Field(ID, "transaction_id", Kind.ID), Field(SEQUENCE, "version", Kind.LONG))
+    contract = replace(contract, fields=(*contract.fields, *ids))
+    said = OfSource(contract, ID, SEQUENCE, lateness=(Lateness(None),))
+    landed = [_landed(row, records[at]) for row in bronze if (at := coordinates_of(row)) in judged]
+    sound = [one for one in landed if one.value is None or not judged[one.place].reasons]
     found = dict(judged)
-    for at in judged:
-        if rule := fates.get(at[1:]):
-            found[at] = Judged(frozenset({(rule, "transaction_id")}))
+    for at, one in outcomes(sound, (), said).items():
+        if one.kind == "letter":
+            found[at] = Judged(frozenset((rule, "transaction_id") for rule in one.rules))
     return found
 
 
@@ -141,17 +146,11 @@ def said_in_json(record: Any) -> bytes | None:
     return said
 
 
-def _sent(at: Coordinates, judged: Judged, record: Any) -> Sent | None:
-    """Return a sound record or a deletion; null for others."""
-    _, partition, offset = at
-    text = said_in_json(record)
-    if text is None:
-        return Sent((partition, offset), record.key.decode(), 0, None)
-    if judged.reasons:
-        return None
-    said = json.loads(text)
-    values = {**judged.columns, "event_time": judged.event_time_us}
-    return Sent((partition, offset), said[ID], said[SEQUENCE], values)
+def _landed(row: Row, record: Any) -> Record:
+    headers = tuple(record.headers)
+    return Record(
+        coordinates_of(row), row["ingested_at"], said_in_json(record), record.key, headers, record.timestamp
+    )
 
 
 def _written(record: Mapping[str, Any], timestamp_ms: int) -> Sample:

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
+from lakehouse.audit.records import check_records
 from lakehouse.copies import choosing
 from lakehouse.copies import marker as markers
 from lakehouse.copies.adopting import note_adoption
@@ -373,7 +373,7 @@ def test_the_layers_go_on_from_a_copy_and_the_audit_is_clean(
         pipeline.run_layers(spark, place.settings, "silver", "gold")
 
     def counted(place: Place) -> tuple[dict[str, int], list[int]]:
-        checks = check_books(place.lake, STREAM, SOURCE) + check_gold(place.lake, STREAM, METRICS_1M)
+        checks = check_records(place.lake, STREAM, SOURCE, NOON) + check_gold(place.lake, STREAM, METRICS_1M)
         rows = pipeline.rows_of(place.settings, GOLD)
         return {row["service_id"]: row["count"] for row in rows}, [one.differences for one in checks]
 

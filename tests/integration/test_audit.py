@@ -188,7 +188,7 @@ def test_what_is_damaged_differs_and_nothing_else(damaged: Damaged) -> None:
         f"exported {SPENT} → {topic}",
         f"gold silver.metrics_events → {SUMMARIES}",
         f"landed {calls} → {BRONZE_CALLS}",
-        f"books {BRONZE_CALLS} = {SILVER_CALLS} + dead letters",
+        f"records {BRONZE_CALLS} = {SILVER_CALLS} + dead letters",
         calls_subject(damaged),
     }
 
@@ -198,7 +198,7 @@ def test_every_record_and_every_row_is_compared(damaged: Damaged) -> None:
     for check in damaged.report.checks:
         rows[check.stream, check.name] += check.compared
     events = {stream.name: 2 * LAKE_EVENTS for stream in STREAMS}
-    landed, books = ({name: rows[name, kind] for name in events} for kind in ("landed", "books"))
+    landed, books = ({name: rows[name, kind] for name in events} for kind in ("landed", "records"))
     assert landed == books == events
     assert min(rows[name, "files"] for name in events) >= 2
     readable = events.keys() - {"sales"}  # whose gold has lost a file
@@ -247,7 +247,7 @@ def test_rows_that_are_lost_or_doubled_on_the_way_to_silver_are_named_by_offset(
     ]
     books = {
         (key["partition"], key["offset"]): what
-        for key, what in damaged.different[f"books {BRONZE_CALLS} = {SILVER_CALLS} + dead letters"]
+        for key, what in damaged.different[f"records {BRONZE_CALLS} = {SILVER_CALLS} + dead letters"]
     }
     assert books == {
         lost[1:]: "neither in silver nor a dead letter",

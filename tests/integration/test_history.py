@@ -10,8 +10,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
+from lakehouse.audit.records import check_records
 from lakehouse.errors import QueryError
 from lakehouse.layers import silver
 from lakehouse.layers.step import Permitted, Step
@@ -155,7 +155,10 @@ def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
     lake, stream = Lake(spark, half.lake), under(half, TRANSACTIONS)
     now_two = try_replay(lake, [under(two, TRANSACTIONS)], Selection(), LANDED)
     assert (now_two.would_pass, now_two.would_fail) == (3, 3), "what has come, or is now, whichever is more"
-    checks = [*check_books(lake, stream, stream.sources[0]), *check_gold(lake, stream, stream.gold[0])]
+    checks = [
+        *check_records(lake, stream, stream.sources[0], LANDED),
+        *check_gold(lake, stream, stream.gold[0]),
+    ]
     assert [(check.subject, check.differences) for check in checks if check.differences] == []
 
 
@@ -191,9 +194,9 @@ def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
         offset: ("resent", f"sent again as {topic}/0/{by}") for offset, by in ((0, 4), (1, 5), (3, 7))
     }
     assert told[2][0] == "open"
-    (books,) = check_books(lake, stream, stream.sources[0])
-    assert books.differences == 0
-    assert "1 open, 0 discarded, 3 resent" in " ".join(books.notes)
+    (records,) = check_records(lake, stream, stream.sources[0], LANDED)
+    assert records.differences == 0
+    assert "1 open, 0 discarded, 3 resent" in " ".join(records.notes)
     assert rebuilt(spark, lake_settings) == SilverRebuilt(judged=6)
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
+from lakehouse.audit.records import check_records
 from lakehouse.audit.report import Check
 from lakehouse.errors import PositionError, TableError
 from lakehouse.progress import reading
@@ -73,12 +73,12 @@ class Filled:
     def audited(self) -> dict[str, set[str]]:
         """What the audit says of the books and of gold."""
         lake = Lake(self.spark, self.settings.lake)
-        checks: list[Check] = check_books(lake, STREAM, SOURCE)
+        checks: list[Check] = check_records(lake, STREAM, SOURCE, NOON)
         checks += check_gold(lake, STREAM, METRICS_1M)
         return {check.name: {one.what for one in check.examples} for check in checks}
 
 
-CLEAN = {"books": set[str](), "gold": set[str]()}
+CLEAN = {"records": set[str](), "gold": set[str]()}
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_rows_that_restore_takes_from_silver_are_not_read_again_and_the_audit_na
 
     assert (lake.clean, lake.counted) == ("ad", {"a": 1, "b": 1, "c": 1, "d": 1})
     assert lake.audited() == {
-        "books": {"neither in silver nor a dead letter"},
+        "records": {"neither in silver nor a dead letter"},
         "gold": {"made from no row of silver"},
     }
 
@@ -119,10 +119,10 @@ def test_rows_that_restore_brings_back_to_bronze_are_read_again_and_the_audit_na
     lake: Filled,
 ) -> None:
     lake.restore(BRONZE, 1)
-    assert (lake.run(), lake.audited()) == ([], CLEAN | {"books": {"not in bronze"}})
+    assert (lake.run(), lake.audited()) == ([], CLEAN | {"records": {"not in bronze"}})
     lake.restore(BRONZE, 3)
     assert lake.run() == [SILVER, GOLD]
-    assert (lake.clean, lake.audited()) == ("abbcc", CLEAN | {"books": {"2 times in silver"}})
+    assert (lake.clean, lake.audited()) == ("abbcc", CLEAN | {"records": {"2 times in silver"}})
 
 
 @pytest.mark.soak

@@ -20,8 +20,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse import tables
 from lakehouse.application import run_layers, skipped
-from lakehouse.audit.books import check_books
-from lakehouse.audit.ids import check_ids
+from lakehouse.audit.records import check_records
 from lakehouse.commands import dead_letters_report as report
 from lakehouse.errors import RegistryError, SettingsError, StreamError
 from lakehouse.layers.culprits import MOST_FOUND, blamed, culprits
@@ -117,8 +116,7 @@ def letters(settings: Settings) -> dict[int, tuple[str, list[str]]]:
 def differences(spark: SparkSession, settings: Settings, stream: Stream) -> int:
     """Return how many differences the audit finds in silver."""
     lake, source = Lake(spark, settings.lake), stream.sources[0]
-    checks = check_books(lake, stream, source)
-    checks += check_ids(lake, stream, source, NOW) if source.unique_by else []
+    checks = check_records(lake, stream, source, NOW)
     return sum(check.differences for check in checks)
 
 

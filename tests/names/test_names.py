@@ -46,6 +46,7 @@ def test_gold_and_the_dead_letters_get_names_and_ops_tables_on_demand() -> None:
         "ops.data_losses",
         "ops.unsent_rows",
         "ops.retention",
+        "ops.retained_ids",
         "ops.lateness",
         "ops.expectation_results",
         "ops.gates",

@@ -33,9 +33,11 @@ Reasons = frozenset[tuple[str, str | None]]
 
 
 class Kind(Enum):
-    """What a field must be; ANY takes every JSON value, null and nothing."""
+    """What a field must be; ANY takes every JSON value, null and nothing, ID text or a whole number."""
 
     STRING = auto()
+    ID = auto()
+    LONG = auto()
     DOUBLE = auto()
     DECIMAL = auto()
     ANY = auto()
@@ -88,13 +90,15 @@ class Judged:
     """A record as silver should see it; `own_time_us` is null where the event time is Kafka's.
 
     `reasons` are all (rule, column) pairs against it, in no order; none means that it is clean. The other
-    fields are what the silver table holds, and mean something for a clean record only.
+    fields are what the silver table holds, and mean something for a clean record only. `seen` is what can be
+    read of any record: the columns that break no rule, and `event_time` in microseconds.
     """
 
     reasons: Reasons
     columns: Mapping[str, Any] = field(default_factory=dict)
     event_time_us: int = 0
     own_time_us: int | None = None
+    seen: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,9 +149,13 @@ def judge_record(
         reasons.add(("future", "event_time"))
     if event_time_rule is None and watermark_us is not None and event_time_us < watermark_us:
         reasons.add(("late", "event_time"))
+    wrong = {column for _, column in reasons}
+    seen = {name: value for name, value in columns.items() if name not in wrong}
+    seen |= {} if event_time_rule else {"event_time": event_time_us}
     if reasons:
-        return Judged(frozenset(reasons))
-    return Judged(frozenset(), columns, event_time_us, None if stamp is None else event_time_us)
+        return Judged(frozenset(reasons), seen=seen)
+    own_time_us = None if stamp is None else event_time_us
+    return Judged(frozenset(), columns, event_time_us, own_time_us, seen)
 
 
 def _key_text(key: bytes | None) -> tuple[str, str | None]:
@@ -187,7 +195,9 @@ def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]
         return payload_text(value), None
     if value is None:
         return None, ("null_field" if one.name in record else "missing_field") if one.required else None
-    if one.kind is Kind.STRING:
+    if one.kind is Kind.ID and isinstance(value, Number) and value.is_integer:
+        return value.text, None
+    if one.kind in {Kind.STRING, Kind.ID}:
         if not isinstance(value, str):
             return None, "wrong_type"
         return value, "empty_string" if value == "" and one.required else None
@@ -195,6 +205,11 @@ def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]
 
 
 def _read_number(one: Field, number: Number) -> tuple[Any, str | None]:
+    if one.kind is Kind.LONG:
+        if not number.is_integer:
+            return None, "wrong_type"
+        whole = int(number.text)
+        return (whole, None) if -(2**63) <= whole < 2**63 else (None, "beyond_long")
     if one.kind is Kind.DOUBLE:
         if not math.isfinite(number.double):
             return number.double, "not_finite"

@@ -13,16 +13,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.audit.books import check_books
 from lakehouse.audit.gold import check_gold
-from lakehouse.audit.ids import check_ids
+from lakehouse.audit.records import check_records
 from lakehouse.folding import Folding
 from lakehouse.kinds import Records, running_totals, windowed_sums
 from lakehouse.layers import gold, silver
@@ -35,7 +36,9 @@ from lakehouse.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at, take_next
 from tests import pipeline
 from tests.chance import chance
-from tests.oracles.identities import Place, Sent, corrected, first_of_each
+from tests.oracles.judging import Contract, Field, Kind
+from tests.oracles.records import Lateness, Place, Record, outcomes
+from tests.oracles.records import Settings as OfSource
 from tests.pipeline import DEAD_LETTERS, Raw
 from tests.properties.copies import generated
 
@@ -44,6 +47,7 @@ pytestmark = pytest.mark.cases
 LANDED = pipeline.utc("2026-03-29T12:00:00")
 START_MS = int(pipeline.utc("2025-03-28T22:55:00").timestamp() * 1000)
 COMMITS = 5
+OPEN = {"conflicting_id", "nothing_to_delete"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,18 @@ class Paid:
     amount: int | None
     at_ms: int
     partition: int
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A payment that has landed, and what it says; null: it deletes the id."""
+
+    record: Record
+    says: dict[str, Any] | None
+
+    @property
+    def place(self) -> Place:
+        return self.record.place
 
 
 _AT = st.sampled_from([0, 1, 299_999, 300_000, 86_400_000, 31_000_000_000])
@@ -127,29 +143,58 @@ def to_raw(case: str, paid: Paid) -> Raw:
 def land(
     spark: SparkSession, settings: Settings, stream: Stream, cases: Sequence[Sequence[Paid]]
 ) -> list[Sent]:
-    """Land the cases, and return the records in the order of landing."""
+    """Land the cases, and return the records; within a commit they were sent in the order of landing."""
     sent: list[Sent] = []
     offset = 0
     for number, cut in enumerate(commits_of(cases)):
-        raws = [to_raw(*one) for one in cut]
         moment = LANDED + timedelta(seconds=number)
+        in_order = sorted(range(len(cut)), key=lambda place: (cut[place][1].partition, place))
+        sent_ms = {place: int(moment.timestamp() * 1000) + rank for rank, place in enumerate(in_order)}
+        raws = [replace(to_raw(*one), timestamp_ms=sent_ms[place]) for place, one in enumerate(cut)]
         pipeline.land(
             spark, settings, [raws], landed_at=moment, first_offset=offset, source=stream.sources[0]
         )
-        of_commit = [
+        sent += [
             Sent(
-                (paid.partition, offset + place),
-                case + paid.id,
-                paid.version,
+                Record(
+                    (stream.sources[0].topic, paid.partition, offset + place),
+                    pipeline.micros(moment),
+                    raw.value,
+                    raw.key,
+                    kafka_timestamp_ms=sent_ms[place],
+                ),
                 None
                 if paid.amount is None
                 else {"user": case + paid.user, "amount": paid.amount, "at_ms": paid.at_ms},
             )
-            for place, (case, paid) in enumerate(cut)
+            for place, ((case, paid), raw) in enumerate(zip(cut, raws, strict=True))
         ]
-        sent += sorted(of_commit, key=lambda one: one.place)
         offset += len(cut)
     return sent
+
+
+PAYMENT = Contract(
+    (
+        Field("user", "user"),
+        Field("amount", "amount", Kind.DECIMAL),
+        Field("id", "id", Kind.ID),
+    )
+)
+ALWAYS = (Lateness(None),)
+UNIQUE = OfSource(PAYMENT, "id", lateness=ALWAYS)
+CORRECTED = OfSource(
+    Contract((*PAYMENT.fields, Field("version", "version", Kind.LONG))), "id", "version", lateness=ALWAYS
+)
+
+
+def oracle(sent: Sequence[Sent], settings: OfSource = CORRECTED) -> tuple[list[Sent], dict[Place, str]]:
+    """Return the records that are rows, and of each other one its letter's status, or the rule if open."""
+    found = outcomes([one.record for one in sent], (), settings)
+    letters_ = {place: one for place, one in found.items() if one.kind == "letter"}
+    return (
+        [one for one in sent if one.place not in letters_],
+        {place: ",".join(sorted(one.rules)) for place, one in letters_.items()},
+    )
 
 
 def in_turn(lake: Lake, stream: Stream, max_bytes: int) -> None:
@@ -214,8 +259,7 @@ def is_sound(spark: SparkSession, settings: Settings, stream: Stream) -> bool:
     """Tell whether the audit finds nothing, and a rebuild of silver nothing to do."""
     lake, (source,) = Lake(spark, settings.lake), stream.sources
     checks = [
-        *check_books(lake, stream, source),
-        *check_ids(lake, stream, source, LANDED),
+        *check_records(lake, stream, source, LANDED),
         *check_gold(lake, stream, stream.gold[0]),
     ]
     again = rebuild_silver(lake, stream, Landed(), LANDED)
@@ -226,16 +270,15 @@ def is_sound(spark: SparkSession, settings: Settings, stream: Stream) -> bool:
 def letters(settings: Settings) -> dict[Place, str]:
     """Return the status of each letter, or the rule of one that is open."""
     return {
-        (row["partition"], row["offset"]): row["reasons"][0]["rule"]
+        pipeline.coordinates_of(row): row["reasons"][0]["rule"]
         for row in pipeline.rows_of(settings, DEAD_LETTERS)
-        if row["status"]
-        == ("open" if row["reasons"][0]["rule"] == "conflicting_id" else row["reasons"][0]["rule"])
+        if row["status"] == ("open" if row["reasons"][0]["rule"] in OPEN else row["reasons"][0]["rule"])
     }
 
 
 def standing(settings: Settings) -> list[Place]:
     rows = pipeline.rows_of(settings, "silver.payments")
-    return sorted((row["partition"], row["offset"]) for row in rows)
+    return sorted(map(pipeline.coordinates_of, rows))
 
 
 def sums(records: Iterable[Sent]) -> dict[tuple[str, int], tuple[Decimal, int]]:
@@ -256,15 +299,13 @@ def found_sums(settings: Settings) -> dict[tuple[str, int], tuple[Decimal, int]]
     }
 
 
-@pytest.mark.parametrize(
-    ("stream", "oracle"), [(SUMS, corrected), (ONCE, first_of_each)], ids=["corrected", "unique"]
-)
+@pytest.mark.parametrize(("stream", "said"), [(SUMS, CORRECTED), (ONCE, UNIQUE)], ids=["corrected", "unique"])
 def test_windows_have_what_stands_after_all(
     spark: SparkSession,
     settings: Settings,
     way: Way,
     stream: Stream,
-    oracle: Callable[[Iterable[Sent]], tuple[list[Sent], dict[Place, str]]],
+    said: OfSource,
 ) -> None:
     stream = lenient(stream)
     sent = land(spark, settings, stream, cases(deletes=stream.sources[0].sequence_by is not None))
@@ -272,7 +313,7 @@ def test_windows_have_what_stands_after_all(
 
     run(Lake(spark, settings.lake), stream, max_bytes)
 
-    kept, fate = oracle(sent)
+    kept, fate = oracle(sent, said)
     assert {"duplicate", "conflicting_id"} <= set(fate.values())
     assert standing(settings) == sorted(one.place for one in kept)
     assert letters(settings) == fate
@@ -289,7 +330,7 @@ def test_totals_and_notifications_have_what_stands_after_all(
 
     run(Lake(spark, settings.lake), stream, max_bytes)
 
-    kept, fate = corrected(sent)
+    kept, fate = oracle(sent)
     assert letters(settings) == fate
     totals: Counter[str] = Counter()
     for one in kept:
@@ -300,7 +341,7 @@ def test_totals_and_notifications_have_what_stands_after_all(
         user: Decimal(sum_) for user, sum_ in totals.items()
     }
     told = {(row["partition"], row["offset"]) for row in pipeline.rows_of(settings, "gold.told")}
-    assert told <= {one.place for one in kept}
+    assert told <= {one.place[1:] for one in kept}
     assert {row["user"] for row in pipeline.rows_of(settings, "gold.told")} == {
         user for user, total in totals.items() if total >= 1000
     }
@@ -310,7 +351,10 @@ def test_totals_and_notifications_have_what_stands_after_all(
 def test_plain_frames_have_what_stands_after_all(spark: SparkSession, settings: Settings) -> None:
     stream = lenient(SUMS)
     folding, sent = Folding(spark, stream, is_small=True), land(spark, settings, stream, cases(deletes=True))
-    rows = pipeline.frame_of(spark, settings, "bronze.payments").orderBy("ingested_at").collect()
+    bronze = pipeline.frame_of(spark, settings, "bronze.payments").withColumn(
+        "sent_ms", (F.col("timestamp") / 1000).cast("long")
+    )
+    rows = bronze.orderBy("ingested_at").collect()
     for number, (_, cut) in enumerate(itertools.groupby(rows, key=lambda row: row.ingested_at)):
         records = [
             Raw(
@@ -318,16 +362,17 @@ def test_plain_frames_have_what_stands_after_all(spark: SparkSession, settings: 
                 None if row.key is None else bytes(row.key),
                 partition=row.partition,
                 offset=row["offset"],
+                timestamp_ms=row.sent_ms,
             )
             for row in cut
         ]
         folding.take({"payments": records}, landed_at=LANDED + timedelta(seconds=number))
 
-    kept, fate = corrected(sent)
-    stands = {(row.partition, row["offset"]) for row in folding.frame("silver.payments").collect()}
+    kept, fate = oracle(sent)
+    stands = {(row.topic, row.partition, row["offset"]) for row in folding.frame("silver.payments").collect()}
     assert stands == {one.place for one in kept}
     refused = folding.frame(DEAD_LETTERS).collect()
-    assert {(row.partition, row["offset"]): row.reasons[0].rule for row in refused} == fate
+    assert {pipeline.coordinates_of(row.asDict()): row.reasons[0].rule for row in refused} == fate
     found = pipeline.in_micros(folding.frame("gold.sums")).collect()
     totals = {(row.user, row.window_start // 1000): (row.total_amount, row["count"]) for row in found}
     assert totals == sums(kept)

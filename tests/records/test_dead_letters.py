@@ -102,8 +102,8 @@ def letters(spark: SparkSession) -> DataFrame:
             "job",
             0,
             "1",
-            None,
-            None,
+            *(None, None),
+            *(seen, None, None),
         )
 
     rows = [

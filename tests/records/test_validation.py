@@ -681,6 +681,9 @@ def test_clean_rows_have_the_columns_of_the_silver_table(spark: SparkSession) ->
         ("topic", "string"),
         ("partition", "int"),
         ("offset", "bigint"),
+        ("kafka_timestamp", "timestamp"),
+        ("ingested_at", "timestamp"),
+        ("admitted", "struct<after:timestamp,at:timestamp>"),
     ]
     assert found == [
         (field.name, field.dataType.simpleString()) for field in clean_schema(SOURCE.contract).fields

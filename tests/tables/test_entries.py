@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from lakehouse.tables.entries import LogEntry, entry_of, rows_of
+from lakehouse.tables.specs import Why
 
 
 def entry(*actions: dict[str, Any]) -> LogEntry:
@@ -87,3 +88,44 @@ def test_a_file_has_the_rows_that_its_statistics_say_without_those_that_are_mark
     assert rows_of(add("a", rows=5)["add"]) == 5
     assert rows_of(add("a", rows=5, deletionVector={"cardinality": 2})["add"]) == 3
     assert rows_of(add("a", rows=None)["add"]) is None
+
+
+@pytest.mark.parametrize(
+    ("noted", "why"),
+    [
+        ("lakehouse: corrected", Why.CORRECTED),
+        ("lakehouse: retained", Why.RETAINED),
+        ("lakehouse: erased", Why.ERASED),
+        ("lakehouse: other", None),
+        ("corrected", None),
+        ("", None),
+        (7, None),
+    ],
+)
+def test_a_commit_says_why_rows_left(noted: object, why: Why | None) -> None:
+    assert entry({"commitInfo": {"userMetadata": noted}}, remove("old")).why is why
+    assert entry({"commitInfo": {}}, remove("old")).why is None
+
+
+def corrected(text: str | None) -> LogEntry:
+    info = {} if text is None else {"userMetadata": text}
+    return entry({"commitInfo": info}, add("new"), remove("old"), {"cdc": {"path": "c", "size": 1}})
+
+
+@pytest.mark.parametrize(
+    ("found", "followed", "is_foreign"),
+    [
+        pytest.param(entry({"commitInfo": {}}, add("a")), ["a"], False, id="an append, whoever's"),
+        pytest.param(corrected("lakehouse: corrected"), ["c"], False, id="a correction"),
+        pytest.param(corrected("lakehouse: retained"), [], False, id="retention"),
+        pytest.param(corrected("lakehouse: erased"), [], False, id="erasure"),
+        pytest.param(corrected(None), [], True, id="another writer"),
+        pytest.param(
+            entry(add("a", dataChange=False), remove("b", dataChange=False)), [], False, id="OPTIMIZE"
+        ),
+    ],
+)
+def test_who_follows_a_table_gets_appends_and_corrections(
+    found: LogEntry, followed: list[str], *, is_foreign: bool
+) -> None:
+    assert (paths(found.followed), found.is_foreign) == (followed, is_foreign)

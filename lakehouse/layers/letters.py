@@ -1,0 +1,131 @@
+"""Letters put in their places: new ones, those that change, and those whose records are rows by now.
+
+A record has one letter. So whoever says what has become of it, for the first time or again, says it here: a
+micro-batch that is repeated, one that takes rows out of silver or answers letters, and a rebuild.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.ops import fronts
+from lakehouse.progress import cuts
+from lakehouse.records.dead_letters import DISCARDED, REPLAYED, SCHEMA, letter_id, status_by
+from lakehouse.records.identity import RESENT, SUPERSEDED
+from lakehouse.records.offsets import OffsetRange, ranges_of, within
+from lakehouse.records.validation import COORDINATES
+from lakehouse.spark.execution import are_few, gathered
+from lakehouse.tables import FILE, Move
+
+_KEYS = list(COORDINATES)
+_MOST_RANGES = 100  # of offsets, in one condition
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What has become of records; null: of none.
+
+    new       letters (`to_dead_letters`), of records that may have one already
+    changed   places of letters that are there, with their new `reasons`
+    accepted  places of rows of silver, which may have letters
+    """
+
+    new: DataFrame | None = None
+    changed: DataFrame | None = None
+    accepted: DataFrame | None = None
+
+
+def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
+    """Insert and change letters, note the moves, in one commit, and return how many; a rerun finds none.
+
+    A letter that somebody has discarded, or that has been answered, stays as it is. The frames are read twice
+    and should be persisted.
+    """
+    frames = [one for one in (verdicts.new, verdicts.changed, verdicts.accepted) if one is not None]
+    spark, where = frames[0].sparkSession, F.lit(False)
+    for frame in frames:
+        where = where | at_places(frame)
+
+    def once() -> int:
+        commit = tables.begin(spark, path)
+        commit.expect(moves)
+        near = commit.candidates(where)
+        rows = _settled(commit.rows(near).drop(FILE), stage, verdicts, now)
+        rows = gathered(rows, few=are_few(rows=near.rows)).persist()
+        try:
+            written = tables.upsert(rows, commit, near, ("id",), moves)
+            if written.version is None and moves:
+                tables.note(spark, path, moves)
+            return written.rows
+        finally:
+            rows.unpersist()
+
+    return tables.retry_on_conflict(once)
+
+
+def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
+    """Select the letters of records that the query had processed by a version of silver; null: by now.
+
+    A micro-batch writes its letters before its rows. To be called before the letters are read.
+    """
+    noted = tables.transactions_in(spark, tables.snapshot(spark, clean, version))
+    landed = fronts.Progress.noted_in(noted, query).landed
+    return F.coalesce(F.col("ingested_at") <= F.lit(landed).cast("timestamp"), F.lit(False))
+
+
+def without_leaving(
+    letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
+) -> DataFrame:
+    """Leave out letters of rows that are about to leave silver, as of a version of it.
+
+    Their micro-batch has begun, and silver still has the rows. `letters` are the query's, and were read
+    after that version; the others are paths.
+    """
+    spark = letters.sparkSession
+    if not cuts.is_ahead(spark, query, dead, target=clean, version=version, source=bronze):
+        return letters
+    rows = tables.read_version(spark, clean, version).select(*_KEYS)
+    leaving = letters.where(F.col("status") == SUPERSEDED).join(rows, _KEYS, "left_semi").select("id")
+    return letters.join(leaving, "id", "left_anti")
+
+
+def at_places(rows: DataFrame) -> Column:
+    """Select the records of some rows, exactly if they are few; else at least these."""
+    places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
+    if len(places) > _MOST_RANGES:
+        return within(ranges_of(rows))
+    return within([OffsetRange(topic, partition, offset, offset) for topic, partition, offset in places])
+
+
+def _settled(there: DataFrame, stage: str, verdicts: Verdicts, now: datetime) -> DataFrame:
+    """Return the letters that are new, or that change, as they have to be."""
+    nothing = there.select("id", "status", "reasons").limit(0)
+    said = nothing
+    if verdicts.new is not None:
+        said = said.unionByName(verdicts.new.select("id", "status", "reasons"))
+    if verdicts.changed is not None:
+        status = status_by(F.col("reasons")).alias("status")
+        said = said.unionByName(verdicts.changed.select(letter_id(stage).alias("id"), status, "reasons"))
+    if verdicts.accepted is not None:
+        of_row = verdicts.accepted.select(letter_id(stage).alias("id"), F.lit(REPLAYED).alias("status"))
+        said = said.unionByName(of_row, allowMissingColumns=True)
+    said = said.select("id", F.col("status").alias("_status"), F.col("reasons").alias("_reasons"))
+    rules, old_rules = F.col("_reasons.rule"), F.col("reasons.rule")
+    is_same = (F.col("_status") == F.col("status")) & (F.col("_reasons").isNull() | (rules == old_rules))
+    is_decided = F.col("status").isin(DISCARDED, RESENT)
+    values = {
+        "status": F.col("_status"),
+        "reasons": F.coalesce("_reasons", "reasons"),
+        "attempts": F.col("attempts") + 1,
+        "last_attempt": F.lit(now),
+    }
+    changed = there.join(said, "id").where(~is_same & ~is_decided).withColumns(values).select(*SCHEMA.names)
+    if verdicts.new is None:
+        return changed
+    return changed.unionByName(verdicts.new.join(there.select("id"), "id", "left_anti").select(*SCHEMA.names))

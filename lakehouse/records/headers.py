@@ -1,0 +1,12 @@
+"""Headers of Kafka records. Column -> Column."""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+
+def header_text(name: str) -> Column:
+    """Return the text of a raw record's last header of this name, valid UTF-8 or not; null: none, or null."""
+    named = F.filter("_headers", lambda header: header["key"] == name)
+    return F.try_element_at(named, F.lit(-1)).getField("value").cast("string")

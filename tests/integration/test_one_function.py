@@ -1,0 +1,221 @@
+"""What becomes of a record, case by case: it depends on bronze, and not on how silver has come by it.
+
+Records of a small local lake land by hand; silver takes each commit by itself, or all at once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import timedelta
+
+import pytest
+
+from lakehouse.kinds import Records, windowed_sums
+from lakehouse.layers import silver
+from lakehouse.layers.step import Permitted
+from lakehouse.records.dead_letters import Selection
+from lakehouse.repair.replay import replay
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake
+from lakehouse.testing.kills import take_next
+from tests import pipeline
+from tests.pipeline import DEAD_LETTERS, Raw
+
+LANDED = pipeline.utc("2026-03-29T12:00:00")
+LANDED_MS = int(LANDED.timestamp() * 1000)
+DAY_MS = 86_400_000
+
+
+def payments(unique_by: str | None = None, sequence_by: str | None = None) -> Stream:
+    records = Records("payments", unique_by=unique_by, sequence_by=sequence_by)
+    return windowed_sums("payments", records, by="user", value="amount", length_s=300, gold="sums")
+
+
+CORRECTED, UNIQUE, PLAIN = (
+    payments(unique_by="id", sequence_by="version"),
+    payments(unique_by="id"),
+    payments(),
+)
+
+AT_ONCE = pytest.mark.parametrize("max_bytes", [1, 1 << 30], ids=["each by itself", "at once"])
+
+
+def paid(
+    id_: str, version: int, amount: object = 1, *, at_ms: int = LANDED_MS, sent_s: int = 0, partition: int = 0
+) -> Raw:
+    record = {"id": id_, "version": version, "user": "ann", "amount": amount, "timestamp": at_ms}
+    stamp = LANDED_MS + sent_s * 1000
+    return Raw(json.dumps(record).encode(), partition=partition, timestamp_ms=stamp)
+
+
+def deleted(id_: str, *, sent_s: int, partition: int = 0) -> Raw:
+    return Raw(None, id_.encode(), partition=partition, timestamp_ms=LANDED_MS + sent_s * 1000)
+
+
+class Run:
+    """A lake, its only stream, and what silver has made of the records that have landed."""
+
+    def __init__(self, lake: Lake, settings: Settings, stream: Stream, max_bytes: int = 1) -> None:
+        self.lake, self.settings, self.stream, self.max_bytes = lake, settings, stream, max_bytes
+        self.landed = 0
+
+    def take(self, *commits: Sequence[Raw]) -> None:
+        """Land each commit, and let silver, made anew, take what has landed."""
+        (source,) = self.stream.sources
+        pipeline.land(
+            self.lake.spark,
+            self.settings,
+            commits,
+            landed_at=LANDED,
+            first_offset=self.landed,
+            source=source,
+        )
+        self.landed += sum(map(len, commits))
+        (maker,) = silver.steps(self.lake, self.stream, self.max_bytes, Permitted())
+        step = maker.make()
+        while take_next(step, now=LANDED + timedelta(hours=1)) is not None:
+            pass
+
+    @property
+    def rows(self) -> list[int]:
+        return sorted(row["offset"] for row in pipeline.rows_of(self.settings, "silver.payments"))
+
+    @property
+    def letters(self) -> dict[int, tuple[str, str]]:
+        """The status and the first rule of each letter, by offset."""
+        rows = pipeline.rows_of(self.settings, DEAD_LETTERS)
+        found = {row["offset"]: (row["status"], row["reasons"][0]["rule"]) for row in rows}
+        assert len(found) == len(rows), "two letters for one record"
+        return found
+
+
+@AT_ONCE
+def test_a_deletion_takes_what_was_sent_before_it_whatever_the_partition(
+    lake: Lake, lake_settings: Settings, max_bytes: int
+) -> None:
+    run = Run(lake, lake_settings, CORRECTED, max_bytes)
+
+    run.take(
+        [
+            deleted("a", sent_s=60),
+            deleted("b", sent_s=60),
+            paid("a", 1, sent_s=0, partition=1),
+            paid("b", 1, sent_s=61, partition=1),
+        ]
+    )
+
+    assert run.rows == [3]
+    assert run.letters == {
+        0: ("deletion", "deletion"),
+        1: ("open", "nothing_to_delete"),
+        2: ("superseded", "superseded"),
+    }
+
+
+@AT_ONCE
+def test_a_deletion_that_found_nothing_is_open_until_its_record_lands(
+    lake: Lake, lake_settings: Settings, max_bytes: int
+) -> None:
+    run = Run(lake, lake_settings, CORRECTED, max_bytes)
+    run.take([deleted("a", sent_s=60)])
+    assert run.letters == {0: ("open", "nothing_to_delete")}
+
+    run.take([paid("a", 1, sent_s=0)], [paid("a", 2, sent_s=61)])
+
+    assert run.rows == [2]
+    assert run.letters == {0: ("deletion", "deletion"), 1: ("superseded", "superseded")}
+
+
+@AT_ONCE
+def test_a_letter_is_answered_by_its_own_record_in_one_micro_batch_or_in_two(
+    lake: Lake, lake_settings: Settings, max_bytes: int
+) -> None:
+    """Of "b" the second version was malformed: the first one, sent again, is no answer to it."""
+    run = Run(lake, lake_settings, CORRECTED, max_bytes)
+
+    run.take([paid("a", 1, "many"), paid("a", 1), paid("b", 2, "many")], [paid("b", 1)], [paid("c", 1, "x")])
+    run.take([paid("c", 2)])
+
+    assert run.rows == [1, 3, 5]
+    assert run.letters == {
+        0: ("resent", "wrong_type"),
+        2: ("open", "wrong_type"),
+        4: ("resent", "wrong_type"),
+    }
+
+
+@AT_ONCE
+def test_without_a_sequence_a_letter_is_answered_by_a_record_of_its_time(
+    lake: Lake, lake_settings: Settings, max_bytes: int
+) -> None:
+    run = Run(lake, lake_settings, UNIQUE, max_bytes)
+
+    run.take([paid("a", 1, "many"), paid("b", 1, "many")], [paid("a", 1), paid("b", 1, at_ms=LANDED_MS - 1)])
+
+    assert run.rows == [2, 3]
+    assert run.letters == {0: ("resent", "wrong_type"), 1: ("open", "wrong_type")}
+
+
+@pytest.mark.parametrize("stream", [PLAIN, CORRECTED], ids=["plain", "ids"])
+@AT_ONCE
+def test_a_record_is_late_by_what_landed_before_it_in_other_commits(
+    lake: Lake, lake_settings: Settings, max_bytes: int, stream: Stream
+) -> None:
+    """With days of lateness allowed, the first two landed together, so neither is late."""
+    run = Run(lake, lake_settings, stream, max_bytes)
+    old = LANDED_MS - 8 * DAY_MS
+
+    run.take([paid("a", 1), paid("b", 1, at_ms=old)], [paid("c", 1, at_ms=old)], [paid("d", 1)])
+
+    assert run.rows == [0, 1, 3]
+    assert run.letters == {2: ("open", "late")}
+
+
+def test_the_front_does_not_fall_when_the_newest_record_is_deleted(
+    lake: Lake, lake_settings: Settings
+) -> None:
+    run = Run(lake, lake_settings, CORRECTED)
+    old = LANDED_MS - 8 * DAY_MS
+    run.take([paid("a", 1, at_ms=old + 1)], [paid("b", 1)], [deleted("b", sent_s=60)])
+    assert run.rows == [0]
+
+    run.take([paid("c", 1, at_ms=old)])
+
+    assert run.rows == [0]
+    assert run.letters[3] == ("open", "late")
+    noted = pipeline.noted(lake_settings, "silver.payments")
+    assert noted["silver.payments front"] == LANDED_MS * 1000
+    assert noted["silver.payments landed"] == pipeline.micros(LANDED) + 3
+
+
+def test_a_late_record_that_was_replayed_and_corrected_has_one_letter(
+    lake: Lake, lake_settings: Settings
+) -> None:
+    run = Run(lake, lake_settings, CORRECTED)
+    old = LANDED_MS - 8 * DAY_MS
+    run.take([paid("a", 1)], [paid("b", 1, at_ms=old)])
+    assert run.letters == {1: ("open", "late")}
+
+    done = replay(lake, [CORRECTED], Selection(), LANDED + timedelta(hours=2), allow_late=True)
+    assert (done.passed, run.rows) == (1, [0, 1])
+    (row,) = (one for one in pipeline.rows_of(lake_settings, "silver.payments") if one["offset"] == 1)
+    after, at = (pipeline.micros(row["admitted"][name]) for name in ("after", "at"))
+    assert (after, at) == (pipeline.micros(LANDED) + 1, pipeline.micros(LANDED + timedelta(hours=2)))
+    run.take([paid("b", 2, at_ms=old)])
+
+    assert run.rows == [0, 2]
+    assert run.letters == {1: ("superseded", "superseded")}
+
+
+def test_a_replay_does_not_bring_back_what_was_deleted(lake: Lake, lake_settings: Settings) -> None:
+    run = Run(lake, lake_settings, CORRECTED)
+    old = LANDED_MS - 8 * DAY_MS
+    run.take([paid("a", 1)], [paid("b", 1, at_ms=old)], [deleted("b", sent_s=60)])
+    assert run.letters == {1: ("open", "late"), 2: ("open", "nothing_to_delete")}
+
+    done = replay(lake, [CORRECTED], Selection(rule="late"), LANDED + timedelta(hours=2), allow_late=True)
+
+    assert (done.passed, run.rows) == (0, [0])
+    assert run.letters == {1: ("superseded", "superseded"), 2: ("deletion", "deletion")}

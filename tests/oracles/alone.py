@@ -1,0 +1,140 @@
+"""One record by itself, as silver is to read it: the first table of the page about what a record becomes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.oracles.judging import EARLIEST_US, Contract, judge_record
+
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+NO_TIMESTAMP = -1  # in Kafka's protocol
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record of bronze; `value` is the JSON that it says, whatever its format. No value: null."""
+
+    place: Place
+    ingested_at_us: int
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    kafka_timestamp_ms: int = NO_TIMESTAMP
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """How late records may be, null: however late; and from which offset on, by (topic, partition)."""
+
+    seconds: int | None
+    begins: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a source's settings say. Of `lateness`, the last one that is for a record holds for it.
+
+    `unique_by` and `sequence_by` are a field of the contract, or `header:NAME`.
+    """
+
+    contract: Contract
+    unique_by: str | None = None
+    sequence_by: str | None = None
+    lateness: tuple[Lateness, ...] = (Lateness(7 * 24 * 3600),)
+    future_tolerance_s: int = 300
+    earliest_us: int = EARLIEST_US
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A record by itself: the rules that it breaks, and what is known of it; null: that is unknown.
+
+    `row` is what silver would hold, and means something if no rule is broken.
+    """
+
+    rules: frozenset[str]
+    id: str | None = None
+    sequence: int | None = None
+    event_time_us: int | None = None
+    row: Mapping[str, Any] = field(default_factory=dict)
+    is_deletion: bool = False
+
+
+def looked_at(record: Record, settings: Settings) -> Alone:
+    """Judge a record by itself, but for its being late."""
+    is_deletion = (
+        record.value is None and settings.sequence_by is not None and not settings.contract.tombstone
+    )
+    headers = dict(_from_headers(record, settings))
+    if is_deletion:
+        id_, rule = _deleted(record.key)
+        rules = frozenset({rule} if rule else ())
+        return Alone(rules, id=id_, sequence=headers.get("sequence"), is_deletion=True)
+    judged = judge_record(
+        settings.contract,
+        record.value,
+        record.kafka_timestamp_ms,
+        record.ingested_at_us,
+        None,
+        key=record.key,
+        future_tolerance_s=settings.future_tolerance_s,
+        earliest_us=settings.earliest_us,
+    )
+    reasons = {rule for rule, _ in judged.reasons}
+    if record.value is not None:
+        lacking = {"unique_id": "missing_id", "sequence": "bad_sequence"}
+        reasons |= {lacking[name] for name, value in headers.items() if value is None}
+    seen = {**judged.seen, **headers}
+    times = {"event_time": judged.event_time_us, "own_time": judged.own_time_us}
+    return Alone(
+        frozenset(reasons),
+        id=seen.get(_column(settings, settings.unique_by, "unique_id")),
+        sequence=seen.get(_column(settings, settings.sequence_by, "sequence")),
+        event_time_us=seen.get("event_time"),
+        row={**judged.columns, **headers, **times},
+    )
+
+
+def _column(settings: Settings, name: str | None, of_header: str) -> str:
+    if name is None or name.startswith("header:"):
+        return of_header
+    return next(one.column for one in settings.contract.fields if one.name == name)
+
+
+def _deleted(key: bytes | None) -> tuple[str | None, str | None]:
+    """Return the id that a record without a value deletes, or the rule that its key breaks."""
+    if key is None:
+        return None, "key_null"
+    try:
+        return (text, None) if (text := key.decode()) else (None, "key_empty")
+    except UnicodeDecodeError:
+        return None, "key_not_utf8"
+
+
+def _from_headers(record: Record, settings: Settings) -> Iterator[tuple[str, Any]]:
+    """Yield the id and the sequence that come from headers, null if there is none that can be read."""
+    for column, name in (("unique_id", settings.unique_by), ("sequence", settings.sequence_by)):
+        if name is None or not name.startswith("header:"):
+            continue
+        named = [value for key, value in record.headers if key == name.removeprefix("header:")]
+        text = _decoded(named[-1]) if named else None
+        if column == "sequence":
+            is_whole = text is not None and re.fullmatch("-?[0-9]{1,19}", text)
+            whole = int(text or 0) if is_whole else 2**63
+            yield column, whole if -(2**63) <= whole < 2**63 else None
+        else:
+            yield column, text or None
+
+
+def _decoded(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,346 @@
+"""What a record becomes: the function of docs/decisions/2026-11-28-what-a-record-becomes.md, in plain Python.
+
+    found = outcomes(records, decisions, settings, taken)
+    found["transactions", 0, 17]          row, or letter with its status and rules
+
+Slow on purpose: one record after the other, in their order, and what is known of an id is looked through
+again for each. `records` are all that have ever landed, also those that retention has taken from bronze
+since: it changes no answer. Times are microseconds since 1970, UTC.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tests.oracles.alone import NO_TIMESTAMP, Alone, Headers, Lateness, Place, Record, Settings, looked_at
+from tests.oracles.judging import SECOND_US
+
+__all__ = ["Decision", "Headers", "Lateness", "Outcome", "Place", "Record", "Settings", "Taken", "outcomes"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a person has decided about the record at `place`, when silver had processed all until `after_us`.
+
+    `at_us` is later than that of any earlier decision, and the same for all of one command. A replay may be
+    put down for any letter that was open: one that its record does not pass changes nothing. `allows_late` is
+    a replay's --allow-late. `by` is the record that was sent again, of a resolve. A skip is decided before
+    silver has looked at the record.
+    """
+
+    what: Literal["replay", "discard", "resolve", "skip"]
+    place: Place
+    after_us: int
+    at_us: int
+    by: Place | None = None
+    allows_late: bool = False
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one run of retention has taken, when silver had processed all until `after_us`.
+
+    No record that is processed later is accepted with an event time before `before_us`, which is null if
+    nothing has been taken of silver or of gold. Rows of silver have left it if they lie before `silver_us`
+    and their record up to `gone`, the last offset taken from bronze of each (topic, partition). `at_us` is
+    its place among decisions.
+    """
+
+    after_us: int
+    before_us: int | None = None
+    silver_us: int | None = None
+    gone: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    at_us: int = 0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a record is: a row of silver, or a letter.
+
+    status    of its letter; of a row that a replay has admitted "replayed", of any other row null
+    rules     for which it is refused; once it is replayed, discarded or resent, for which it was
+    row       the columns of the contract, with `event_time` and `own_time`; null for a letter
+    by        of a resent letter, the record that was sent again
+    is_taken  whether retention has taken the row from silver
+    """
+
+    kind: Literal["row", "letter"]
+    status: str | None = None
+    rules: frozenset[str] = frozenset()
+    row: Mapping[str, Any] | None = None
+    by: Place | None = None
+    is_taken: bool = False
+
+
+def outcomes(
+    records: Iterable[Record], decisions: Iterable[Decision], settings: Settings, taken: Iterable[Taken] = ()
+) -> dict[Place, Outcome]:
+    """Return what each record is now."""
+    decided = list(decisions)
+    skipped = {one.place for one in decided if one.what == "skip"}
+    source = _Source(settings, skipped)
+    commands: dict[tuple[int, int], list[Decision]] = defaultdict(list)
+    for one in decided:
+        if one.what != "skip":
+            commands[one.after_us, one.at_us].append(one)
+    events: list[Record | Taken | list[Decision]] = [*records, *taken, *commands.values()]
+    for event in sorted(events, key=_order):
+        if isinstance(event, Record):
+            source.land(event)
+        elif isinstance(event, Taken):
+            source.retain(event)
+        else:
+            source.decide(event)
+    return {place: one.outcome for place, one in source.all.items()}
+
+
+def _order(event: Record | Taken | list[Decision]) -> tuple[Any, ...]:
+    """A decision stands after everything that silver had processed by then, and after earlier decisions."""
+    if isinstance(event, Record):
+        return event.ingested_at_us, 0, event.place
+    first = event if isinstance(event, Taken) else event[0]
+    return first.after_us, 1, first.at_us
+
+
+@dataclass
+class _Known:
+    """A record that has landed, and what it is so far."""
+
+    record: Record
+    alone: Alone
+    outcome: Outcome = Outcome("letter")
+
+    @property
+    def place(self) -> Place:
+        return self.record.place
+
+    @property
+    def sequence(self) -> int:
+        if self.alone.sequence is None:
+            raise ValueError(f"{self.place} counts without a sequence")
+        return self.alone.sequence
+
+    @property
+    def content(self) -> Mapping[str, Any]:
+        return {name: value for name, value in self.alone.row.items() if name != "own_time"}
+
+    @property
+    def sent_us(self) -> int:
+        stamp_ms = self.record.kafka_timestamp_ms
+        return self.record.ingested_at_us if stamp_ms == NO_TIMESTAMP else stamp_ms * 1000
+
+    @property
+    def is_answerable(self) -> bool:
+        """A conflicting record and a deletion stay open until a person decides, and one that was skipped."""
+        stays = self.alone.is_deletion or self.outcome.rules & {"conflicting_id", "skipped"}
+        return self.outcome.status == "open" and not stays
+
+    def accept(self) -> None:
+        """It is a row; if it had a letter, that is replayed."""
+        status = None if self.outcome.status is None else "replayed"
+        self.outcome = Outcome("row", status, self.outcome.rules, self.alone.row)
+
+    def refuse(self, *rules: str) -> None:
+        self.outcome = Outcome("letter", "open", frozenset(rules))
+
+    def close(self, status: str) -> None:
+        """It repeats, is replaced by or deletes another one."""
+        self.outcome = Outcome("letter", status, frozenset({status}))
+
+    def answer(self, status: str, by: Place | None) -> None:
+        self.outcome = replace(self.outcome, status=status, by=by)
+
+
+@dataclass
+class _Id:
+    """What is known of an id (with `unique_by` alone, of an id and event time), in the order of records."""
+
+    counting: list[_Known] = field(default_factory=list)
+    deletions: list[_Known] = field(default_factory=list)
+    row: _Known | None = None
+    is_frozen: bool = False
+
+
+class _Source:
+    """The records of a source so far, and what each is."""
+
+    def __init__(self, settings: Settings, skipped: set[Place]) -> None:
+        self.all: dict[Place, _Known] = {}
+        self._settings = settings
+        self._skipped = skipped
+        self._ids: dict[object, _Id] = defaultdict(_Id)
+        self._own_times: list[tuple[int, int]] = []  # of sound records: when each landed, and its own time
+        self._closed_us = -(2**63)
+
+    def land(self, record: Record) -> None:
+        """Take the next record of bronze."""
+        known = _Known(record, looked_at(record, self._settings))
+        self.all[record.place] = known
+        alone = known.alone
+        if record.place in self._skipped:
+            known.refuse("skipped")
+            return
+        is_late = _is_before(alone.event_time_us, self._watermark_us(record))
+        if alone.rules:
+            is_late |= _is_before(alone.event_time_us, self._closed_us)
+            known.refuse(*alone.rules, *(["late"] if is_late else []))
+            return
+        if alone.row.get("own_time") is not None:
+            self._own_times.append((record.ingested_at_us, alone.row["own_time"]))
+        self._settle(known, is_late=is_late)
+
+    def decide(self, command: Iterable[Decision]) -> None:
+        """Take what a person has decided about open letters at once."""
+        admitted = []
+        for decision in command:
+            known = self.all[decision.place]
+            if known.outcome.status == "open" and decision.what == "replay":
+                admitted += [known] if self._passes(known, decision) else []
+            elif known.outcome.status == "open":
+                self._ids[known.alone.id].deletions = [
+                    one for one in self._ids[known.alone.id].deletions if one is not known
+                ]
+                known.answer("discarded" if decision.what == "discard" else "resent", decision.by)
+        for known in admitted:
+            known.answer("replayed", None)
+        for known in sorted(admitted, key=lambda one: (one.record.ingested_at_us, one.place)):
+            self._settle(known, is_late=False)
+
+    def retain(self, taken: Taken) -> None:
+        """Freeze the ids whose rows lie where retention has been, and tell which rows have left silver."""
+        self._closed_us = max(self._closed_us, taken.before_us or self._closed_us)
+        for of_id in self._ids.values():
+            row_us = None if of_id.row is None else of_id.row.alone.event_time_us
+            of_id.is_frozen |= _is_before(row_us, self._closed_us)
+        for one in self.all.values():
+            topic, partition, offset = one.place
+            is_gone = offset <= taken.gone.get((topic, partition), -1)
+            if one.outcome.kind == "row" and is_gone and _is_before(one.alone.event_time_us, taken.silver_us):
+                one.outcome = replace(one.outcome, is_taken=True)
+
+    def _watermark_us(self, record: Record) -> int | None:
+        """The front at the landing, of earlier commits, minus what holds for the record's offset."""
+        front_us = max(
+            (own for landed, own in self._own_times if landed < record.ingested_at_us), default=None
+        )
+        return _minus(front_us, self._allowed_s(record))
+
+    def _allowed_s(self, record: Record) -> int | None:
+        topic, partition, offset = record.place
+        holding = [one for one in self._settings.lateness if offset >= one.begins.get((topic, partition), 0)]
+        return holding[-1].seconds
+
+    def _passes(self, known: _Known, decision: Decision) -> bool:
+        """Tell whether a replay finds the record sound by itself, today."""
+        alone = known.alone
+        if alone.rules or alone.is_deletion or _is_before(alone.event_time_us, self._closed_us):
+            return False
+        allowed = [self._allowed_s(known.record), self._settings.lateness[-1].seconds]
+        most_s = None if None in allowed else max(one for one in allowed if one is not None)
+        front_us = max((own for _, own in self._own_times), default=None)
+        return decision.allows_late or not _is_before(alone.event_time_us, _minus(front_us, most_s))
+
+    def _settle(self, known: _Known, *, is_late: bool) -> None:
+        """Say what a sound record or a deletion is among the others of its id."""
+        settings, alone = self._settings, known.alone
+        if _is_before(alone.event_time_us, self._closed_us):
+            known.refuse("late")
+        elif settings.unique_by is None or alone.id is None:
+            known.refuse("late") if is_late else known.accept()
+        elif settings.sequence_by is None:
+            self._repeated(known, self._ids[alone.id, alone.event_time_us], is_late=is_late)
+        else:
+            self._corrected(known, self._ids[alone.id], is_late=is_late)
+
+    def _repeated(self, known: _Known, of_id: _Id, *, is_late: bool) -> None:
+        """With `unique_by` alone: the first sound one is the row."""
+        if of_id.row is not None:
+            _repeat(known, of_id.row)
+        elif is_late:
+            known.refuse("late")
+        else:
+            of_id.row = known
+            known.accept()
+            self._answer_letters(known)
+
+    def _corrected(self, known: _Known, of_id: _Id, *, is_late: bool) -> None:
+        """With `sequence_by`: the greatest sequence above the bar is the row."""
+        is_first = not of_id.counting
+        if of_id.is_frozen or (is_late and is_first and not known.alone.is_deletion):
+            known.refuse("late")
+            return
+        before, repeats = of_id.row, False
+        if known.alone.is_deletion:
+            of_id.deletions.append(known)
+        else:
+            repeats = before is not None and known.sequence == before.sequence
+            if before is not None and repeats:
+                _repeat(known, before)
+                if known.outcome.status == "open":
+                    return  # it conflicts, and does not count
+            of_id.counting.append(known)
+        of_id.row = _row_of(of_id)
+        if before is not None and before is not of_id.row:
+            before.close("superseded")
+        if of_id.row is known:
+            known.accept()
+            self._answer_letters(known)
+        elif not known.alone.is_deletion and not repeats:
+            known.close("superseded")
+        for deletion in of_id.deletions:
+            if _takes(deletion, of_id.counting):
+                deletion.close("deletion")
+            else:
+                deletion.refuse("nothing_to_delete")
+
+    def _answer_letters(self, row: _Known) -> None:
+        """Close the open letters that a record which became a row answers."""
+        for letter in self.all.values():
+            if letter.alone.id != row.alone.id or not letter.is_answerable:
+                continue
+            if self._settings.sequence_by is None:
+                answers = letter.alone.event_time_us == row.alone.event_time_us
+            else:
+                answers = letter.alone.sequence is not None and letter.sequence <= row.sequence
+            if answers:
+                letter.answer("resent", row.place)
+
+
+def _repeat(known: _Known, row: _Known) -> None:
+    if known.content == row.content:
+        known.close("duplicate")
+    else:
+        known.refuse("conflicting_id")
+
+
+def _row_of(of_id: _Id) -> _Known | None:
+    """The record with the greatest sequence, if that is above the bar; of several, the first."""
+    bars = [bar for one in of_id.deletions if (bar := _bar_of(one, of_id.counting)) is not None]
+    above = [one for one in of_id.counting if not bars or one.sequence > max(bars)]
+    greatest = max((one.sequence for one in above), default=None)
+    return next((one for one in above if one.sequence == greatest), None)
+
+
+def _bar_of(deletion: _Known, counting: Sequence[_Known]) -> int | None:
+    """The deletion's own sequence, or the greatest of the records that were sent no later than it."""
+    if deletion.alone.sequence is not None:
+        return deletion.sequence
+    return max((one.sequence for one in counting if one.sent_us <= deletion.sent_us), default=None)
+
+
+def _takes(deletion: _Known, counting: Iterable[_Known]) -> bool:
+    """Tell whether a record counts with a sequence up to the deletion's own."""
+    listed = list(counting)
+    bar = _bar_of(deletion, listed)
+    return bar is not None and any(one.sequence <= bar for one in listed)
+
+
+def _is_before(moment_us: int | None, limit_us: int | None) -> bool:
+    return moment_us is not None and limit_us is not None and moment_us < limit_us
+
+
+def _minus(front_us: int | None, seconds: int | None) -> int | None:
+    return None if front_us is None or seconds is None else front_us - seconds * SECOND_US

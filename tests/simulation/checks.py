@@ -1,0 +1,70 @@
+"""What must hold of a lake at rest, whatever was done to it; each difference is a line of text.
+
+    compare  records, letters, gold, topics, Redis and PostgreSQL are what the oracles say (`compare`)
+    audit    says so, neither more nor less
+    final    a window that was sent as final stays final
+    rebuild  of silver changes nothing
+
+Where another writer has changed silver, the oracle's differences are no fault; that the audit names none is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from unittest.mock import patch
+
+from lakehouse.audit import audit
+from lakehouse.errors import LakehouseError
+from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from tests import pipeline
+from tests.simulation import compare
+from tests.simulation.world import StuckError, World
+
+_SHOWN = 6
+
+
+def differences(world: World) -> list[str]:
+    """Bring the lake to rest and return what is wrong."""
+    with world.shared.timed("rest"):
+        try:
+            world.rest()
+        except StuckError as error:
+            return [str(error)]
+    world.note_landings()
+    world.life.now_us = pipeline.micros(world.now)
+    with world.shared.timed("check: compare"):
+        wrong = compare.differences(world.life, world.stream)
+    with world.shared.timed("check: audit"), patch("lakehouse.audit._PAUSE_S", 0.0):  # nothing is on its way
+        report = audit(world.lake, [world.stream], world.settings, world.now)
+    found = [] if world.foreign else [str(one) for one in wrong[:_SHOWN]]
+    found += compare.disagreements(wrong, report)[:_SHOWN]
+    if world.form == "windows":
+        found += _final(world)
+    if not found and not wrong:
+        with world.shared.timed("check: rebuild"):
+            found += _rebuild(world)
+    return found
+
+
+def _final(world: World) -> Iterator[str]:
+    """Yield the windows that were sent, and so were final, and are provisional now."""
+    name = world.stream.gold[0].name
+    rows = pipeline.rows_of(world.settings, f"gold.{name}")
+    open_ = {(row["service_id"], row["window_start"] // 1000) for row in rows if not row["is_final"]}
+    topic = world.settings.topic(world.stream.gold[0].export.topic or "")
+    sent = pipeline.read_topic(world.settings.kafka_bootstrap_servers, topic)
+    said = (json.loads(one.value) for one in sent if one.value is not None)
+    for key in sorted({(one["serviceId"], one["windowStart"]) for one in said} & open_):
+        yield f"final: {key} was sent as final, and is provisional"
+
+
+def _rebuild(world: World) -> Iterator[str]:
+    try:
+        done = rebuild_silver(world.lake, world.stream, Landed(), world.tick())
+    except LakehouseError as error:
+        yield f"rebuild: refused: {str(error)[:300]}"
+        return
+    names = ("inserted", "changed", "removed", "newly_refused", "newly_accepted")
+    if changed := {name: getattr(done, name) for name in names if getattr(done, name)}:
+        yield f"rebuild: silver was not what a rebuild makes it: {changed}"

@@ -1,0 +1,60 @@
+"""What stories have reached, and what none has."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tests.simulation.actions import Action, Send
+from tests.simulation.machine import Ended
+
+STATUSES = ("open", "replayed", "discarded", "resent", "duplicate", "superseded", "deletion")
+
+
+@dataclass
+class Coverage:
+    """Counts over stories: pairs of actions, one right after the other; write points; statuses of letters."""
+
+    stories: int = 0
+    actions: Counter[str] = field(default_factory=Counter)
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)
+    writes: set[str] = field(default_factory=set)
+    killed: Counter[str] = field(default_factory=Counter)
+    statuses: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+
+    def add(self, ended: Ended) -> None:
+        """Count a story."""
+        self.stories += 1
+        names = [_name(one) for one in ended.story.actions]
+        self.actions.update(names)
+        self.pairs.update(itertools.pairwise(names))
+        self.writes |= ended.writes
+        self.killed.update(ended.killed)
+        self.statuses.update(ended.statuses)
+        self.refusals.update(one[:90] for one in ended.notices if one.startswith("refused"))
+
+    def lines(self) -> Iterator[str]:
+        """Yield what was reached, and what never was."""
+        known = sorted(self.actions)
+        most = len(known) ** 2
+        yield f"pairs of actions: {len(self.pairs)} of {most}"
+        points = {f"{when} {write}" for write in self.writes for when in ("before", "after")}
+        yield f"write points killed: {len(points & self.killed.keys())} of {len(points)}"
+        yield f"statuses: {', '.join(f'{name} {self.statuses[name]}' for name in STATUSES)}"
+        if self.refusals:
+            yield f"refused: {dict(self.refusals.most_common(5))}"
+        unused = sorted(
+            name
+            for name in Action.names
+            if not name.startswith("_") and name not in {one.partition(" ")[0] for one in known}
+        )
+        yield f"never done: {', '.join(unused) or 'nothing'}"
+        yield f"never killed: {', '.join(sorted(points - self.killed.keys())) or 'nothing'}"
+        yield f"never reached: {', '.join(name for name in STATUSES if not self.statuses[name]) or 'nothing'}"
+
+
+def _name(action: Action) -> str:
+    return f"Send {action.kind}" if isinstance(action, Send) else type(action).__name__

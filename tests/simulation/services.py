@@ -1,0 +1,74 @@
+"""What the stories of a process share: a session, a broker, a Redis and a PostgreSQL, all of them real."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kafka import KafkaProducer
+from pyspark.sql import SparkSession
+
+from lakehouse.sandbox.services import local_services
+from lakehouse.settings import Settings, load_settings
+from lakehouse.spark.session import build_session
+from lakehouse.testing.session import SMALL
+from tests import postgres_servers
+
+
+@dataclass
+class Shared:
+    """What the stories of a process share."""
+
+    spark: SparkSession
+    settings: Settings
+    postgres: str
+    home: Path
+    producer: KafkaProducer
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    templates: dict[str, Path] = field(default_factory=dict)
+
+    @contextmanager
+    def timed(self, what: str) -> Iterator[None]:
+        """Count how long the block takes."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[what] += time.perf_counter() - began
+
+
+@contextmanager
+def shared(settings: Settings | None = None, spark: SparkSession | None = None) -> Iterator[Shared]:
+    """Start the services and the session; those that are given are used, and left running.
+
+    `settings` then say where the broker and Redis are.
+    """
+    home = Path(tempfile.mkdtemp(prefix="simulation-"))
+    try:
+        with _services(settings, home) as found, postgres_servers.server() as postgres:
+            session = spark or build_session(found, "lakehouse simulation", options=SMALL)
+            producer = KafkaProducer(bootstrap_servers=found.kafka_bootstrap_servers, acks="all", linger_ms=0)
+            try:
+                yield Shared(session, found, postgres.url(), home, producer)
+            finally:
+                producer.close()
+                if spark is None:
+                    session.stop()
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextmanager
+def _services(settings: Settings | None, home: Path) -> Iterator[Settings]:
+    if settings is not None:
+        yield settings
+        return
+    own = load_settings().model_copy(update={"home": home / "home"})
+    with local_services(own, brief=True) as endpoints:
+        yield own.model_copy(update=endpoints.update)

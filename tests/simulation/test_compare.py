@@ -1,0 +1,109 @@
+"""What the comparison says of a real lake: nothing if it is right, else every row that was changed."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from decimal import Decimal
+
+import pytest
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from lakehouse.audit.report import Check, Report
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from tests import pipeline
+from tests.pipeline import Raw
+from tests.simulation.compare import Difference, disagreements, landings, table_differences
+from tests.simulation.model import Life, Sent
+from tests.streams import METRICS, SALES, TRANSACTIONS, under
+
+LANDED = datetime(2026, 1, 1, 12, 0, 1, tzinfo=UTC)
+T0_MS = 1_767_268_800_000
+SAID = {
+    "transactions": {"userId": "u", "amount": 10, "timestamp": T0_MS},
+    "metrics_events": {"serviceId": "s", "metricName": "m", "value": 1.5, "timestamp": T0_MS},
+    "sales_events": {"product": "pen", "value": 10, "timestamp": T0_MS},
+}
+
+
+def lived(spark: SparkSession, settings: Settings, stream: Stream) -> Life:
+    """Let three records of a stream go through the lake, the last of them broken."""
+    source = stream.sources[0]
+    good = json.dumps(SAID[source.table]).encode()
+    raws = [Raw(value, b"k", timestamp_ms=T0_MS) for value in (good, good, b"{")]
+    pipeline.land(spark, settings, [raws], landed_at=LANDED, source=source)
+    pipeline.run_layers(spark, settings, "silver", "gold", stream=stream)
+    life = Life(settings)
+    topic = settings.topic(source.topic)
+    life.sent = [
+        Sent(source.table, (topic, 0, offset), T0_MS, raw.key, raw.value) for offset, raw in enumerate(raws)
+    ]
+    life.landed |= landings(settings, stream)
+    return life
+
+
+@pytest.mark.parametrize("stream", [TRANSACTIONS, METRICS, SALES], ids=lambda stream: stream.name)
+def test_nothing_is_said_of_a_lake_that_is_right(
+    spark: SparkSession, lake_settings: Settings, stream: Stream
+) -> None:
+    given = under(lake_settings, stream)
+
+    assert table_differences(lived(spark, lake_settings, given), given) == []
+
+
+def test_each_row_is_named_that_another_writer_has_changed(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    stream = under(lake_settings, TRANSACTIONS)
+    life = lived(spark, lake_settings, stream)
+    topic = lake_settings.topic("transactions-topic")
+    silver = DeltaTable(str(pipeline.path_of(lake_settings, "silver.transactions")))
+    silver.update({"amount": "999"}, predicate='"offset" = 0')
+    silver.delete('"offset" = 1')
+    letters = DeltaTable(str(pipeline.path_of(lake_settings, pipeline.DEAD_LETTERS)))
+    letters.update({"status": "'discarded'"})
+    gold = DeltaTable(str(pipeline.path_of(lake_settings, "gold.user_transactions_5m")))
+    gold.update({"count": "3"})
+
+    ten, letter = Decimal("10.000000000"), "a letter, open by not_json"
+    assert [str(one) for one in table_differences(life, stream)] == [
+        f"silver.transactions: {topic}/0/1: is there 0 times, and should be once",
+        f"silver.transactions: {topic}/0/0: amount is {Decimal('999.000000000')!r}, and should be {ten!r}",
+        f"dead letters of transactions: {topic}/0/2: is discarded by not_json, and should be {letter}",
+        "gold.user_transactions_5m: ('u', 1767268800000000): count is 3, not 2",
+    ]
+
+
+def test_a_record_that_has_not_landed_is_named(spark: SparkSession, lake_settings: Settings) -> None:
+    stream = under(lake_settings, TRANSACTIONS)
+    life = lived(spark, lake_settings, stream)
+    topic = lake_settings.topic("transactions-topic")
+    life.sent.append(Sent("transactions", (topic, 1, 7), T0_MS, None, b"{"))
+
+    assert [str(one) for one in table_differences(life, stream)] == [
+        f"bronze.transactions: {topic}/1/7: has been sent, and has not landed"
+    ]
+
+
+def test_the_audit_is_clean_exactly_if_nothing_differs() -> None:
+    one = Difference("silver.transactions", "t/0/1", "is missing")
+    clean = Report(LANDED, (Check("transactions", "records", "silver.transactions", 3, 0),))
+    wrong = Report(
+        LANDED,
+        (
+            Check("transactions", "records", "silver.transactions", 3, 1, ()),
+            Check("transactions", "gold", "gold.x", 3, 0, not_compared=("it is too large",)),
+        ),
+    )
+
+    assert disagreements([], clean) == []
+    assert disagreements([one], wrong) == []
+    assert disagreements([one], clean) == [
+        "the audit is clean, and does not see that silver.transactions: t/0/1: is missing"
+    ]
+    assert disagreements([], wrong) == [
+        "a false alarm of the audit: records of silver.transactions: 1 differences",
+        "the audit could not compare gold of gold.x: it is too large",
+    ]

@@ -1,0 +1,89 @@
+"""Stories: written as text, made by seed, shrunk; and those that are kept hold on a real lake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lakehouse.sandbox.services import Endpoints
+from lakehouse.settings import Settings
+from tests.simulation import machine
+from tests.simulation.actions import Action, Kill, Run, Send, Wait, read
+from tests.simulation.coverage import Coverage
+from tests.simulation.machine import Ended, Story, make, read_story, run, shrunk
+from tests.simulation.repairs import Maintain
+from tests.simulation.services import Shared, shared
+from tests.simulation.stories import KEPT, NOT_YET, kept
+
+TEXT = """\
+form corrected
+Send(kind="late", id="b", partition=1)
+Kill(number=2, after=True)
+Run(layers="bronze silver")
+"""
+STORY = Story("corrected", (Send("late", "b", partition=1), Kill(2, after=True), Run(layers="bronze silver")))
+
+
+@pytest.fixture(scope="module")
+def found(session_settings: Settings, services: Endpoints, spark: SparkSession) -> Iterator[Shared]:
+    with shared(session_settings.model_copy(update=services.update), spark) as one:
+        yield one
+
+
+def test_a_story_is_lines_of_text() -> None:
+    assert read_story(f"# What it is about.\n\n{TEXT}") == STORY
+    assert str(STORY) == TEXT.strip().replace('"', "'")
+
+
+def test_a_line_that_is_no_action_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no action: print\('x'\)"):
+        read("print('x')")
+
+
+def test_a_seed_makes_the_same_story_again() -> None:
+    assert make(7, 3) == make(7, 3)
+    assert make(7, 3) != make(7, 4)
+    assert len(make(7, 3).actions) == machine.LENGTH
+    assert read_story(str(make(7, 3))) == make(7, 3)
+
+
+def test_a_story_shrinks_to_what_its_difference_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    long: list[Action] = [Wait(60), Send("late", "c", 3), Run(), Kill(5, after=True), Maintain(3, 1), Wait(7)]
+
+    def differing(_shared: Shared, story: Story) -> Ended:
+        kills = [one for one in story.actions if isinstance(one, Kill)]
+        sends = [one for one in story.actions if isinstance(one, Send) and one.kind == "late"]
+        return Ended(story, ["gold: is wrong"] if kills and sends else [])
+
+    monkeypatch.setattr(machine, "run", differing)
+    nothing = cast("Shared", cast("Any", None))
+
+    best = shrunk(nothing, Ended(Story("plain", tuple(long)), ["gold: is wrong"]))
+
+    assert best.story == Story("plain", (Send("late"), Kill()))
+
+
+def test_what_was_never_reached_is_listed() -> None:
+    coverage = Coverage()
+    reached = Ended(STORY, killed=["after silver delta"], statuses={"open"}, writes={"silver delta"})
+
+    coverage.add(reached)
+
+    lines = list(coverage.lines())
+    assert lines[0] == "pairs of actions: 2 of 9"
+    assert lines[1] == "write points killed: 1 of 2"
+    assert "never killed: before silver delta" in lines
+    assert "never reached: replayed, discarded, resent, duplicate, superseded, deletion" in lines
+
+
+def test_every_story_that_is_left_out_is_kept() -> None:
+    assert {file.stem for file in KEPT.glob("*.txt")} >= NOT_YET
+
+
+@pytest.mark.parametrize("file", kept(), ids=lambda file: file.stem)
+def test_kept_stories_end_without_a_difference(found: Shared, file: Path) -> None:
+    assert run(found, read_story(file.read_text())).differences == []

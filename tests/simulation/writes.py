@@ -1,0 +1,70 @@
+"""Every place where a step writes for good, and a process that ends at the n-th of them.
+
+The seams are those of the libraries, or the one place through which all commits go. What Delta's own commands
+commit (OPTIMIZE, VACUUM, UPDATE) passes none of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import psycopg
+from redis.client import Redis
+from redis.commands.core import Script
+
+from lakehouse.kafka.clients import Producer
+from lakehouse.tables import delta_internals
+from lakehouse.testing.kills import CrashError
+
+SEAMS: tuple[tuple[str, Any, str], ...] = (
+    ("delta", delta_internals, "commit"),
+    ("kafka", Producer, "commit_transaction"),
+    ("redis", Script, "__call__"),
+    ("redis mark", Redis, "set"),
+    ("postgres", psycopg.Connection, "commit"),
+)
+
+
+@dataclass
+class Writes:
+    """Writes that pass while it is watched; the one with the number `kill_at` ends the process.
+
+    `after`: it is done before the process ends. `killed` is the kind of write at which that was, with where.
+    """
+
+    kill_at: int = 0
+    after: bool = False
+    count: int = 0
+    killed: str | None = None
+    seen: Counter[str] = field(default_factory=Counter)
+
+    @contextmanager
+    def watched(self, where: Callable[[], str]) -> Iterator[None]:
+        """Watch the writes of the block, which `where` names."""
+        with ExitStack() as stack:
+            for kind, owner, name in SEAMS:
+                stack.enter_context(
+                    patch.object(owner, name, self._wrapped(kind, getattr(owner, name), where))
+                )
+            yield
+
+    def _wrapped(self, kind: str, write: Callable[..., Any], where: Callable[[], str]) -> Callable[..., Any]:
+        def passing(*arguments: Any, **named: Any) -> Any:
+            if self.killed is not None:
+                raise CrashError
+            self.count += 1
+            point = f"{where()} {kind}"
+            self.seen[point] += 1
+            if self.count != self.kill_at:
+                return write(*arguments, **named)
+            if self.after:
+                write(*arguments, **named)
+            self.killed = f"{'after' if self.after else 'before'} {point}"
+            raise CrashError
+
+        return passing
