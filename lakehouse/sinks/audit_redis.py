@@ -3,7 +3,8 @@
 Rows are compared as they were at the version that the export has reached. One that Redis has in a newer
 version, or that gold has deleted since, is in flight. A row that gold had deleted may be missing: nobody had
 it if the export began later. One that gold does not have may stand in Redis only if it is older than the time
-to live, or if a table that was since recreated has left it: it expires.
+to live, or if a table that was since recreated has left it: it expires. A row of a newer table under the same
+name, such as that of another lake, keeps this lake's rows out, and is named.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class _Look:
     def at_what_gold_has(self) -> None:
         exported = filter_leaving(self.newest, self.table)
         for change, text in self._wrong(exported, self._read_rows):
-            self._add(change.row_key, "in gold, but not in Redis" if text is None else f"Redis says {text}")
+            self._add(change.row_key, "in gold, but not in Redis" if text is None else self._said(text))
 
     def at_what_gold_has_not(self) -> None:
         keys = self.newest.select(self.table.export.redis.row_key()).toLocalIterator()
@@ -103,7 +104,7 @@ class _Look:
         compared = range(end if oldest is None else oldest, end)
         for row, text in scan_rows(self.url, self.table.name):
             if row not in known and self._is_invented(text, compared):
-                self._add(row, "in Redis, but not in gold")
+                self._add(row, self._not_in_gold(text))
 
     def at_latest(self, gold: DataFrame) -> None:
         """Compare the latest row of every member of a group; `gold` are the rows as of the version.
@@ -126,7 +127,7 @@ class _Look:
                 if text is not None and text in waiting.get((change.group, change.member), ()):
                     continue
                 gold_has = f"gold has {change.row_key}"
-                what = f"not in Redis; {gold_has}" if text is None else f"{gold_has}, Redis says {text}"
+                what = f"not in Redis; {gold_has}" if text is None else f"{gold_has}, {self._said(text)}"
                 self._add_latest(change.group, change.member, what)
             heard_of = latest.select("group", "member").union(self.newest.select(*names)).distinct()
             known = {(one.group, one.member) for one in heard_of.toLocalIterator()}
@@ -134,7 +135,7 @@ class _Look:
             latest.unpersist()
         for place_of, text in scan_latest(self.url, self.table.name):
             if place_of not in known and self._is_invented(text, range(self.version + 1)):
-                self._add_latest(*place_of, "in Redis, but not in gold")
+                self._add_latest(*place_of, self._not_in_gold(text))
 
     def _waiting(
         self, gold: DataFrame, members: Collection[tuple[str, str]]
@@ -194,11 +195,26 @@ class _Look:
 
     def _is_newer(self, text: str, version: int) -> bool:
         stamp = _stamp(text)
-        return stamp is not None and stamp > (self.generation, version)
+        return stamp is not None and stamp[0] == self.generation and stamp[1] > version
 
     def _is_invented(self, text: str, compared: range) -> bool:
         stamp = _stamp(text)
-        return stamp is None or (stamp[0] == self.generation and stamp[1] in compared)
+        return (
+            stamp is None
+            or (stamp[0] == self.generation and stamp[1] in compared)
+            or self._is_of_another(text)
+        )
+
+    def _is_of_another(self, text: str) -> bool:
+        stamp = _stamp(text)
+        return stamp is not None and stamp[0] > self.generation
+
+    def _not_in_gold(self, text: str) -> str:
+        return self._said(text) if self._is_of_another(text) else "in Redis, but not in gold"
+
+    def _said(self, text: str) -> str:
+        made = "Redis has that of a newer table, made by another lake, which keeps this one out: "
+        return f"{made if self._is_of_another(text) else 'Redis says '}{text}"
 
 
 def _stamp(text: str) -> tuple[int, int] | None:

@@ -77,12 +77,15 @@ def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest
     file.unlink()
 
     # Redis is shared with the lake that the copy is of, so it is put right again.
-    rows = [f"{row['user_id']}:{row['window_start'] // 1000}" for row in spent[-2:]]
-    changed, deleted, invented = (f"lakehouse:user_transactions_5m:row:{row}" for row in [*rows, "nobody:0"])
+    rows = [f"{row['user_id']}:{row['window_start'] // 1000}" for row in spent[-3:]]
+    other, changed, deleted, invented = (
+        f"lakehouse:user_transactions_5m:row:{row}" for row in [*rows, "nobody:0"]
+    )
     client: Any = redis.Redis.from_url(lake.redis_url.get_secret_value())
-    kept = {name: client.get(name) for name in (changed, deleted)}
+    kept = {name: client.get(name) for name in (other, changed, deleted)}
     try:
         client.set(changed, kept[changed].replace(b'"count":', b'"count":1'))
+        client.set(other, re.sub(rb'"_generation":', b'"_generation":9', kept[other]))
         client.delete(deleted)
         client.set(invented, kept[deleted])
         with pytest.MonkeyPatch.context() as patch:
@@ -260,7 +263,10 @@ def test_rows_that_are_lost_or_doubled_on_the_way_to_silver_are_named_by_offset(
 
 def test_rows_that_are_other_in_redis_and_in_the_topic_are_named(damaged: Damaged) -> None:
     redis_rows = {key["row"]: what for key, what in damaged.different[f"redis {SPENT} → Redis"]}
-    changed, deleted = damaged.in_redis
+    other, changed, deleted = damaged.in_redis
+    assert redis_rows.pop(other).startswith(
+        "Redis has that of a newer table, made by another lake, which keeps"
+    )
     assert redis_rows.pop(deleted) == "in gold, but not in Redis"
     assert redis_rows.pop("nobody:0") == "in Redis, but not in gold"
     assert redis_rows.pop(changed).startswith('Redis says {"userId":')
