@@ -7,6 +7,11 @@ import os
 import sys
 import time
 from collections import Counter
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import ExitStack
+from itertools import islice
+from multiprocessing import get_context
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import psutil
@@ -28,11 +33,14 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, help="stop after so long")
     parser.add_argument("--length", type=int, default=LENGTH)
     parser.add_argument("--story", type=Path, action="append", default=[], help="a file with a story")
+    parser.add_argument("--processes", type=int, default=2, help="how many run at once")
     parser.add_argument("--shrink", type=int, default=40, help="at most so many runs to shrink a difference")
     parser.add_argument("--keep", type=Path, help="a directory for the shrunk stories")
     given = parser.parse_args()
+    if not given.story:
+        return _new(given)
     with shared() as found:
-        return _kept(found, given.story) if given.story else _new(found, given)
+        return _kept(found, given.story)
 
 
 def _kept(found: Shared, files: list[Path]) -> int:
@@ -49,38 +57,55 @@ def _kept(found: Shared, files: list[Path]) -> int:
     return int(failed > 0)
 
 
-def _new(found: Shared, given: argparse.Namespace) -> int:
+def _new(given: argparse.Namespace) -> int:
+    """Run new stories in processes of their own, each with its services, and count what they have reached."""
     began, coverage, kinds = time.monotonic(), Coverage(), Counter[str]()
-    spent = 0.0
-    for number in range(given.first, given.first + given.stories):
-        if given.minutes is not None and time.monotonic() - began > 60 * given.minutes:
-            break
-        one = time.monotonic()
-        told = run(found, make(given.seed, number, given.length))
-        spent += time.monotonic() - one
-        coverage.add(told)
-        if told.differences:
-            kind = kind_of(told.differences)
-            kinds[kind] += 1
-            if kinds[kind] <= 2:
-                _differs(found, told, f"{given.seed}-{number}", given)
-        rate = 3600 * coverage.stories / spent
-        print(
-            f"story {given.seed}/{number}: {len(told.differences)} differences, {rate:.0f} stories an hour",
-            flush=True,
-        )
+    numbers = iter(range(given.first, given.first + given.stories))
+    with ProcessPoolExecutor(given.processes, get_context("spawn"), _begin) as pool:
+        waiting = {pool.submit(_one, given, number) for number in islice(numbers, given.processes)}
+        while waiting:
+            done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            for number, told, best in (one.result() for one in done):
+                coverage.add(told)
+                if told.differences:
+                    kinds[kind_of(told.differences)] += 1
+                    _differs(told, best, f"{given.seed}-{number}", given)
+                rate = 3600 * coverage.stories / (time.monotonic() - began)
+                said = f"{len(told.differences)} differences, {rate:.0f} stories an hour"
+                print(f"story {given.seed}/{number}: {said}", flush=True)
+                is_over = given.minutes is not None and time.monotonic() - began > 60 * given.minutes
+                more = () if is_over else islice(numbers, 1)
+                waiting |= {pool.submit(_one, given, another) for another in more}
     print("\n".join(coverage.lines()))
     print(f"differences by kind: {dict(kinds.most_common())}")
-    _shares(found)
     return int(bool(kinds))
 
 
-def _differs(found: Shared, told: Ended, name: str, given: argparse.Namespace) -> None:
+_open = ExitStack()
+_shared: list[Shared] = []
+
+
+def _begin() -> None:
+    """Start the services of a process, until it ends."""
+    _shared.append(_open.enter_context(shared()))
+    Finalize(None, _open.close, exitpriority=100)
+
+
+def _one(given: argparse.Namespace, number: int) -> tuple[int, Ended, Ended | None]:
+    """Run a story; one that differs is shrunk, too."""
+    (found,) = _shared
+    told = run(found, make(given.seed, number, given.length))
+    best = shrunk(found, told, given.shrink) if told.differences and given.shrink else None
+    return number, told, best
+
+
+def _differs(told: Ended, best: Ended | None, name: str, given: argparse.Namespace) -> None:
     print(
         f"story {name} differs:\n{told.story}\n" + "\n".join(f"  # {line}" for line in told.differences),
         flush=True,
     )
-    best = shrunk(found, told, given.shrink)
+    if best is None:
+        return
     text = "\n".join([f"# {line}" for line in best.differences] + [str(best.story)])
     print(f"shrunk:\n{text}\n", flush=True)
     if given.keep is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
+from functools import partial
 from typing import ClassVar
 
 from deltalake import DeltaTable
@@ -44,26 +46,44 @@ class _OfLetters(Action):
             return
         chosen = letters if self.which < 0 else [letters[self.which % len(letters)]]
         selection = Selection() if self.which < 0 else Selection(id=chosen[0]["id"])
-        after_us = processed(world)
-        world.tick()
-        with world.process(), world.refusing():
-            self._decide(world, selection)
-            for letter in chosen:
-                self._put_down(world, coordinates_of(letter), after_us)
+        places = {coordinates_of(letter) for letter in chosen}
+        before = _admissions(world, places)
+        after_us, at = processed(world), world.decided_at()
+        is_done = False
+        with world.process(partial(self.do, world)), world.refusing():
+            self._decide(world, selection, at)
+            is_done = True
+        found = _admissions(world, places) - before
+        if found:  # when a replay has let them in, it says itself
+            after_us, _ = max(found, key=lambda one: one[1])
+        if found or is_done or {coordinates_of(one) for one in open_letters(world)} & places < places:
+            for place in sorted(places):
+                self._put_down(world, place, after_us, pipeline.micros(at))
 
     @abstractmethod
-    def _decide(self, world: World, selection: Selection) -> None: ...
+    def _decide(self, world: World, selection: Selection, at: datetime) -> None: ...
 
-    def _put_down(self, world: World, place: Coordinates, after_us: int) -> None:
-        at_us = pipeline.micros(world.now)
+    def _put_down(self, world: World, place: Coordinates, after_us: int, at_us: int) -> None:
         made = Decision(self.what, place, after_us, at_us, allows_late=getattr(self, "allow_late", False))  # type: ignore[arg-type]
         world.life.decisions[world.source.table].append(made)
 
 
 def processed(world: World) -> int:
-    """Return the greatest landing, in microseconds, of the records that silver has processed; 0 for none."""
-    world.note_landings()
-    return max((world.life.landed.get(place, 0) for place in world.judged()), default=0)
+    """Return the greatest landing, in microseconds, that silver's commits say it has processed; 0: none."""
+    table = f"silver.{world.source.table}"
+    return pipeline.noted(world.settings, table).get(f"{table} landed", 0)
+
+
+def _admissions(world: World, places: Collection[Coordinates]) -> set[tuple[int, int]]:
+    """Return when replays have let in records of some places: after what, and when, in microseconds."""
+    tables = (f"silver.{world.source.table}", DEAD_LETTERS)
+    rows = (row for table in tables for row in pipeline.rows_of(world.settings, table))
+    found = (row["admitted"] for row in rows if coordinates_of(row) in places)
+    return {
+        (0 if one["after"] is None else pipeline.micros(one["after"]), pipeline.micros(one["at"]))
+        for one in found
+        if one is not None
+    }
 
 
 @dataclass(frozen=True)
@@ -73,9 +93,9 @@ class Replay(_OfLetters):
     allow_late: bool = False
     what: ClassVar[str] = "replay"
 
-    def _decide(self, world: World, selection: Selection) -> None:
+    def _decide(self, world: World, selection: Selection, at: datetime) -> None:
         world.where = "replay"
-        replay(world.lake, [world.stream], selection, world.now, allow_late=self.allow_late)
+        replay(world.lake, [world.stream], selection, at, allow_late=self.allow_late)
 
 
 @dataclass(frozen=True)
@@ -84,9 +104,11 @@ class ReplayWhileRunning(Replay):
 
     before: int = 2
 
-    def _decide(self, world: World, selection: Selection) -> None:
+    allow_late: bool = True
+
+    def _decide(self, world: World, selection: Selection, at: datetime) -> None:
         def decide() -> None:
-            replay(world.lake, [world.stream], selection, world.now, allow_late=True)
+            replay(world.lake, [world.stream], selection, at, allow_late=True)
 
         with world.before_commit(self.before, decide):
             world.run(("silver",))
@@ -98,9 +120,9 @@ class Discard(_OfLetters):
 
     what: ClassVar[str] = "discard"
 
-    def _decide(self, world: World, selection: Selection) -> None:
+    def _decide(self, world: World, selection: Selection, at: datetime) -> None:
         world.where = "discard"
-        discard(world.lake, [world.stream], selection, world.now)
+        discard(world.lake, [world.stream], selection, at)
 
 
 @dataclass(frozen=True)
@@ -116,13 +138,14 @@ class Resolve(Action):
             return
         letter = letters[self.which % len(letters)]
         topic, partition, offset = by = max(map(coordinates_of, rows), key=lambda one: one[2])
-        after_us = processed(world)
-        world.tick()
-        with world.process(), world.refusing():
+        after_us, at = processed(world), world.decided_at()
+        with world.process(partial(self.do, world)), world.refusing():
             world.where = "resolve"
             record = OffsetRange(topic, partition, offset, offset)
-            resolve_by_record(world.lake, [world.stream], Selection(id=letter["id"]), record, world.now)
-            made = Decision("resolve", coordinates_of(letter), after_us, pipeline.micros(world.now), by=by)
+            resolve_by_record(world.lake, [world.stream], Selection(id=letter["id"]), record, at)
+        place = coordinates_of(letter)
+        if place not in map(coordinates_of, open_letters(world)):
+            made = Decision("resolve", place, after_us, pipeline.micros(at), by=by)
             world.life.decisions[world.source.table].append(made)
 
 
@@ -135,7 +158,7 @@ class RebuildSilver(Action):
     def do(self, world: World) -> None:
         world.tick()
         landing = world.before_commit(self.land_before, lambda: world.run(("bronze", "silver")))
-        with world.process(), world.refusing(), landing:
+        with world.process(partial(RebuildSilver().do, world)), world.refusing(), landing:
             world.where = "rebuild silver"
             rebuild_silver(world.lake, world.stream, Landed(), world.now)
             world.foreign = 0
@@ -151,7 +174,7 @@ class RebuildGold(Action):
     def do(self, world: World) -> None:
         span = WindowSpan(first=world.now - timedelta(hours=self.hours)) if self.hours else WindowSpan()
         world.tick()
-        with world.process(), world.refusing():
+        with world.process(partial(self.do, world)), world.refusing():
             world.where = "rebuild gold"
             for table in world.stream.gold:
                 rebuild_gold(world.lake, table, span, force=self.force)
@@ -175,7 +198,7 @@ class Maintain(Action):
         kept = {one: days for one, days in given.items() if days}
         settings = world.settings.model_copy(update={"kept_days": kept})
         world.tick()
-        with world.process(), world.retaining(), world.refusing():
+        with world.process(partial(self.do, world)), world.retaining(), world.refusing():
             world.where = "maintain"
             for task in tasks([world.stream], settings):
                 Keeper(world.lake, settings).keep(task, world.now)

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
+from lakehouse.kafka.clients import Producer
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.session import build_session
@@ -29,7 +29,7 @@ class Shared:
     settings: Settings
     postgres: str
     home: Path
-    producer: KafkaProducer
+    producer: Producer
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     templates: dict[str, Path] = field(default_factory=dict)
 
@@ -53,11 +53,11 @@ def shared(settings: Settings | None = None, spark: SparkSession | None = None) 
     try:
         with _services(settings, home) as found, postgres_servers.server() as postgres:
             session = spark or build_session(found, "lakehouse simulation", options=SMALL)
-            producer = KafkaProducer(bootstrap_servers=found.kafka_bootstrap_servers, acks="all", linger_ms=0)
+            # Not kafka-python's, which takes a core while it waits.
+            producer = Producer(found.kafka, {"acks": "all", "linger.ms": 0})
             try:
                 yield Shared(session, found, postgres.url(), home, producer)
             finally:
-                producer.close()
                 if spark is None:
                     session.stop()
     finally:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from unittest.mock import patch
 
 import psycopg
@@ -25,6 +25,7 @@ from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
 
 from lakehouse.errors import LakehouseError, PositionError
+from lakehouse.kafka.clients import Message
 from lakehouse.kafka.topics import administering, create_topics
 from lakehouse.layers import bronze, export, gold, silver
 from lakehouse.layers.step import LAYERS, LayerName, Permitted, Step, StepMaker
@@ -98,6 +99,8 @@ class World:
         self.wait_for_kill: tuple[int, bool] | None = None
         self.where = "nothing"
         self.foreign = 0
+        self.unfinished: list[Callable[[], None]] = []
+        self._decided_us = 0
         self.partitions = PARTITIONS
         self._base = stream
         self._made: Stream | None = None
@@ -189,16 +192,26 @@ class World:
 
     def tell(self, raw: Raw, fields: dict[str, Any] | None) -> None:
         """Send a record, and wait until the broker has it."""
+        at_ms, delivered = int(self.now.timestamp() * 1000), list[Message]()
+
+        def note(error: object, message: Message) -> None:
+            if error is not None:
+                raise AssertionError(f"the broker has not taken a record: {error}")
+            delivered.append(message)
+
         with self.shared.timed("send"):
-            sent = self.shared.producer.send(
+            self.shared.producer.produce(
                 self.topic,
                 raw.value,
-                key=raw.key,
+                raw.key,
+                partition=-1 if raw.partition is None else raw.partition,
                 headers=list(raw.headers),
-                partition=raw.partition,
-                timestamp_ms=int(self.now.timestamp() * 1000),
-            ).get(60)
-        place, at_ms = (self.topic, sent.partition, sent.offset), int(self.now.timestamp() * 1000)
+                timestamp=at_ms,
+                on_delivery=note,
+            )
+            self.shared.producer.flush(60)
+        (sent,) = delivered
+        place = self.topic, cast("int", sent.partition()), cast("int", sent.offset())
         self.told.append(Told(place, self.now, raw, fields))
         self.life.sent.append(Sent(self.source.table, place, at_ms, raw.key, raw.value, raw.headers))
 
@@ -207,9 +220,17 @@ class World:
         self.now += timedelta(seconds=1)
         return self.now
 
+    def decided_at(self) -> datetime:
+        """Move the clock on, and return when a decision is made: later than any earlier one."""
+        self._decided_us = max(pipeline.micros(self.tick()), self._decided_us + 1)
+        return self.now
+
     @contextmanager
-    def process(self) -> Iterator[None]:
-        """Do the block as a process, which a kill that waits ends; the next one knows its tables alone."""
+    def process(self, again: Callable[[], None] | None = None) -> Iterator[None]:
+        """Do the block as a process, which a kill that waits ends; the next one knows its tables alone.
+
+        `again` is what a person does at last, if the process was killed; null: nothing.
+        """
         number, after = self.wait_for_kill or (0, False)
         self.wait_for_kill = None
         self.writes = replace(self.writes, kill_at=number, after=after, count=0, killed=None)
@@ -226,6 +247,8 @@ class World:
             if self.writes.killed is not None:
                 self.done.append(self.writes.killed)
                 self.restart()
+                if again is not None:
+                    self.unfinished.append(again)
 
     def run(
         self, layers: Sequence[LayerName], batches: int | None = None, *, one_by_one: bool = False
@@ -243,7 +266,7 @@ class World:
                 step = self._stepped(layer)[number]
                 self.where = step.name
                 step.limit = 1 if one_by_one else None
-                if not self._take(step, layer):
+                if step.is_held() or not self._take(step, layer):
                     break
                 left -= 1
             except CrashError:
@@ -362,8 +385,11 @@ class World:
         )
 
     def rest(self) -> None:
-        """Run all layers until nothing waits."""
+        """Do again what was killed, and run all layers until nothing waits."""
         self.wait_for_kill = None
+        unfinished, self.unfinished = self.unfinished, []
+        for again in unfinished:
+            again()
         with self.process():
             self.run(LAYERS)
             if self.form == "windows":  # whose living step may rest from its last look at the clock
