@@ -139,6 +139,7 @@ def landed(
             topic=topic,
             partition=record.partition or 0,
             offset=offset if record.offset is None else record.offset,
+            timestamp_ms=micros(landed_at) // 1000 if record.timestamp_ms is None else record.timestamp_ms,
         )
         for offset, record in enumerate(records, first_offset)
     )

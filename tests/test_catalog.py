@@ -42,8 +42,8 @@ def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Set
     source = METRICS.sources[0]
     path = Lake(nameless, settings.lake).ensure(silver.spec(source))
     rows = [
-        ("api", "latency", 12.5, None, NOON, NOON, "metrics-events", 0, 0),
-        ("Zürich", "errors", 1.0, "prod", NOON, NOON, "metrics-events", 0, 1),
+        ("api", "latency", 12.5, None, NOON, NOON, "metrics-events", 0, 0, NOON, NOON, None),
+        ("Zürich", "errors", 1.0, "prod", NOON, NOON, "metrics-events", 0, 1, NOON, NOON, None),
     ]
     clean = local_frame(nameless, rows, silver.spec(source).schema)
     tables.append(clean, path)

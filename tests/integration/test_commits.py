@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.errors import PositionError, TableError
 from lakehouse.settings import Settings
-from lakehouse.tables import DELETED, Lake, Move, TableSpec, Written, data_files
+from lakehouse.tables import DELETED, Lake, Move, TableSpec, Why, Written, data_files
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables.pruning import Between, Near
 from tests import pipeline
@@ -184,12 +184,12 @@ def test_of_two_that_write_the_same_micro_batch_the_second_conflicts_and_is_refu
     """The second has looked for what is noted before the first has committed it."""
     rows, finish, commits = spark.createDataFrame([(1, "a")], SCHEMA), tables.Commit.finish, 0
 
-    def finish_late(commit: tables.Commit, moves: Sequence[Move]) -> int:
+    def finish_late(commit: tables.Commit, moves: Sequence[Move], why: Why | None = None) -> int:
         nonlocal commits
         commits += 1
         if commits == 1:
             assert tables.append(rows, table, moves).rows == 1
-        return finish(commit, moves)
+        return finish(commit, moves, why)
 
     def second() -> object:
         if write == "append":
@@ -226,12 +226,12 @@ def test_of_two_that_put_the_same_new_key_the_second_conflicts_and_replaces_it(
     fill(spark, table, files)
     finish, commits = tables.Commit.finish, 0
 
-    def finish_late(commit: tables.Commit, moves: Sequence[Move]) -> int:
+    def finish_late(commit: tables.Commit, moves: Sequence[Move], why: Why | None = None) -> int:
         nonlocal commits
         commits += 1
         if commits == 1:
             assert put(spark, table, [(41, "first")], near="k = 41") == 1
-        return finish(commit, moves)
+        return finish(commit, moves, why)
 
     monkeypatch.setattr(tables.Commit, "finish", finish_late)
     assert tables.retry_on_conflict(lambda: put(spark, table, [(41, "second")], near="k = 41")) == 1

@@ -140,10 +140,19 @@ def test_each_commit_notes_how_far_its_query_has_read(lake: LoopLake) -> None:
     ids = {table: table_id(lake.settings, table) for table in (BRONZE, SILVER)}
     topic = lake.settings.topic(SOURCE.topic)
 
-    (offsets,) = pipeline.noted(lake.settings, BRONZE).items()
+    landings, offsets = sorted(pipeline.noted(lake.settings, BRONZE).items())
+    assert landings == (
+        f"{BRONZE} landed",
+        landed := pipeline.rows_of(lake.settings, BRONZE)[0]["ingested_at"],
+    )
     assert offsets[0].startswith(f"{BRONZE} reads {topic}:")
     assert (offsets[0][-2:], offsets[1]) == ("/0", 2)
-    assert pipeline.noted(lake.settings, SILVER) == {f"{SILVER} reads {ids[BRONZE]}": 2}
+    (front,) = {row["own_time"] for row in pipeline.rows_of(lake.settings, SILVER)}
+    assert pipeline.noted(lake.settings, SILVER) == {
+        f"{SILVER} reads {ids[BRONZE]}": 2,
+        f"{SILVER} front": front,
+        f"{SILVER} landed": landed,
+    }
     assert pipeline.noted(lake.settings, DEAD_LETTERS) == {
         f"{SILVER} of {ids[SILVER]} reads {ids[BRONZE]}": 2
     }

@@ -285,7 +285,7 @@ def test_an_event_of_the_calendars_first_moment_that_an_earlier_version_has_acce
 ) -> None:
     silver, gold = (layer_of(spark, lake_settings, CALLS) for layer_of in (silver_of, gold_of))
     moment = datetime(1, 1, 1, tzinfo=UTC)
-    first = (moment, moment, lake_settings.topic("analyticsTopic"), 0, 0)
+    first = (moment, moment, lake_settings.topic("analyticsTopic"), 0, 0, moment, START, None)
     accepted = local_frame(spark, [("ann", "bob", '"hello"', *first)], clean_schema(ANALYTICS.contract))
     tables.append(accepted, str(pipeline.path_of(lake_settings, silver.name)))
     pipeline.land(spark, lake_settings, [[said(0)]], landed_at=START, first_offset=1, source=ANALYTICS)

@@ -84,6 +84,9 @@ class Gold:
                 "metrics-events",
                 0,
                 n,
+                None,
+                None,
+                None,
             )
             for n, e in enumerate(events)
         ]

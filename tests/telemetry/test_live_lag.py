@@ -160,7 +160,7 @@ def test_of_a_large_table_with_which_a_query_begins_what_it_has_not_read_waits(
     assert (silver_lag().query, silver_lag().records) == (SILVER, 2 + 3 + 4)
     run_silver(stop)
     reads = f"{SILVER} reads {bronze.metadata().id}"
-    assert pipeline.noted(settings, SILVER) == {f"{reads}@3": 1}
+    assert pipeline.noted(settings, SILVER).items() >= {f"{reads}@3": 1}.items()
     assert (silver_lag().records, silver_lag().commits) == (3 + 4, 1)
     run_silver()
     assert pipeline.noted(settings, SILVER)[reads] == 4
