@@ -33,7 +33,7 @@ from lakehouse.records.validation import judge
 from lakehouse.settings import load_settings
 from lakehouse.spark.execution import executing_for
 from lakehouse.spark.session import start_session
-from lakehouse.stream import Source
+from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake
 
 _LANDED = datetime(2026, 2, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ def ids(
             paths = silver.ensure(lake, source)
             _fill(spark, paths.clean, rows)
             before = psutil.Process().memory_info().rss
-            known_ids = Identities(source, paths.clean, paths.dead, "silver.payments")
+            known_ids = silver.identities_of(lake, Stream("ids", (source,), ()), source)
             nothing = _judged(spark, source, 0, 0, rows)
             with used_by(*application()) as start, executing_for(spark, few=False):
                 known_ids.settle(nothing, tables.begin(spark, paths.clean))

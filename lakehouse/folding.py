@@ -27,7 +27,7 @@ from lakehouse.formats.decode import decoded
 from lakehouse.layers import bronze, recomputing
 from lakehouse.layers.merging import held
 from lakehouse.record_lines import Record
-from lakehouse.records import identity
+from lakehouse.records import comparing, identity
 from lakehouse.records.dead_letters import status_by
 from lakehouse.records.event_times import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.records.validation import (
@@ -250,9 +250,9 @@ class Folding:
         letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))
         letters = letters.where(identity.are_compared() & (F.col("topic") == self._topic(source.topic)))
         own = judged.where(F.col(identity.OF_ID).isNotNull())
-        outcome = identity.compared(source, own, standing, letters).localCheckpoint()
-        self._change_letters(identity.changed_by(outcome))
-        left = identity.removed_by(outcome)
+        outcome = comparing.compared(source, own, standing, letters).localCheckpoint()
+        self._change_letters(comparing.changed_by(outcome))
+        left = comparing.removed_by(outcome)
         if not left.isEmpty():
             rows = standing.join(left.select(*places), places, "left_semi").localCheckpoint()
             self._clean[name] = [standing.join(left.select(*places), places, "left_anti").localCheckpoint()]
@@ -263,7 +263,7 @@ class Folding:
                 .select(*places, "raw.*", "ingested_at", "event_time", "admitted", "reasons", *_IDS)
             )
             self._dead.append(raw.localCheckpoint())
-        return identity.with_outcome(judged, outcome).localCheckpoint()
+        return comparing.with_outcome(judged, outcome).localCheckpoint()
 
     def _change_letters(self, changed: DataFrame) -> None:
         """Give letters that are there their new reasons."""

@@ -52,7 +52,6 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
         )
         strange = unknown.select(*COORDINATES, F.lit("not in bronze").alias("what"))
         named = wrong.select(*COORDINATES).union(strange.select(*COORDINATES))
-        other = differing(lake, stream, source, now).join(named, list(COORDINATES), "left_anti")
         sums = books.agg(
             *(F.sum(name).alias(name) for name in ("bronze", "silver", *_STATUSES)),
             F.count_if(F.col("bronze") == 0).alias("in_flight"),
@@ -69,6 +68,7 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
         ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in _MORE if totals[one]))
         subject = Compared(stream.name, "records", f"bronze.{source.table} = {query} + dead letters")
         notes = [note, *to_close, *taken.notes()]
+        other = differing(lake, stream, source, now).join(named, list(COORDINATES), "left_anti")
         return [subject.compared(totals["bronze"], [wrong, strange, other], notes)]
     finally:
         books.unpersist()

@@ -29,27 +29,30 @@ from pyspark.sql.types import StructType
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans, without_day
+from lakehouse.layers.frozen import Frozen
 from lakehouse.layers.letters import at_places
 from lakehouse.progress import parts
+from lakehouse.records.comparing import (
+    IS_LETTER,
+    IS_REMOVED,
+    changed_by,
+    compared_but_closed,
+    removed_by,
+    with_outcome,
+)
 from lakehouse.records.dead_letters import REPLAYED, status_by
 from lakehouse.records.dead_letters import SCHEMA as LETTERS_SCHEMA
 from lakehouse.records.identity import (
     DELETION,
-    IS_LETTER,
-    IS_REMOVED,
     LETTERS,
     NOTHING_TO_DELETE,
     OF_ID,
     OPEN,
     are_compared,
-    changed_by,
-    compared,
     fingerprint,
     hash_of_same,
     is_compared,
-    removed_by,
     row_columns,
-    with_outcome,
 )
 from lakehouse.records.validation import COORDINATES, filter_clean
 from lakehouse.spark.columns import Columns
@@ -97,8 +100,11 @@ class Identities:
     to are looked up in silver, and for a source with `sequence_by` all are.
     """
 
-    def __init__(self, source: Source, clean: str, dead: str, job: str, most: int = MOST_IN_MEMORY) -> None:
+    def __init__(
+        self, source: Source, clean: str, dead: str, job: str, frozen: Frozen, *, most: int = MOST_IN_MEMORY
+    ) -> None:
         self._source = source
+        self._frozen = frozen
         self._clean = clean
         self._dead = dead
         self._job = job
@@ -113,9 +119,11 @@ class Identities:
     def settle(self, judged: DataFrame, commit: Commit) -> Settled:
         """Compare judged records, which should be persisted, with each other and with silver."""
         self._follow(judged.sparkSession, tables.version_in(commit.snapshot))
-        seen = self._of_judged.of(judged.where(F.col(OF_ID).isNotNull())).toArrow()
+        self._frozen.look()
+        seen = self._frozen.with_taken(self._of_judged).of(judged.where(F.col(OF_ID).isNotNull())).toArrow()
         packed = seen.column("packed").to_numpy()
-        suspects = packed[seen.column(_IS_COMPARED).to_numpy() & self._are_suspect(seen)]
+        are_suspect = self._are_suspect(seen) | self._frozen.are_taken(seen)
+        suspects = packed[seen.column(_IS_COMPARED).to_numpy() & are_suspect]
         if not len(suspects):
             return Settled(judged, seen, None, None, commit.candidates(Near(())))
         return self._settle(judged, seen, suspects, commit)
@@ -155,9 +163,11 @@ class Identities:
         there = there if where is None else there.where(where.condition())
         standing = self._alike(there, source.id_column or "", wanted)
         chosen = self._alike(judged, OF_ID, wanted)
+        closing = self._frozen.closing(chosen, standing)
         with executing_for(spark, few=near.rows <= _SCANNED_ROWS):
             others = self._letters(seen, hashes, chosen, standing)
-            found = self._of_outcome.added_to(compared(source, chosen, standing, others)).toArrow()
+            outcome = compared_but_closed(source, chosen if closing is None else closing, standing, others)
+            found = self._of_outcome.added_to(outcome).toArrow()
         outcome = spark.createDataFrame(found)
         is_removed, is_letter = found.column(IS_REMOVED), found.column(IS_LETTER)
         was_chosen = np.isin(without_day(seen.column("packed").to_numpy()), hashes)

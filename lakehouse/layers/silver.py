@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from typing import cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -34,15 +34,16 @@ from lakehouse.events import Kind, note
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import bronze, identities, letters
 from lakehouse.layers.culprits import blamed
+from lakehouse.layers.facts import Facts, is_sound
+from lakehouse.layers.frozen import Frozen
 from lakehouse.layers.identities import Identities, Settled, letters_of
 from lakehouse.layers.letters import Verdicts
 from lakehouse.layers.step import Batch, BatchResult, Blamed, Passed, Permitted, StepMaker, TableStep
 from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.progress.reading import Filled, InMemory, Reading
-from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, status_by, to_dead_letters
-from lakehouse.records.identity import OPEN
-from lakehouse.records.offsets import OffsetRange, ranges_of, within
+from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, is_skipped, to_dead_letters
+from lakehouse.records.offsets import OffsetRange, ranges_of, runs_of, within
 from lakehouse.records.validation import (
     OWN_TIME,
     SKIPPED,
@@ -55,7 +56,7 @@ from lakehouse.records.validation import (
 )
 from lakehouse.spark.execution import FEW_BYTES, FEW_ROWS, are_few, execute_for, gathered, size_of
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import Commit, Lake, Move, TableSpec, from_micros
+from lakehouse.tables import Commit, Lake, Move, TableSpec, leases
 from lakehouse.version import code_version
 
 STAGE = "silver"
@@ -122,6 +123,12 @@ def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
     return fronts.before_landings(times.unionByName(of_landed), None)
 
 
+def identities_of(lake: Lake, stream: Stream, source: Source) -> Identities:
+    """Return what is known of the ids of a source."""
+    paths = paths_of(lake, source)
+    return Identities(source, paths.clean, paths.dead, query_name(source), Frozen(lake, stream, source))
+
+
 def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> list[StepMaker]:
     """Return what makes the steps that fill the stream's silver tables, so many bytes at a time.
 
@@ -134,35 +141,6 @@ def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> l
     ]
 
 
-@dataclass(frozen=True)
-class _Facts:
-    """Facts about judged rows: how many, `dead`, and of these `closed`; times in microseconds, null for none.
-
-    `own_us` is the greatest own time and `least_us` the least event time of sound records; the records landed
-    from `first_us` to `landed_us`.
-    """
-
-    rows: int
-    dead: int
-    closed: int
-    own_us: int | None
-    least_us: int | None
-    first_us: int | None
-    landed_us: int | None
-
-    @classmethod
-    def of(cls, judged: DataFrame) -> _Facts:
-        return cls(*(judged.agg(*_facts()).first() or (0, 0, 0, None, None, None, None)))
-
-    @property
-    def is_one_landing(self) -> bool:
-        return self.first_us == self.landed_us
-
-    @property
-    def least(self) -> datetime | None:
-        return None if self.least_us is None else from_micros(self.least_us)
-
-
 @dataclass
 class _Attempt:
     """A micro-batch that is written, the facts about its records by themselves, and what has been written.
@@ -171,7 +149,7 @@ class _Attempt:
     """
 
     batch: Batch
-    facts: _Facts
+    facts: Facts
     has_letters: bool = False
 
 
@@ -213,9 +191,7 @@ class _Cleaning(TableStep):
         self._notice = permitted.notice
         self._closed = self._closed_before()
         self._progress: fronts.Progress | None = None
-        self._identities = (
-            None if source.unique_by is None else Identities(source, paths.clean, paths.dead, name)
-        )
+        self._identities = None if source.unique_by is None else identities_of(lake, stream, source)
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
         """Choose the next micro-batch; before the first one with another allowed lateness, note that."""
@@ -232,7 +208,8 @@ class _Cleaning(TableStep):
         execute_for(spark, few=are_few(size_bytes=size))
         undecided = gathered(rows_in, few=size <= _ONE_TASK_BYTES)
         skipping = self._skipped_in(undecided)
-        judged, facts = self._judged_by_landing(undecided, skipping)
+        passed_over = [*skipping, *(self._skipped_before(undecided) if batch.is_resumed else ())]
+        judged, facts = self._judged_by_landing(undecided, passed_over)
         try:
             if self._identities is None:
                 passed = self._append(judged, facts, batch, now)
@@ -245,13 +222,17 @@ class _Cleaning(TableStep):
         finally:
             judged.unpersist()
 
+    def is_held(self) -> bool:
+        """Tell whether a rebuild holds the table, so that a micro-batch of records with ids would wait."""
+        return self._identities is not None and leases.is_held(self._lake.spark, self._paths.clean)
+
     def blamed(self, batch: Batch) -> Blamed | None:
         """Return the records that cannot be judged; null if all can, or if they cannot even be read."""
         return blamed(batch.rows.where(~within(self._skip)), self._judged)
 
     def _judged_by_landing(
         self, rows: DataFrame, skipping: Collection[OffsetRange]
-    ) -> tuple[DataFrame, _Facts]:
+    ) -> tuple[DataFrame, Facts]:
         """Return the verdicts on bronze rows, persisted, and the facts about them.
 
         If they landed in several commits, and one may be late by what the others have moved the front, they
@@ -259,16 +240,16 @@ class _Cleaning(TableStep):
         """
         known = self._known(rows.sparkSession)
         judged = self._judged(rows, skipping).persist()
-        facts = _Facts.of(judged)
+        facts = Facts.of(judged)
         last = self._watermark(known.after(facts.own_us, None).front)
         if facts.is_one_landing or last is None or facts.least is None or facts.least >= last:
             return judged, facts
-        times = fronts.own_times(judged, _is_sound())
+        times = fronts.own_times(judged, is_sound())
         before = fronts.before_landings(times, known.front).localCheckpoint()
         judged.unpersist()
         spread = rows.join(F.broadcast(before), "ingested_at", "left")
         judged = self._judged(spread, skipping, self._watermark_by(F.col(fronts.FRONT))).persist()
-        return judged, _Facts.of(judged)
+        return judged, Facts.of(judged)
 
     def _judged(
         self,
@@ -294,6 +275,11 @@ class _Cleaning(TableStep):
         counts = rows.agg(*(F.count_if(within([one])) for one in self._skip)).first() or ()
         return {one: count for one, count in zip(self._skip, counts, strict=True) if count}
 
+    def _skipped_before(self, rows: DataFrame) -> tuple[OffsetRange, ...]:
+        """Return the records that the first attempt of a micro-batch has passed over: it has left letters."""
+        there = tables.read(self._lake.spark, self._paths.dead).where(letters.at_places(rows))
+        return runs_of(there.where((F.col("job") == self.name) & is_skipped()))
+
     def _tell_skipped(self, skipping: Mapping[OffsetRange, int]) -> None:
         for one, count in skipping.items():
             told = f"{self.name} has skipped {one}: {count:,} dead letters by the rule {SKIPPED}"
@@ -301,7 +287,7 @@ class _Cleaning(TableStep):
             note(Kind.SKIP, told, stream=self._stream.name, layer="silver", table=self.name, details=details)
             self._notice(told)
 
-    def _append(self, judged: DataFrame, facts: _Facts, batch: Batch, now: datetime) -> Passed:
+    def _append(self, judged: DataFrame, facts: Facts, batch: Batch, now: datetime) -> Passed:
         """Write the refused records, then the clean rows."""
         paths, table, rows, dead = self._paths, self._source.table, facts.rows, facts.dead
         clean, moves = filter_clean(judged), self._moves(batch, facts)
@@ -328,7 +314,7 @@ class _Cleaning(TableStep):
             settled.rows.unpersist()
 
     def _settle(self, known: Identities, judged: DataFrame, attempt: _Attempt, now: datetime) -> _Done:
-        commit = tables.begin(judged.sparkSession, self._paths.clean)
+        commit = leases.begin(judged.sparkSession, self._paths.clean)
         commit.expect(self._moves(attempt.batch, attempt.facts))
         settled = known.settle(judged, commit)
         try:
@@ -340,7 +326,7 @@ class _Cleaning(TableStep):
     def _write(
         self, settled: Settled, commit: Commit, attempt: _Attempt, now: datetime, known: Identities
     ) -> _Done:
-        facts = _Facts.of(settled.rows)
+        facts = Facts.of(settled.rows)
         rows, dead = facts.rows, facts.dead
         removed = 0 if settled.removed is None else settled.removed.count()
         dead_rows = filter_dead(settled.rows)
@@ -361,7 +347,7 @@ class _Cleaning(TableStep):
         clean = InMemory(filter_clean(settled.rows), rows - dead, version)
         return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
 
-    def _moves(self, batch: Batch, facts: _Facts) -> tuple[Move, ...]:
+    def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
         """Return what a commit to silver notes; it expects lateness and front to be as known here."""
         known = self._known(self._lake.spark)
         later = known.after(facts.own_us, facts.landed_us)
@@ -374,7 +360,7 @@ class _Cleaning(TableStep):
             self._progress = fronts.Progress.noted_in(noted, self.name)
         return self._progress
 
-    def _advance(self, facts: _Facts) -> None:
+    def _advance(self, facts: Facts) -> None:
         """Note what has been processed."""
         self._progress = self._known(self._lake.spark).after(facts.own_us, facts.landed_us)
 
@@ -441,23 +427,3 @@ class _Cleaning(TableStep):
             letters.put(path, STAGE, replace(verdicts, new=found), now, moves)
         finally:
             found.unpersist()
-
-
-def _is_sound() -> Column:
-    return F.size("reasons") == 0
-
-
-@cache
-def _facts() -> tuple[Column, ...]:
-    """Return the facts about judged rows, as `_Facts` has them."""
-    is_sound = _is_sound()
-    is_closed = ~is_sound & (status_by(F.col("reasons")) != OPEN)
-    return (
-        F.count(F.lit(1)),
-        F.count_if(~is_sound),
-        F.count_if(is_closed),
-        F.max(F.when(is_sound, F.unix_micros(OWN_TIME))),
-        F.min(F.when(is_sound, F.unix_micros("event_time"))),
-        F.min(F.unix_micros("ingested_at")),
-        F.max(F.unix_micros("ingested_at")),
-    )

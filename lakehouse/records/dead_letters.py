@@ -63,6 +63,7 @@ OPEN, REPLAYED, DISCARDED, RESENT = identity.OPEN, "replayed", "discarded", iden
 SENT_AGAIN_AS = identity.SENT_AGAIN_AS
 RULES = frozenset(
     {
+        "bad_key",
         "bad_sequence",
         "bad_timestamp",
         "beyond_decimal",
@@ -86,6 +87,7 @@ RULES = frozenset(
         "nothing_to_delete",
         "null_field",
         "resent",
+        "retained",
         "schema_lacks_field",
         "skipped",
         "superseded",

@@ -8,12 +8,14 @@ micro-batch that silver is still writing are left alone, and so are those that -
 replay tries them again. Gold's stream does not follow, because it skips
 commits that rewrite rows. Meanwhile the rebuild holds the source's letters exclusively
 (`lakehouse.tables.leases`): no replay, discard or other rebuild comes between its writes. A source whose
-records have ids is rebuilt whole.
+records have ids is rebuilt whole, and its silver waits meanwhile: what becomes of a record depends on those
+that come. Bronze and gold go on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -23,11 +25,11 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.formats.decode import decoded
-from lakehouse.layers import silver
+from lakehouse.layers import frozen, silver
 from lakehouse.layers.letters import are_processed, without_leaving
 from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
-from lakehouse.records import identity
+from lakehouse.records import comparing, identity
 from lakehouse.records.dead_letters import (
     DISCARDED,
     OPEN,
@@ -47,6 +49,7 @@ from lakehouse.records.validation import (
     late_reason,
     silver_schema,
 )
+from lakehouse.spark.execution import are_few, executing_a_handful
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import DELETED, Lake, Why, from_micros, leases
 
@@ -148,9 +151,17 @@ class _SourceRebuild:
         self.paths = silver.ensure(lake, source)
 
     def rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
-        what = f"rebuild of {self._origin.job}"
-        with leases.held_part(self._lake.spark, self.paths.dead, self._source.table, what, alone=True):
+        what, spark = f"rebuild of {self._origin.job}", self._lake.spark
+        letters = leases.held_part(spark, self.paths.dead, self._source.table, what, alone=True)
+        handful = executing_a_handful(spark) if self._is_small else nullcontext()
+        with letters, self._holding_silver(), handful:
             return self._rebuild(span, allow_late=allow_late)
+
+    def _holding_silver(self) -> AbstractContextManager[None]:
+        """Let silver wait, if what is kept of an id depends on all of its records."""
+        if self._source.unique_by is None:
+            return nullcontext()
+        return leases.held(self._lake.spark, self.paths.clean, self._origin.job)
 
     def _rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
         landed = tables.read(self._lake.spark, self.paths.bronze)
@@ -162,9 +173,7 @@ class _SourceRebuild:
         landed, skipped = self.without_skipped(landed, ranges)
         again = tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, within(ranges), why=Why.CORRECTED)
         tables.keep_one(self._lake.spark, self.paths.dead, ("id",), within(ranges))
-        judged = self.judged(landed, ranges, allow_late=allow_late)
-        if self._source.unique_by is not None:
-            judged = self.among_their_ids(judged)
+        judged = self.verdicts(landed, ranges, allow_late=allow_late)
         work = judged.withColumns(_work()).where(" OR ".join(_work())).dropDuplicates(_KEYS).persist()
         try:
             found = _found(work)
@@ -182,6 +191,19 @@ class _SourceRebuild:
             )
         finally:
             work.unpersist()
+
+    def verdicts(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
+        """Return the verdicts on records that silver has finished with, among the others of their ids."""
+        judged = self._once(self.judged(landed, ranges, allow_late=allow_late))
+        return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged))
+
+    def _once(self, rows: DataFrame) -> DataFrame:
+        """Keep few rows in memory: to plan them again for each use takes longer than all else."""
+        return rows.localCheckpoint() if self._is_small else rows
+
+    @property
+    def _is_small(self) -> bool:
+        return are_few(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze))
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
         """Return the records that --skip has not passed over, and the number of the others."""
@@ -220,7 +242,19 @@ class _SourceRebuild:
         row = F.struct(*(F.col(name) for name in names))
         let_in = F.coalesce("_standing.admitted", "_admitted")
         known = known.withColumn("admitted", let_in).withColumn("_row", row)
-        return known.withColumn("reasons", self._reasons(allow_late=allow_late))
+        known = known.withColumn("reasons", self._reasons(allow_late=allow_late))
+        return known if self._source.unique_by is None else self._closed(known)
+
+    def _closed(self, known: DataFrame) -> DataFrame:
+        """Mark the records that retention keeps apart; what is said of them stays so."""
+        source, stands = self._source, F.col("_standing").isNotNull()
+        before = retained.closed_before(self._lake, self._stream, source)
+        ids = None if source.sequence_by is None else frozen.taken_of(self._lake, source, known)
+        marked = frozen.closed(source, known.withColumn("_own", F.col("reasons")), ids, before)
+        is_closed = F.col(identity.IS_CLOSED) & ~stands
+        is_said = is_closed & F.col("_said").isNotNull() & (F.col("_status") != REPLAYED)
+        reasons = F.when(stands, F.col("_own")).when(is_said, F.col("_said")).otherwise(F.col("reasons"))
+        return marked.withColumns({"reasons": reasons, identity.IS_CLOSED: is_closed}).drop("_own")
 
     def _letters(self, version: int) -> DataFrame:
         """Return the letters of records that silver has finished with, as of a version of it."""
@@ -240,7 +274,7 @@ class _SourceRebuild:
         letters = tables.read(spark, self.paths.dead).where(F.col("job") == self._origin.job)
         letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
         own = judged.where(F.col(identity.OF_ID).isNotNull())
-        return identity.with_outcome(judged, identity.compared(source, own, older, letters))
+        return comparing.with_outcome(judged, comparing.compared_but_closed(source, own, older, letters))
 
     def _done(self) -> DataFrame:
         """Return the records of silver's finished micro-batches."""
@@ -302,28 +336,31 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
     landed = tables.read(lake.spark, place.paths.bronze)
     ranges = ranges_of(landed)
     landed, _ = place.without_skipped(landed, ranges)
-    known = place.judged(landed, ranges, allow_late=False)
-    if source.unique_by is not None:
-        known = place.among_their_ids(known)
     stands = F.col("_standing").isNotNull()
     should = F.when(F.size("reasons") == 0, F.lit("a row")).otherwise(status_by(F.col("reasons")))
     found = F.when(stands, F.lit("a row")).otherwise(F.col("_status"))
     says = F.concat(F.lit("it is "), found, F.lit(", and by bronze it is "), should)
     is_wrong = found.isNotNull() & (found != should)
-    what = F.when(is_wrong, says).when(stands, _other_values(source))
+    what = F.when(is_wrong, says).when(stands, _said_other())
+    known = place.verdicts(landed, ranges, allow_late=False).withColumn("_other", _other_value(source))
     return known.select(*_KEYS, what.alias("what")).where("what IS NOT NULL")
 
 
-def _other_values(source: Source) -> Column:
+def _other_value(source: Source) -> Column:
     """Return the first column of a row that is not what bronze says, with both values; null for none."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
-        texts = (F.coalesce(shown(one.cast("string")), F.lit("null")) for one in (there, here))
-        said = F.concat(F.lit(f"{name} is "), next(texts), F.lit(", and by bronze it is "), next(texts))
-        return F.when(~there.eqNullSafe(here), said)
+        texts = there.cast("string").alias("there"), here.cast("string").alias("here")
+        return F.when(~there.eqNullSafe(here), F.struct(F.lit(name).alias("name"), *texts))
 
     return F.coalesce(*map(of, silver_schema(source).names))
+
+
+def _said_other() -> Column:
+    there, here = (F.coalesce(shown(F.col(f"_other.{side}")), F.lit("null")) for side in ("there", "here"))
+    said = F.concat(F.col("_other.name"), F.lit(" is "), there, F.lit(", and by bronze it is "), here)
+    return F.when(F.col("_other").isNotNull(), said)
 
 
 def _work() -> dict[str, Column]:

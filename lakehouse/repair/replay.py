@@ -307,10 +307,13 @@ class _SelectedLetters:
             decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
         )
         judged = judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
-        return judged.withColumn("admitted", self._admission())
+        return judged.withColumn("admitted", F.when(F.size("reasons") == 0, self._admission()))
 
     def _admission(self) -> Column:
-        """Return when the records are let in: after all that silver has processed, and after all others."""
+        """Return when records that are sound by themselves are let in: after all that silver has processed.
+
+        And after all that were let in before.
+        """
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions(spark, clean)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -347,7 +350,7 @@ class _SelectedLetters:
         put(self._paths.dead, silver.STAGE, verdicts, self._now)
 
     def _identities(self) -> Identities:
-        return Identities(self._source, self._paths.clean, self._paths.dead, silver.query_name(self._source))
+        return silver.identities_of(self._lake, self._stream, self._source)
 
     def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         if self._source.unique_by is not None:
@@ -363,7 +366,7 @@ class _SelectedLetters:
                 F.when(F.col("t.status") == OPEN, status_by(F.col("s.reasons"))).otherwise(F.col("t.status"))
             ),
             "reasons": F.when(passed, F.col("t.reasons")).otherwise(F.col("s.reasons")),
-            "admitted": F.when(passed, F.col("s.admitted")).otherwise(F.col("t.admitted")),
+            "admitted": F.coalesce("s.admitted", "t.admitted"),
         }
         self._amend(
             judged.select(F.col("_letter").alias("id"), "reasons", "admitted"),

@@ -21,6 +21,10 @@ class Columns:
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = dict(columns)
 
+    def and_more(self, columns: Mapping[str, Column]) -> Columns:
+        """Return these and others."""
+        return Columns({**self._columns, **columns})
+
     def of(self, rows: DataFrame) -> DataFrame:
         """Return a frame with only these columns."""
         return internals.select(rows, self._named)

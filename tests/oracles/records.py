@@ -222,11 +222,12 @@ class _Source:
                 one.outcome = replace(one.outcome, is_taken=True)
 
     def _watermark_us(self, record: Record) -> int | None:
-        """The front at the landing, of earlier commits, minus what holds for the record's offset."""
-        front_us = max(
-            (own for landed, own in self._own_times if landed < record.ingested_at_us), default=None
-        )
-        return _minus(front_us, self._allowed_s(record))
+        """The front at the landing minus what holds for the record's offset."""
+        return _minus(self._front_us(record), self._allowed_s(record))
+
+    def _front_us(self, record: Record) -> int | None:
+        """The front at the landing: of sound records of earlier commits."""
+        return max((own for landed, own in self._own_times if landed < record.ingested_at_us), default=None)
 
     def _allowed_s(self, record: Record) -> int | None:
         topic, partition, offset = record.place
@@ -240,13 +241,15 @@ class _Source:
             return False
         allowed = [self._allowed_s(known.record), self._settings.lateness[-1].seconds]
         most_s = None if None in allowed else max(one for one in allowed if one is not None)
-        front_us = max((own for _, own in self._own_times), default=None)
+        front_us = self._front_us(known.record)
         return decision.allows_late or not _is_before(alone.event_time_us, _minus(front_us, most_s))
 
     def _settle(self, known: _Known, *, is_late: bool) -> None:
         """Say what a sound record or a deletion is among the others of its id."""
         settings, alone = self._settings, known.alone
-        if _is_before(alone.event_time_us, self._closed_us):
+        if settings.sequence_by is not None and alone.id is not None and self._ids[alone.id].is_frozen:
+            known.refuse("retained")
+        elif _is_before(alone.event_time_us, self._closed_us):
             known.refuse("late")
         elif settings.unique_by is None or alone.id is None:
             known.refuse("late") if is_late else known.accept()
@@ -269,7 +272,7 @@ class _Source:
     def _corrected(self, known: _Known, of_id: _Id, *, is_late: bool) -> None:
         """With `sequence_by`: the greatest sequence above the bar is the row."""
         is_first = not of_id.counting
-        if of_id.is_frozen or (is_late and is_first and not known.alone.is_deletion):
+        if is_late and is_first and not known.alone.is_deletion:
             known.refuse("late")
             return
         before, repeats = of_id.row, False

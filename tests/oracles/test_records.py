@@ -423,9 +423,9 @@ def test_an_id_whose_row_retention_has_taken_is_frozen() -> None:
     assert become(records, CORRECTED, taken=taken) == [
         "row taken",
         "row",
-        "open late",
-        "open late",
-        "open late",
+        "open retained",
+        "open retained",
+        "open retained",
         "row",
         "open late",
     ]

@@ -1,0 +1,118 @@
+"""What retention keeps closed: records of ids whose rows it has taken, or of times where it has been.
+
+Gold, topics and stores still have what these rows have added. So no later record may correct, delete or
+repeat them: it is an open letter, `retained` or `late`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse import tables
+from lakehouse.layers.fingerprints import Packed
+from lakehouse.ops import retained
+from lakehouse.ops.retained import RETAINED_IDS, RETENTION
+from lakehouse.records import identity
+from lakehouse.records.identity import IS_CLOSED
+from lakehouse.records.validation import late_reason
+from lakehouse.spark.columns import Columns
+from lakehouse.stream import Source, Stream
+from lakehouse.tables import Lake, TableSpec
+
+_SHORT = "short"
+
+
+class Frozen:
+    """What retention has taken of a source whose records have ids, by ops.retention and ops.retained_ids."""
+
+    def __init__(self, lake: Lake, stream: Stream, source: Source) -> None:
+        self._lake = lake
+        self._stream = stream
+        self._source = source
+        self._closed: datetime | None = None
+        self._ids: Packed = np.empty(0, np.int64)
+        self._versions: tuple[int, ...] | None = None
+
+    def look(self) -> None:
+        """Read what has been taken, if more has been since the last look."""
+        versions = tuple(map(self._version, (RETENTION, RETAINED_IDS)))
+        if versions == self._versions:
+            return
+        self._closed = retained.closed_before(self._lake, self._stream, self._source)
+        taken = retained.ids_taken(self._lake, self._source).select(short(F.col("fingerprint")).alias(_SHORT))
+        self._ids = np.sort(taken.toArrow().column(0).to_numpy())
+        self._versions = versions
+
+    def with_taken(self, facts: Columns) -> Columns:
+        """Return the columns of judged records with what `are_taken` needs; as they are if no id is taken."""
+        if not len(self._ids):
+            return facts
+        return facts.and_more({_SHORT: short(retained.fingerprint_of(F.col(identity.OF_ID)))})
+
+    def are_taken(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
+        """Tell for each judged record whether the row of its id may have been taken."""
+        if _SHORT not in seen.column_names:
+            return np.zeros(len(seen), np.bool_)
+        found: npt.NDArray[np.bool_] = np.isin(seen.column(_SHORT).to_numpy(), self._ids)
+        return found
+
+    def closing(self, judged: DataFrame, standing: DataFrame) -> DataFrame | None:
+        """Return judged records with the reasons why they come too late, and IS_CLOSED; null: none does.
+
+        `standing` are rows of silver with their ids.
+        """
+        if self._closed is None and not len(self._ids):
+            return None
+        ids = None if self._source.sequence_by is None else self._frozen(judged, standing)
+        return closed(self._source, judged, ids, self._closed)
+
+    def _frozen(self, judged: DataFrame, standing: DataFrame) -> DataFrame:
+        """Return the ids whose rows have been taken, or lie where retention has been."""
+        own = F.col(self._source.id_column or "").cast("string").alias(identity.OF_ID)
+        old = standing.where(F.col("event_time") < F.lit(self._closed).cast("timestamp")).select(own)
+        return taken_of(self._lake, self._source, judged).union(old).distinct()
+
+    def _version(self, spec: TableSpec) -> int:
+        if not self._lake.exists(spec.layer, spec.name):
+            return -1
+        return tables.version_of(self._lake.spark, self._lake.path(spec.layer, spec.name))
+
+
+def short(fingerprint: Column) -> Column:
+    """Return the first 64 bits of a fingerprint as a number."""
+    return F.conv(F.substring(F.hex(fingerprint), 1, 16), 16, -10).cast("long")
+
+
+def taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
+    """Return the ids of judged records whose rows have been taken; one column, OF_ID."""
+    found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
+    ids = judged.select(identity.OF_ID, found).distinct()
+    return ids.join(retained.ids_taken(lake, source), "fingerprint", "left_semi").select(identity.OF_ID)
+
+
+def closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
+    """Return judged records with IS_CLOSED, and the reason against those that were sound.
+
+    They are of some `ids` (null: none), or have an event time `before` this one (UTC; null: none).
+    """
+    if ids is None:
+        marked = judged.withColumn("_frozen", F.lit(False))
+    else:
+        marked = judged.join(ids.withColumn("_frozen", F.lit(True)), identity.OF_ID, "left")
+    frozen = F.coalesce("_frozen", F.lit(False))
+    late = late_reason(F.lit(before).cast("timestamp"))
+    is_late = F.coalesce(late.isNotNull(), F.lit(False))
+    is_sound = identity.is_compared(source)
+    reasons = (
+        F.when(is_sound & frozen, F.array(identity.retained_reason(source)))
+        .when(is_sound & is_late, F.array(late))
+        .otherwise(F.col("reasons"))
+    )
+    closing = marked.withColumns({"reasons": reasons, IS_CLOSED: frozen | is_late})
+    return closing.select(*judged.columns, IS_CLOSED)

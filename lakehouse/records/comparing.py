@@ -1,0 +1,296 @@
+"""The fold over the records of each id in their order, as columns: what `lakehouse.records.identity` says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, reduce
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+from lakehouse.records.fields import REASONS, reason
+from lakehouse.records.identity import (
+    CONFLICTING,
+    DELETION,
+    DUPLICATE,
+    IS_CLOSED,
+    LATE,
+    NOTHING_TO_DELETE,
+    OF_ID,
+    OF_SEQUENCE,
+    OPEN,
+    PLACE,
+    RESENT,
+    SENT_AGAIN_AS,
+    SUPERSEDED,
+    TIMES,
+)
+from lakehouse.records.shown import shown
+from lakehouse.spark.columns import Columns
+from lakehouse.stream import ID, Source, header_of
+
+IS_REMOVED, IS_LETTER = "_is_removed", "_is_letter"
+"""Of an outcome: it is of a row of silver that leaves it; it is of a letter that was there before."""
+
+_ROW, _DELETION, _OTHER = "row", "deletion", "other"
+_STANDING, _LETTER, _COMING = 0, 1, 2
+
+
+def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
+    """Say what becomes of judged records among each other and those before them.
+
+    `judged` has the columns of `judge`, and a known id. `standing` are rows of silver, with the columns of
+    `row_columns`, and `letters` are dead letters, with the columns LETTERS, of other records that have landed
+    before; both may be of other ids as well.
+
+    Grain of the outcome: one row per judged record, per row of silver that is there no longer (IS_REMOVED),
+    and per letter that changes (IS_LETTER); key: topic, partition, offset. `reasons`: those against it; none:
+    it is in silver. `unique_id`, `sequence` and the times (UTC) are those of the record.
+    """
+    by = _comparing(source)
+    every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))
+    decided = reduce(lambda rows, more: more.added_to(rows), by.decided, every)
+    return by.outcome.of(decided).where(by.is_told)
+
+
+def compared_but_closed(
+    source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame
+) -> DataFrame:
+    """Return the outcome as `compared` does; judged records that are marked IS_CLOSED stand apart in it.
+
+    These are what their reasons say. Without the mark none is.
+    """
+    if IS_CLOSED not in judged.columns:
+        return compared(source, judged, standing, letters)
+    apart = judged.where(IS_CLOSED).select(
+        *PLACE,
+        "reasons",
+        F.col(OF_ID).alias("unique_id"),
+        F.col(OF_SEQUENCE).alias("sequence"),
+        *TIMES,
+        "admitted",
+        F.lit(False).alias(IS_REMOVED),
+        F.lit(False).alias(IS_LETTER),
+    )
+    return compared(source, judged.where(~F.col(IS_CLOSED)), standing, letters).unionByName(apart)
+
+
+def removed_by(outcome: DataFrame) -> DataFrame:
+    """Return the rows of silver that leave it, with reasons, ids and times."""
+    return outcome.where(IS_REMOVED).select(*PLACE, "reasons", "unique_id", "sequence", *TIMES, "admitted")
+
+
+def changed_by(outcome: DataFrame) -> DataFrame:
+    """Return the letters that change, with their new reasons."""
+    return outcome.where(IS_LETTER).select(*PLACE, "reasons")
+
+
+def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
+    """Return judged records with the reasons that they have among others of their ids."""
+    own = ~F.col(IS_REMOVED) & ~F.col(IS_LETTER)
+    found = outcome.where(own).select(*PLACE, F.col("reasons").alias("_found"))
+    reasons = F.coalesce("_found", "reasons")
+    joined = judged.join(F.broadcast(found), list(PLACE), "left")
+    return joined.withColumn("reasons", reasons).select(*judged.columns)
+
+
+@dataclass(frozen=True)
+class _Comparing:
+    """The columns of a comparison, built once: of each side, decided in steps, and those of the outcome."""
+
+    coming: Columns
+    standing: Columns
+    letters: Columns
+    decided: tuple[Columns, ...]
+    outcome: Columns
+    is_told: Column
+
+
+@cache
+def _comparing(source: Source) -> _Comparing:
+    content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
+    sequence = F.lit(None) if source.sequence_column is None else F.col(source.sequence_column)
+    none, no_time = F.array().cast(REASONS), F.lit(None).cast("timestamp")
+    of_row = _side(_STANDING, source.id_column or ID, sequence.cast("long"), content)
+    outcome = {
+        **{name: F.col(name) for name in PLACE},
+        "reasons": F.coalesce("found", none),
+        "unique_id": F.col("id"),
+        "sequence": F.col("own_seq"),
+        "event_time": F.col("event_time"),
+        "kafka_timestamp": F.col("kafka_timestamp"),
+        "ingested_at": F.col("ingested_at"),
+        "admitted": F.col("admitted"),
+        IS_REMOVED: F.col("rank") == _STANDING,
+        IS_LETTER: F.col("rank") == _LETTER,
+    }
+    return _Comparing(
+        coming=Columns(
+            _side(_COMING, OF_ID, F.col(OF_SEQUENCE), content)
+            | {"kind": _kind_of_judged(), "late": F.col("reasons.rule") == F.array(F.lit(LATE))}
+            | {"after": F.coalesce("admitted.after", "ingested_at"), "at": F.col("admitted.at")}
+            | {"reasons": F.col("reasons")}
+        ),
+        standing=Columns(
+            of_row | {"kind": F.lit(_ROW), "at": no_time, "reasons": none, "admitted": F.col("admitted")}
+        ),
+        letters=Columns(
+            _side(_LETTER, "unique_id", F.col("sequence"), F.lit(None))
+            | {"kind": _kind_of_letter(), "at": no_time, "reasons": F.col("reasons")}
+        ),
+        decided=_decided(source),
+        outcome=Columns(outcome),
+        is_told=(F.col("rank") == _COMING) | F.col("found").isNotNull(),
+    )
+
+
+def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, Column]:
+    """Return the columns by which records of one kind are compared with the others, in one order."""
+    known = {
+        "rank": F.lit(rank),
+        "id": F.col(id_).cast("string"),
+        "own_seq": sequence,
+        "late": F.lit(False),
+        "content": content,
+        "sent": F.unix_micros(F.coalesce("kafka_timestamp", "ingested_at")),
+        "after": F.col("ingested_at"),
+    }
+    kept = {name: F.col(name) for name in (*PLACE, "event_time", "kafka_timestamp", "ingested_at")}
+    nothing = dict.fromkeys(("kind", "at", "reasons", "admitted"), F.lit(None))
+    return kept | known | nothing
+
+
+def _kind_of_judged() -> Column:
+    rules = F.col("reasons.rule")
+    is_row = (F.size(rules) == 0) | (rules == F.array(F.lit(LATE)))
+    return F.when(is_row, _ROW).when(rules == F.array(F.lit(DELETION)), _DELETION).otherwise(_OTHER)
+
+
+def _kind_of_letter() -> Column:
+    """Duplicates and superseded records have counted; of the open ones, deletions do."""
+    deletes = (F.col("status") == DELETION) | F.array_contains("reasons.rule", F.lit(NOTHING_TO_DELETE))
+    return F.when(deletes, _DELETION).when(F.col("status") == OPEN, _OTHER).otherwise(_ROW)
+
+
+def _decided(source: Source) -> tuple[Columns, ...]:
+    """Return the columns that decide on the records of each id, in steps.
+
+    `counts`: it counts, unless it `conflicts`. `is_new`: with a greater sequence than all before it. `best`:
+    the last of these; `low`: its sequence and, negated, the least time of sending among those like it. A
+    deletion takes the greatest sequence that was sent no later than it, and those below. So the best one is a
+    row while `low` was sent later than every deletion (`until`), and its sequence is above theirs (`bar`).
+    `rows` are those that became a row, in order; `end_…` is the state after all records.
+    """
+    is_sequenced = source.sequence_by is not None
+    window = Window.partitionBy("id") if is_sequenced else Window.partitionBy("id", "event_time")
+    in_order = window.orderBy("rank", "after", F.col("at").asc_nulls_first(), *PLACE)
+    earlier = in_order.rowsBetween(Window.unboundedPreceding, -1)
+    every = in_order.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
+    kind, seq, best, rank = F.col("kind"), F.col("seq"), F.col("best"), F.col("rank")
+    is_deletion, no = kind == _DELETION, F.lit(False)
+    in_place = F.struct("seq", "content", *PLACE)
+
+    def was(column: Column) -> Column:
+        return F.coalesce(column, no)
+
+    def stands(name: str) -> Column:
+        """Whether the best record is a row, by the columns of this prefix."""
+        taken = was(-F.col(f"{name}low.sent") <= F.col(f"{name}until"))
+        taken = taken | was(F.col(f"{name}best.seq") <= F.col(f"{name}bar"))
+        return F.col(f"{name}best").isNotNull() & ~taken
+
+    low = F.when(F.col("holds"), F.struct("seq", (-F.col("sent")).alias("sent")))
+    until = F.max(F.when(is_deletion & F.col("own_seq").isNull(), F.col("sent")))
+    bar = F.max(F.when(is_deletion, F.col("own_seq")))
+    newest = F.last(F.when(F.col("is_new"), in_place), ignorenulls=True)
+    repeats = F.col("counts") & ~F.col("is_new") & was(seq == best.seq)
+    like_best = repeats & ((rank == _LETTER) | F.col("content").eqNullSafe(best.content))
+    is_taken = was(F.col("sent") <= F.col("until")) | was(seq <= F.col("bar"))
+    counted, own, least = F.col("counts") & ~F.col("conflicts"), F.col("own_seq"), F.col("least_seq")
+    row = F.struct(F.col("number").alias("number"), "seq", *PLACE)
+    waits = (kind == _OTHER) & ~F.array_contains("reasons.rule", F.lit(CONFLICTING))
+    waits = (waits | ((kind == _ROW) & ~F.col("counts"))) & seq.isNotNull()
+    answers = F.filter("rows", lambda one: (one["number"] > F.col("number")) & (one["seq"] >= F.col("seq")))
+    deleter = F.max(F.when(is_deletion, F.struct("sent", *PLACE)))
+    steps: tuple[dict[str, Column], ...] = (
+        {
+            "seq": F.col("own_seq") if is_sequenced else F.lit(0).cast("long"),
+            "known": was(F.max((kind == _ROW) & ~F.col("late")).over(earlier)),
+            "number": F.row_number().over(in_order),
+        },
+        {"counts": (kind == _ROW) & (~F.col("late") | F.col("known"))},
+        {"before": F.max(F.when(F.col("counts"), seq)).over(earlier)},
+        {"is_new": F.col("counts") & (F.col("before").isNull() | (seq > F.col("before")))},
+        {"best": newest.over(earlier)},
+        {"holds": F.col("is_new") | was(like_best), "until": until.over(earlier), "bar": bar.over(earlier)},
+        {"low": F.max(low).over(earlier)},
+        {"repeats_row": repeats & stands(""), "becomes": F.col("is_new") & ~is_taken},
+        {"conflicts": F.col("repeats_row") & ~was(like_best), "waits": was(waits)},
+        {
+            "end_best": newest.over(every),
+            "end_low": F.max(low).over(every),
+            "end_until": until.over(every),
+            "end_bar": bar.over(every),
+            "least_sent": F.min(F.when(counted, F.col("sent"))).over(every),
+            "least_seq": F.min(F.when(counted, seq)).over(every),
+            "deleter": deleter.over(every),
+            "is_waited": F.max("waits").over(every),
+        },
+        {"rows": F.collect_list(F.when(F.col("becomes") & F.col("is_waited"), row)).over(every)},
+        {
+            "answer": F.when(F.col("waits"), F.get(answers, F.lit(0))),
+            "is_row": F.col("becomes") & stands("end_") & _is_at("end_best"),
+            "takes": was(F.when(own.isNull(), F.col("least_sent") <= F.col("sent")).otherwise(least <= own)),
+        },
+        {"found": _reasons(source)},
+    )
+    return tuple(map(Columns, steps))
+
+
+def _is_at(event: str) -> Column:
+    return reduce(Column.__and__, (F.col(f"{event}.{name}") == F.col(name) for name in PLACE))
+
+
+def _reasons(source: Source) -> Column:
+    """Return the reasons of a record that has been decided on; null for a row, and for what stays."""
+    column, header = source.id_column, header_of(source.unique_by)
+    what = F.concat(F.lit(f"{header or source.unique_by} "), shown(F.col("id")))
+
+    def said(rule: str, *words: str | Column) -> Column:
+        text = F.concat(what, *(F.lit(word) if isinstance(word, str) else word for word in words))
+        return F.array(reason(rule, column, text))
+
+    def at(event: str, between: str = ":") -> Column:
+        place = (F.col(f"{event}.{name}").cast("string") for name in PLACE)
+        return F.coalesce(F.concat_ws(between, *place), F.lit("an earlier record"))
+
+    other = "sequence" if source.sequence_by is not None else "event time"
+    again = F.array_append("reasons", reason(RESENT, None, F.concat(F.lit(SENT_AGAIN_AS), at("answer", "/"))))
+    conflict = said(CONFLICTING, f" has other values with the same {other} in ", at("best"))
+    deleted = said(SUPERSEDED, " was deleted by ", at("deleter"))
+    is_coming = F.col("rank") == _COMING
+    nothing = F.concat(F.lit("no record has had the id "), shown(F.col("id")), F.lit(" that it deletes"))
+    deletes = F.concat(F.lit("the record deletes "), shown(F.col("id")))
+    by_deletion = F.when(F.col("takes"), F.array(reason(DELETION, column, deletes))).otherwise(
+        F.array(reason(NOTHING_TO_DELETE, column, nothing))
+    )
+    is_changed = is_coming | (F.array_contains("reasons.rule", F.lit(NOTHING_TO_DELETE)) & F.col("takes"))
+    by_row = (
+        F.when(F.col("is_row"), F.lit(None))
+        .when(
+            F.col("becomes") & (F.col("end_best.seq") > F.col("seq")),
+            said(SUPERSEDED, " was corrected by ", at("end_best")),
+        )
+        .when(F.col("is_new"), deleted)
+        .when(F.col("conflicts"), conflict)
+        .when(F.col("repeats_row"), said(DUPLICATE, " was accepted before, from ", at("best")))
+        .when(F.col("seq") < F.col("before"), said(SUPERSEDED, " has a greater sequence in ", at("best")))
+        .otherwise(deleted)
+    )
+    stays = F.when(is_coming, F.col("reasons"))
+    return (
+        F.when(F.col("answer").isNotNull(), again)
+        .when(F.col("kind") == _DELETION, F.when(is_changed, by_deletion))
+        .when(F.col("counts"), F.when(F.col("rank") != _LETTER, by_row))
+        .otherwise(stays)
+    )
