@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from lakehouse import tables
 from lakehouse.application import StreamOption
 from lakehouse.copies.marker import refuse_copy
 from lakehouse.errors import TableError
@@ -62,11 +63,15 @@ def rebuild(
             f"{rebuild_gold.MOST_TAKEN_AWAY:.0%} of a table.",
         ),
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would be done and how much is read; write nothing.")
+    ] = False,
 ) -> None:
     """Recompute rows from the layer below, and write those that differ. The streams may run meanwhile.
 
     Correct rows are not touched. Silver judges every record again under today's rules and settings, and gold
     follows where silver has changed. If a rebuild is killed, completed commits remain; rerun it to finish.
+    Silver whose records have ids waits meanwhile; everything else goes on.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -78,18 +83,36 @@ def rebuild(
     ):
         refuse_copy(lake)
         if layer is Layer.GOLD:
-            _rebuild_gold(lake, streams, rebuild_gold.WindowSpan(since, until), console, force=force)
+            span = rebuild_gold.WindowSpan(since, until)
+            _rebuild_gold(lake, streams, span, console, force=force, dry_run=dry_run)
             return
         landed = rebuild_silver.Landed(since, until)
         for one in streams:
-            done = rebuild_silver.rebuild_silver(lake, one, landed, now, allow_late=allow_late)
-            _say(done, one, console)
+            _say_cost(lake, one, console)
+            done = rebuild_silver.rebuild_silver(
+                lake, one, landed, now, allow_late=allow_late, dry_run=dry_run
+            )
+            _say(done, one, console, dry_run=dry_run)
+            if dry_run:
+                continue
             if done.inserted or done.changed or done.removed:
                 _await_gold(lake, one)
                 _rebuild_gold(lake, [one], rebuild_gold.WindowSpan(), console, force=force)
 
 
-def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -> None:
+def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
+    """Say how much of bronze is read, and who waits."""
+    for source in stream.sources:
+        if not lake.exists("bronze", source.table):
+            continue
+        size_mb = tables.size_bytes(lake.spark, lake.path("bronze", source.table)) / 1e6
+        waits = "" if source.unique_by is None else f"; silver.{source.table} waits meanwhile"
+        console.print(f"bronze.{source.table} is judged again: {size_mb:,.1f} MB in files{waits}")
+
+
+def _say(
+    done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console, *, dry_run: bool = False
+) -> None:
     told = (
         f"silver of {stream.name}: {done.judged:,} records judged again; {done.inserted:,} rows inserted, "
         f"{done.changed:,} changed, {done.removed:,} left; {done.newly_refused:,} newly refused, "
@@ -97,6 +120,10 @@ def _say(done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console) -
     )
     if done.skipped:
         told = f"{told}; {done.skipped:,} that --skip passed over stay dead letters"
+    if dry_run:
+        gold = ", ".join(f"gold.{table.name}" for table in stream.gold)
+        console.print(f"would be done, nothing was written: {told}; then {gold} would follow", soft_wrap=True)
+        return
     note(Kind.REBUILD, told, stream=stream.name, layer="silver", details=asdict(done))
     console.print(told, soft_wrap=True)
 
@@ -122,14 +149,18 @@ def _rebuild_gold(
     console: Console,
     *,
     force: bool,
+    dry_run: bool = False,
 ) -> None:
     for stream in streams:
         for table in stream.gold:
-            for done in rebuild_gold.rebuild_gold(lake, table, span, force=force):
+            for done in rebuild_gold.rebuild_gold(lake, table, span, force=force, dry_run=dry_run):
                 name = f"gold.{done.table}"
                 told = (
                     f"{name}: {done.rows:,} rows recomputed from silver; {done.changed:,} "
                     f"corrected, {done.deleted:,} deleted, the others untouched"
                 )
+                if dry_run:
+                    console.print(f"would be done, nothing was written: {told}", soft_wrap=True)
+                    continue
                 note(Kind.REBUILD, told, stream=stream.name, layer="gold", table=name, details=asdict(done))
                 console.print(told, soft_wrap=True)

@@ -58,10 +58,13 @@ class GoldRebuilt:
         return GoldRebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
 
 
-def rebuild_gold(lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool = False) -> list[GoldRebuilt]:
+def rebuild_gold(
+    lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool = False, dry_run: bool = False
+) -> list[GoldRebuilt]:
     """Correct the rows of the table and its side tables; a rerun finds nothing to do.
 
-    Rows whose records retention has taken from silver stay as they are.
+    Rows whose records retention has taken from silver stay as they are. A dry run holds nothing, writes
+    nothing, and returns what would be done.
     `span` refers to the row's first time (window_start, ts). Raises TableError if a span is given and the
     table's rows have no time, if the table does not come to rest, and, unless `force`, before anything is
     written if more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.
@@ -73,6 +76,8 @@ def rebuild_gold(lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool 
         )
     for one in kept:
         lake.ensure(gold.spec(one))
+    if dry_run:
+        return list(_put_right(lake, table, span, force=True, dry_run=True).values())
     done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
     with leases.held(lake.spark, lake.path("gold", table.name), f"gold.{table.name}"):
         for _ in range(_ROUNDS):
@@ -83,8 +88,10 @@ def rebuild_gold(lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool 
     raise TableError(f"gold.{table.name} kept changing while it was rebuilt: does a second job write it?")
 
 
-def _put_right(lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool) -> dict[str, GoldRebuilt]:
-    """Write what differs, to side tables first, as micro-batches do."""
+def _put_right(
+    lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool, dry_run: bool = False
+) -> dict[str, GoldRebuilt]:
+    """Write what differs, to side tables first, as micro-batches do; a dry run only counts it."""
     cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut)
     kept = (*table.sides, table)
@@ -93,7 +100,7 @@ def _put_right(lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool) -
         if not force:
             for look in looks:
                 look.refuse_to_take_away_many()
-        return {look.table.name: look.write(lake) for look in looks}
+        return {look.table.name: look.counts() if dry_run else look.write(lake) for look in looks}
     finally:
         for look in looks:
             look.wrong.unpersist()
@@ -125,8 +132,8 @@ class _Look:
 
     def write(self, lake: Lake) -> GoldRebuilt:
         """Correct what differs. Of a duplicate key all rows are deleted; the next look finds it missing."""
-        deleted, keys = self._invented + self._doubled, list(self.table.keys)
-        if self._changed or deleted:
+        keys = list(self.table.keys)
+        if self._changed or self._invented or self._doubled:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
             gone = self.wrong.where(leaves).select(*keys, F.lit(True).alias(DELETED))
             right = settled(self._found, self._anew, self.table)
@@ -137,7 +144,11 @@ class _Look:
                 tables.replace(rows, lake.path("gold", self.table.name), keys, within=F.lit(True))
             finally:
                 rows.unpersist()
-        return GoldRebuilt(self.table.name, self._anew.count(), self._changed, deleted)
+        return self.counts()
+
+    def counts(self) -> GoldRebuilt:
+        """Return what differs."""
+        return GoldRebuilt(self.table.name, self._anew.count(), self._changed, self._invented + self._doubled)
 
 
 def _within(table: MergedTable, span: WindowSpan) -> Column:

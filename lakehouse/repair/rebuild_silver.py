@@ -14,8 +14,8 @@ that come. Bronze and gold go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -124,6 +124,7 @@ def rebuild_silver(
     now: datetime,
     *,
     allow_late: bool = False,
+    dry_run: bool = False,
 ) -> SilverRebuilt:
     """Judge again what silver has finished with, and correct silver and the dead letters.
 
@@ -131,11 +132,12 @@ def rebuild_silver(
     would accept, but that lies before the watermark, is now late: by the lateness that was allowed when it
     came (`lakehouse.ops.lateness`), so one of a backfill is not. With `allow_late` neither applies, unless
     retention has taken the rows that a record belongs to; what it has taken from bronze is not judged.
-    Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row.
+    Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row. A
+    dry run holds nothing, writes nothing, and returns what would be done.
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
     places = (_SourceRebuild(lake, stream, source, now) for source in stream.sources)
-    done = (place.rebuild(span, allow_late=allow_late) for place in places)
+    done = (place.rebuild(span, allow_late=allow_late, dry_run=dry_run) for place in places)
     return reduce(SilverRebuilt.__add__, done, SilverRebuilt())
 
 
@@ -150,20 +152,24 @@ class _SourceRebuild:
         self._origin = silver.origin_of(stream, source, now)
         self.paths = silver.ensure(lake, source)
 
-    def rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
-        what, spark = f"rebuild of {self._origin.job}", self._lake.spark
-        letters = leases.held_part(spark, self.paths.dead, self._source.table, what, alone=True)
+    def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
+        spark = self._lake.spark
         handful = executing_a_handful(spark) if self._is_small else nullcontext()
-        with letters, self._holding_silver(), handful:
-            return self._rebuild(span, allow_late=allow_late)
+        with nullcontext() if dry_run else self._holding(), handful:
+            return self._rebuild(span, allow_late=allow_late, dry_run=dry_run)
 
-    def _holding_silver(self) -> AbstractContextManager[None]:
-        """Let silver wait, if what is kept of an id depends on all of its records."""
-        if self._source.unique_by is None:
-            return nullcontext()
-        return leases.held(self._lake.spark, self.paths.clean, self._origin.job)
+    @contextmanager
+    def _holding(self) -> Iterator[None]:
+        """Hold the letters, and let silver wait if what is kept of an id depends on all of its records."""
+        spark, job, dead = self._lake.spark, self._origin.job, self.paths.dead
+        with ExitStack() as held:
+            letters = leases.held_part(spark, dead, self._source.table, f"rebuild of {job}", alone=True)
+            held.enter_context(letters)
+            if self._source.unique_by is not None:
+                held.enter_context(leases.held(spark, self.paths.clean, job))
+            yield
 
-    def _rebuild(self, span: Landed, *, allow_late: bool) -> SilverRebuilt:
+    def _rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         landed = tables.read(self._lake.spark, self.paths.bronze)
         if self._source.unique_by is None:  # else what is kept of an id depends on all of its records
             landed = landed.where(span.condition())
@@ -171,13 +177,13 @@ class _SourceRebuild:
         if not ranges:
             return SilverRebuilt()
         landed, skipped = self.without_skipped(landed, ranges)
-        again = tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, within(ranges), why=Why.CORRECTED)
-        tables.keep_one(self._lake.spark, self.paths.dead, ("id",), within(ranges))
+        again = 0 if dry_run else self._keep_one(within(ranges))
         judged = self.verdicts(landed, ranges, allow_late=allow_late)
         work = judged.withColumns(_work()).where(" OR ".join(_work())).dropDuplicates(_KEYS).persist()
         try:
             found = _found(work)
-            self._write(work, found, within(ranges_of(work)))
+            if not dry_run:
+                self._write(work, found, within(ranges_of(work)))
             return SilverRebuilt(
                 judged=judged.count(),
                 inserted=found["_inserted"],
@@ -191,6 +197,11 @@ class _SourceRebuild:
             )
         finally:
             work.unpersist()
+
+    def _keep_one(self, lie: Column) -> int:
+        """Keep one row and one letter of each record, and return how many rows were more."""
+        tables.keep_one(self._lake.spark, self.paths.dead, ("id",), lie)
+        return tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, lie, why=Why.CORRECTED)
 
     def verdicts(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
         """Return the verdicts on records that silver has finished with, among the others of their ids."""

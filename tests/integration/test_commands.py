@@ -217,13 +217,19 @@ def test_rebuild_gold_puts_right_what_differs_and_takes_away_what_nothing_made(
 def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
     spark: SparkSession, settings: Settings, lakehouse: Command
 ) -> None:
-    done = lakehouse("rebuild", "silver", "--stream", "metrics", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
+    before, rebuild = pipeline.versions(settings), ("rebuild", "silver", "--stream", "metrics")
+    tried = lakehouse(*rebuild, "--dry-run", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
+    assert pipeline.versions(settings) == before
+    done = lakehouse(*rebuild, LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[0] == (
+    assert (tried.returncode, done.returncode) == (0, 0), done.stderr
+    told = (
         "silver of metrics: 5 records judged again; 1 rows inserted, 0 changed, 0 left; 0 newly refused, "
         "1 newly accepted"
     )
+    assert done.stdout.splitlines()[:2] == ["bronze.metrics_events is judged again: 0.0 MB in files", told]
+    follow = "then gold.metrics_1m, gold.metrics_summary_10m would follow"
+    assert tried.stdout.splitlines()[1:] == [f"would be done, nothing was written: {told}; {follow}"]
     # A row that only came is an append, which gold's own stream reads, once.
     lateness = settings.model_copy(update={"allowed_lateness_s": 1800})
     pipeline.run_layers(spark, lateness, "gold", stream=under(lateness, METRICS))

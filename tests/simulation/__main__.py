@@ -8,10 +8,8 @@ import sys
 import time
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import ExitStack
 from itertools import islice
 from multiprocessing import get_context
-from multiprocessing.util import Finalize
 from pathlib import Path
 
 import psutil
@@ -20,7 +18,8 @@ for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") an
     del os.environ[variable]
 
 from tests.simulation.coverage import Coverage  # noqa: E402
-from tests.simulation.machine import LENGTH, Ended, kind_of, make, read_story, run, shrunk  # noqa: E402
+from tests.simulation.machine import LENGTH, Ended, kind_of, read_story, run  # noqa: E402
+from tests.simulation.pool import begin, one  # noqa: E402
 from tests.simulation.services import Shared, shared  # noqa: E402
 
 
@@ -60,12 +59,13 @@ def _kept(found: Shared, files: list[Path]) -> int:
 def _new(given: argparse.Namespace) -> int:
     """Run new stories in processes of their own, each with its services, and count what they have reached."""
     began, coverage, kinds = time.monotonic(), Coverage(), Counter[str]()
+    asked = given.seed, given.length, given.shrink
     numbers = iter(range(given.first, given.first + given.stories))
-    with ProcessPoolExecutor(given.processes, get_context("spawn"), _begin) as pool:
-        waiting = {pool.submit(_one, given, number) for number in islice(numbers, given.processes)}
+    with ProcessPoolExecutor(given.processes, get_context("spawn"), begin) as pool:
+        waiting = {pool.submit(one, *asked, number) for number in islice(numbers, given.processes)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for number, told, best in (one.result() for one in done):
+            for number, told, best in (story.result() for story in done):
                 coverage.add(told)
                 if told.differences:
                     kinds[kind_of(told.differences)] += 1
@@ -75,28 +75,10 @@ def _new(given: argparse.Namespace) -> int:
                 print(f"story {given.seed}/{number}: {said}", flush=True)
                 is_over = given.minutes is not None and time.monotonic() - began > 60 * given.minutes
                 more = () if is_over else islice(numbers, 1)
-                waiting |= {pool.submit(_one, given, another) for another in more}
+                waiting |= {pool.submit(one, *asked, another) for another in more}
     print("\n".join(coverage.lines()))
     print(f"differences by kind: {dict(kinds.most_common())}")
     return int(bool(kinds))
-
-
-_open = ExitStack()
-_shared: list[Shared] = []
-
-
-def _begin() -> None:
-    """Start the services of a process, until it ends."""
-    _shared.append(_open.enter_context(shared()))
-    Finalize(None, _open.close, exitpriority=100)
-
-
-def _one(given: argparse.Namespace, number: int) -> tuple[int, Ended, Ended | None]:
-    """Run a story; one that differs is shrunk, too."""
-    (found,) = _shared
-    told = run(found, make(given.seed, number, given.length))
-    best = shrunk(found, told, given.shrink) if told.differences and given.shrink else None
-    return number, told, best
 
 
 def _differs(told: Ended, best: Ended | None, name: str, given: argparse.Namespace) -> None:

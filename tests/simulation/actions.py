@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -209,3 +210,8 @@ class AddPartitions(Action):
         world.partitions += 1
         with administering(world.settings.kafka) as admin:
             admin.create_partitions({world.topic: world.partitions})
+        while (
+            len(world.shared.producer.list_topics(world.topic, 10).topics[world.topic].partitions)
+            < world.partitions
+        ):
+            time.sleep(0.05)

@@ -61,7 +61,7 @@ def _final(world: World) -> Iterator[str]:
 
 def _rebuild(world: World) -> Iterator[str]:
     try:
-        done = rebuild_silver(world.lake, world.stream, Landed(), world.tick())
+        done = rebuild_silver(world.lake, world.stream, Landed(), world.tick(), dry_run=True)
     except LakehouseError as error:
         yield f"rebuild: refused: {str(error)[:300]}"
         return
