@@ -62,7 +62,7 @@ class Send(Action):
     """Send a record of the id, whose event time is so old by the clock.
 
     `kind` duplicate sends the last one of the id again as it was, corrected with the next sequence and
-    another amount, deleted its key alone.
+    another amount, deleted its key alone. Of sales the id is the product, so each is another sale.
     """
 
     kind: str = "clean"
@@ -84,7 +84,8 @@ class Send(Action):
         record = _of_form(world.form, said)
         if self.kind == "malformed":
             record["amount" if "amount" in record else "value"] = "nonsense"
-        world.tell(Raw(json.dumps(record).encode(), partition=self.partition % world.partitions), said)
+        partition = self.partition % world.partitions
+        world.tell(Raw(json.dumps(record).encode(), self.id.encode(), partition=partition), said)
 
     def _fields(self, world: World) -> dict[str, Any]:
         age_s = {"late": 20 * DAY_S, "future": -DAY_S}.get(self.kind, self.age_s)
@@ -93,6 +94,8 @@ class Send(Action):
 
 
 def _of_form(form: str, said: dict[str, Any]) -> dict[str, Any]:
+    if form == "sales":
+        return {"product": said["id"], "value": said["amount"], "timestamp": said["at_ms"]}
     ids = {
         "windows": ("id", "version"),
         "corrected": ("transactionId", "version"),

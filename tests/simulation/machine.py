@@ -58,7 +58,11 @@ class Ended:
 
 def _send(rng: Random) -> Action:
     kinds = (
-        ("clean",) * 4 + ("corrected",) * 3 + ("deleted",) * 2 + ("duplicate", "late", "future", "malformed")
+        ("clean",) * 4
+        + ("corrected",) * 3
+        + ("deleted",) * 2
+        + ("late",) * 3
+        + ("duplicate", "future", "malformed")
     )
     return do.Send(
         rng.choice(kinds),
@@ -78,6 +82,33 @@ def _run(rng: Random) -> Action:
     return do.Run(layers, rng.choice((0, 0, 1)), rng.random() < 0.4)
 
 
+def _replay(rng: Random) -> Action:
+    return repairs.Replay(rng.choice((-1, -1, 0, 1)), rng.random() < 0.8)
+
+
+def _discard(rng: Random) -> Action:
+    return repairs.Discard(rng.choice((-1, 0, 1)))
+
+
+def _rebuild(rng: Random) -> Action:
+    return repairs.RebuildSilver(rng.choice((0, 0, 1, 2)))
+
+
+def _maintain(rng: Random) -> Action:
+    return repairs.Maintain(rng.choice((0, 1, 3)), rng.choice((0, 1, 3)), rng.choice((0, 0, 3)))
+
+
+_KILLED: tuple[tuple[int, Chosen], ...] = (
+    (12, _run),
+    (4, _replay),
+    (2, _discard),
+    (3, _rebuild),
+    (2, _maintain),
+    (1, lambda _rng: repairs.RebuildGold()),
+    (1, lambda rng: repairs.Resolve(rng.choice((0, 1)))),
+)
+"""What a process may be doing that is killed."""
+
 _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (30, _send),
     (20, _run),
@@ -85,12 +116,12 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (3, lambda _rng: do.Restart()),
     (5, lambda rng: do.Wait(rng.choice((60, _HOUR_S, _DAY_S, 8 * _DAY_S, 20 * _DAY_S)))),
     (3, lambda rng: do.ClockBack(rng.choice((5, 600, _DAY_S)))),
-    (6, lambda rng: repairs.Replay(rng.choice((-1, 0, 1)), rng.random() < 0.7)),
-    (3, lambda rng: repairs.Discard(rng.choice((-1, 0, 1)))),
+    (9, _replay),
+    (3, _discard),
     (2, lambda rng: repairs.Resolve(rng.choice((0, 1)))),
-    (4, lambda rng: repairs.RebuildSilver(rng.choice((0, 0, 1, 2)))),
+    (4, _rebuild),
     (3, lambda rng: repairs.RebuildGold(rng.choice((0, 0, 2)))),
-    (5, lambda rng: repairs.Maintain(rng.choice((0, 1, 3)), rng.choice((0, 1, 3)), rng.choice((0, 0, 3)))),
+    (5, _maintain),
     (3, lambda rng: repairs.Optimize(rng.choice(("bronze", "silver", "silver", "letters", "gold")))),
     (1, lambda rng: repairs.Vacuum(rng.choice(("bronze", "silver", "gold")))),
     (1, lambda _rng: repairs.ForeignUpdate("silver")),
@@ -108,10 +139,13 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
 def make(seed: int, number: int, length: int = LENGTH) -> Story:
     """Return the story of this number."""
     rng = Random(f"{seed} {number}")
-    form = rng.choice(("corrected",) * 4 + ("unique", "plain", "windows"))
-    weights = [weight for weight, _ in _CHOICES]
-    chosen = [_send, _send, _run, *rng.choices([one for _, one in _CHOICES], weights, k=length - 3)]
-    return Story(form, tuple(one(rng) for one in chosen))
+    form = rng.choice(("corrected",) * 4 + ("unique", "plain", "windows", "sales"))
+    actions = [_send(rng), _send(rng), _run(rng)]
+    while len(actions) < length:
+        choices = _KILLED if isinstance(actions[-1], do.Kill) else _CHOICES
+        weights = [weight for weight, _ in choices]
+        actions.append(rng.choices([one for _, one in choices], weights)[0](rng))
+    return Story(form, tuple(actions))
 
 
 def run(shared: Shared, story: Story) -> Ended:

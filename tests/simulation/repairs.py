@@ -251,7 +251,7 @@ class ForeignUpdate(_OfTable):
     def do(self, world: World) -> None:
         found = _first(world, self.table(world))
         if found is not None:
-            column = "value" if world.form == "windows" else "amount"
+            column = "value" if world.form in {"windows", "sales"} else "amount"
             DeltaTable(str(world.path(self.table(world)))).update({column: "999"}, predicate=found)
             world.foreign += 1
 
@@ -283,7 +283,7 @@ class SetIds(Action):
     sequences: bool = False
 
     def do(self, world: World) -> None:
-        if world.form == "windows" or (world.form == "corrected" and not self.sequences):
+        if world.form in {"windows", "sales"} or (world.form == "corrected" and not self.sequences):
             return  # a column of silver is not taken away
         topic = "transactions-topic"
         world.change_settings(

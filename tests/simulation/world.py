@@ -39,7 +39,7 @@ from tests.redis_databases import url_of
 from tests.simulation.model import Life, Sent, Taken
 from tests.simulation.services import Shared
 from tests.simulation.writes import Writes
-from tests.streams import METRICS, METRICS_1M, TRANSACTIONS, under
+from tests.streams import METRICS, METRICS_1M, SALES, TRANSACTIONS, under
 
 EPOCH = datetime(2027, 1, 4, 12, tzinfo=UTC)
 PARTITIONS = 2
@@ -57,6 +57,7 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "corrected": (TRANSACTIONS, {**_IDS, "sequence_by": {"transactions-topic": "version"}}),
     "unique": (TRANSACTIONS, _IDS),
     "plain": (TRANSACTIONS, {}),
+    "sales": (SALES, {}),
     "windows": (
         replace(METRICS, gold=(METRICS_1M,)),
         {
@@ -115,6 +116,7 @@ class World:
                 "topics": {name: f"{name}-{suffix}" for name in names},
                 "topic_partitions": PARTITIONS,
                 "shuffle_partitions": 1,
+                "redis_ttl_s": 100 * 365 * 86_400,  # Delta's own times are the machine's
                 "redis_url": SecretStr(url_of(given.settings.redis_url.get_secret_value(), _REDIS)),
                 "postgres_url": SecretStr(given.postgres),
                 **changes,
@@ -235,7 +237,8 @@ class World:
         self.wait_for_kill = None
         self.writes = replace(self.writes, kill_at=number, after=after, count=0, killed=None)
         try:
-            with _clock(lambda: self.now), self.writes.watched(lambda: self.where):
+            looking = patch("lakehouse.sinks.to_redis._LOOK_EVERY_S", 0.0)
+            with _clock(lambda: self.now), looking, self.writes.watched(lambda: self.where):
                 yield
         except CrashError:
             if self.writes.killed is None:
