@@ -80,7 +80,7 @@ def print_replayed(done: Replayed, console: Console) -> None:
     _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
     if done.gone:
         _say(console, f"{done.gone:,} no longer have a row in bronze and stay open")
-    _say_skipped(done.skipped, console)
+    _say_left(done, console)
 
 
 def print_tried(tried: Tried, console: Console) -> None:
@@ -90,7 +90,7 @@ def print_tried(tried: Tried, console: Console) -> None:
         _say(console, f"{tried.there_already:,} are already in silver")
     if tried.gone:
         _say(console, f"{tried.gone:,} no longer have a row in bronze")
-    _say_skipped(tried.skipped, console)
+    _say_left(tried, console)
     if tried.failing:
         rows = [[rule, f"{count:,}"] for rule, count in tried.failing.items()]
         console.print(_table(["would fail", "letters"], rows))
@@ -101,6 +101,7 @@ def print_discarded(done: Discarded, console: Console) -> None:
     _say(console, f"{done.count:,} discarded{_by_rule(done.by_rule)}")
     if done.there_already:
         _say(console, f"{done.there_already:,} were already in silver and are now replayed")
+    _say_in_flight(done.in_flight, console)
 
 
 def print_resolved(done: Resolved, console: Console) -> None:
@@ -112,9 +113,15 @@ def print_resolved(done: Resolved, console: Console) -> None:
         _say(console, f"{done.ambiguous:,} agree with several rows, or share one with others, and stay open")
 
 
-def _say_skipped(count: int, console: Console) -> None:
+def _say_left(done: Replayed | Tried, console: Console) -> None:
+    if done.skipped:
+        _say(console, f"{done.skipped:,} that --skip passed over stay open; --rule {SKIPPED} tries them, too")
+    _say_in_flight(done.in_flight, console)
+
+
+def _say_in_flight(count: int, console: Console) -> None:
     if count:
-        _say(console, f"{count:,} that --skip passed over stay open; --rule {SKIPPED} tries them, too")
+        _say(console, f"{count:,} are of a micro-batch that silver has not finished, and stay open till then")
 
 
 def _by_rule(counts: Mapping[str, int]) -> str:

@@ -63,8 +63,9 @@ class Replayed(_Counted):
     """What became of letters.
 
     `passed` are now in silver, `there_already` were before. `failed` stay open, and so do `gone` ones, whose
-    bronze row no longer exists, and `skipped` ones, which --skip has passed over and the selection does not
-    name. `failing` counts by rule; a letter with two counts under both.
+    bronze row no longer exists, `skipped` ones, which --skip has passed over and the selection does not name,
+    and those `in_flight`, of a micro-batch that silver has not finished. `failing` counts by rule; a letter
+    with two counts under both.
     """
 
     passed: int = 0
@@ -73,6 +74,7 @@ class Replayed(_Counted):
     gone: int = 0
     failing: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
+    in_flight: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class Tried(_Counted):
     `asked` is their number. Of these `would_pass`; `there_already` are in silver and would only be closed;
     `would_fail`, by rule in `failing`, where a letter with two counts under both; `gone` no longer have a
     bronze row. `skipped` ones are not asked for: --skip has passed over them, and the selection does not name
-    them.
+    them; nor are those `in_flight`, of a micro-batch that silver has not finished.
     """
 
     asked: int = 0
@@ -92,18 +94,21 @@ class Tried(_Counted):
     gone: int = 0
     failing: Mapping[str, int] = field(default_factory=dict)
     skipped: int = 0
+    in_flight: int = 0
 
 
 @dataclass(frozen=True)
 class Discarded(_Counted):
     """How many letters were given up, in all and by rule (a letter with two counts under both).
 
-    `there_already` turned out to be in silver, through a killed replay, and are now `replayed`.
+    `there_already` turned out to be in silver, through a killed replay, and are now `replayed`. Those
+    `in_flight`, of a micro-batch that silver has not finished, stay open.
     """
 
     count: int = 0
     there_already: int = 0
     by_rule: Mapping[str, int] = field(default_factory=dict)
+    in_flight: int = 0
 
 
 def replay(
@@ -189,7 +194,7 @@ class _SelectedLetters:
             return self._discard()
 
     def tried(self, *, allow_late: bool) -> Tried:
-        letters, skipped = self._due()
+        letters, skipped, in_flight = self._due()
         letters = letters.persist()
         try:
             ranges = ranges_of(letters)
@@ -205,6 +210,7 @@ class _SelectedLetters:
                     would_fail=failed,
                     gone=open_ - found,
                     skipped=skipped,
+                    in_flight=in_flight,
                     failing=count_by_rule(judged),
                 )
             finally:
@@ -221,7 +227,7 @@ class _SelectedLetters:
         )
 
     def _replay(self, *, allow_late: bool) -> Replayed:
-        letters, skipped = self._due()
+        letters, skipped, in_flight = self._due()
         letters = letters.persist()
         try:
             ranges = ranges_of(letters)
@@ -240,6 +246,7 @@ class _SelectedLetters:
                     failed=failed,
                     gone=waiting.count() - found,
                     skipped=skipped,
+                    in_flight=in_flight,
                     failing=count_by_rule(judged),
                 )
             finally:
@@ -248,29 +255,31 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _discard(self) -> Discarded:
-        letters = self._letters().persist()
+        letters, in_flight = self._letters()
+        letters = letters.persist()
         try:
             ranges = ranges_of(letters)
             there, waiting = self._settle(letters, ranges)
             by_rule = count_by_rule(waiting)
             count = self._give_up(waiting, ranges) if by_rule else 0
-            return Discarded(count, there, by_rule)
+            return Discarded(count, there, by_rule, in_flight)
         finally:
             letters.unpersist()
 
-    def _due(self) -> tuple[DataFrame, int]:
-        """Return the letters that are to be judged, and how many skipped ones are left out."""
-        letters, is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
+    def _due(self) -> tuple[DataFrame, int, int]:
+        """Return the letters that are to be judged, and how many skipped and in-flight ones are left out."""
+        (letters, in_flight), is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
         if not self._leaves_skipped:
-            return letters, 0
-        return letters.where(~is_left), letters.where(is_left).count()
+            return letters, 0, in_flight
+        return letters.where(~is_left), letters.where(is_left).count(), in_flight
 
-    def _letters(self) -> DataFrame:
-        """Return the selected letters but those of a micro-batch that silver has not finished."""
+    def _letters(self) -> tuple[DataFrame, int]:
+        """Return the selected letters, and how many are of a micro-batch that silver has not finished."""
         spark, query = self._lake.spark, silver.query_name(self._source)
         finished = are_processed(spark, query, self._paths.clean)
-        found = tables.read(spark, self._paths.dead).where(self._selected & finished)
-        return found.select("id", *_KEYS, "status", "reasons")
+        selected = tables.read(spark, self._paths.dead).where(self._selected)
+        found = selected.where(finished).select("id", *_KEYS, "status", "reasons")
+        return found, selected.where(~finished & (F.col("status") == OPEN)).count()
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
         """Close the letters whose rows are in silver; return their number, and the other open ones."""

@@ -322,6 +322,25 @@ def test_a_retry_under_other_rules_leaves_every_record_in_one_table(
     assert pipeline.versions(settings, [SILVER, DEAD_LETTERS]) == {SILVER: 1, DEAD_LETTERS: 2}
 
 
+def test_letters_of_a_micro_batch_that_silver_has_not_finished_wait_and_are_told(
+    spark: SparkSession, lake_settings: Settings
+) -> None:
+    lake = Lake(spark, lake_settings.lake)
+    pipeline.land(spark, lake_settings, [[event(LANDED), NOT_JSON]], landed_at=LANDED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tables, "append", crash_at(tables.append, 1, after=True))
+        with pytest.raises(CrashError):
+            take_next(silver_of(spark, lake_settings, STREAM), now=LANDED)
+
+    assert replay(lake, [STREAM], Selection(), NOW) == Replayed(in_flight=1)
+    assert try_replay(lake, [STREAM], Selection(), NOW) == Tried(in_flight=1)
+    assert discard(lake, [STREAM], Selection(), NOW) == Discarded(in_flight=1)
+    assert letters(lake_settings) == {1: "open"}
+
+    assert take_next(silver_of(spark, lake_settings, STREAM), now=LANDED) is not None
+    assert discard(lake, [STREAM], Selection(), NOW) == Discarded(1, 0, {"not_json": 1})
+
+
 # Silver made anew.
 
 

@@ -246,7 +246,7 @@ def test_everything_is_meant_only_where_it_is_said(command: str) -> None:
 
 
 def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    report.print_replayed(Replayed(1200, 1, 3, 2, {"late": 2, "not_json": 1}), Console())
+    report.print_replayed(Replayed(1200, 1, 3, 2, {"late": 2, "not_json": 1}, in_flight=4), Console())
     report.print_discarded(Discarded(2, 0, {"late": 2}), Console())
 
     assert capsys.readouterr().out.splitlines() == [
@@ -254,5 +254,6 @@ def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None
         "1 were already in silver",
         "3 still fail: late 2, not_json 1",
         "2 no longer have a row in bronze and stay open",
+        "4 are of a micro-batch that silver has not finished, and stay open till then",
         "2 discarded: late 2",
     ]

