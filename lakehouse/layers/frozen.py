@@ -45,7 +45,9 @@ class Frozen:
         if versions == self._versions:
             return
         self._closed = retained.closed_before(self._lake, self._stream, self._source)
-        taken = retained.ids_taken(self._lake, self._source).select(short(F.col("fingerprint")).alias(_SHORT))
+        taken = retained.ids_taken(self._lake, self._source).select(
+            _short(F.col("fingerprint")).alias(_SHORT)
+        )
         self._ids = np.sort(taken.toArrow().column(0).to_numpy())
         self._versions = versions
 
@@ -53,7 +55,7 @@ class Frozen:
         """Return the columns of judged records with what `are_taken` needs; as they are if no id is taken."""
         if not len(self._ids):
             return facts
-        return facts.and_more({_SHORT: short(retained.fingerprint_of(F.col(identity.OF_ID)))})
+        return facts.and_more({_SHORT: _short(retained.fingerprint_of(F.col(identity.OF_ID)))})
 
     def are_taken(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
         """Tell for each judged record whether the row of its id may have been taken."""
@@ -62,21 +64,24 @@ class Frozen:
         found: npt.NDArray[np.bool_] = np.isin(seen.column(_SHORT).to_numpy(), self._ids)
         return found
 
-    def closing(self, judged: DataFrame, standing: DataFrame) -> DataFrame | None:
+    def closing(self, judged: DataFrame, standing: DataFrame | None = None) -> DataFrame | None:
         """Return judged records with the reasons why they come too late, and IS_CLOSED; null: none does.
 
-        `standing` are rows of silver with their ids.
+        `standing` are rows of silver with their ids, which came before them; null: none.
         """
         if self._closed is None and not len(self._ids):
             return None
         ids = None if self._source.sequence_by is None else self._frozen(judged, standing)
-        return closed(self._source, judged, ids, self._closed)
+        return _closed(self._source, judged, ids, self._closed)
 
-    def _frozen(self, judged: DataFrame, standing: DataFrame) -> DataFrame:
+    def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
         """Return the ids whose rows have been taken, or lie where retention has been."""
+        taken = _taken_of(self._lake, self._source, judged)
+        if standing is None:
+            return taken
         own = F.col(self._source.id_column or "").cast("string").alias(identity.OF_ID)
         old = standing.where(F.col("event_time") < F.lit(self._closed).cast("timestamp")).select(own)
-        return taken_of(self._lake, self._source, judged).union(old).distinct()
+        return taken.union(old).distinct()
 
     def _version(self, spec: TableSpec) -> int:
         if not self._lake.exists(spec.layer, spec.name):
@@ -84,19 +89,19 @@ class Frozen:
         return tables.version_of(self._lake.spark, self._lake.path(spec.layer, spec.name))
 
 
-def short(fingerprint: Column) -> Column:
+def _short(fingerprint: Column) -> Column:
     """Return the first 64 bits of a fingerprint as a number."""
     return F.conv(F.substring(F.hex(fingerprint), 1, 16), 16, -10).cast("long")
 
 
-def taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
+def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
     """Return the ids of judged records whose rows have been taken; one column, OF_ID."""
     found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
     ids = judged.select(identity.OF_ID, found).distinct()
     return ids.join(retained.ids_taken(lake, source), "fingerprint", "left_semi").select(identity.OF_ID)
 
 
-def closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
+def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
     """Return judged records with IS_CLOSED, and the reason against those that were sound.
 
     They are of some `ids` (null: none), or have an event time `before` this one (UTC; null: none).

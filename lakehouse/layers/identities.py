@@ -36,7 +36,7 @@ from lakehouse.records.comparing import (
     IS_LETTER,
     IS_REMOVED,
     changed_by,
-    compared_but_closed,
+    compared,
     removed_by,
     with_outcome,
 )
@@ -166,7 +166,7 @@ class Identities:
         closing = self._frozen.closing(chosen, standing)
         with executing_for(spark, few=near.rows <= _SCANNED_ROWS):
             others = self._letters(seen, hashes, chosen, standing)
-            outcome = compared_but_closed(source, chosen if closing is None else closing, standing, others)
+            outcome = compared(source, chosen if closing is None else closing, standing, others)
             found = self._of_outcome.added_to(outcome).toArrow()
         outcome = spark.createDataFrame(found)
         is_removed, is_letter = found.column(IS_REMOVED), found.column(IS_LETTER)

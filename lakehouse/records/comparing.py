@@ -32,47 +32,26 @@ from lakehouse.stream import ID, Source, header_of
 IS_REMOVED, IS_LETTER = "_is_removed", "_is_letter"
 """Of an outcome: it is of a row of silver that leaves it; it is of a letter that was there before."""
 
-_ROW, _DELETION, _OTHER = "row", "deletion", "other"
+_ROW, _DELETION, _OTHER, _APART = "row", "deletion", "other", "apart"
 _STANDING, _LETTER, _COMING = 0, 1, 2
 
 
 def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
     """Say what becomes of judged records among each other and those before them.
 
-    `judged` has the columns of `judge`, and a known id. `standing` are rows of silver, with the columns of
-    `row_columns`, and `letters` are dead letters, with the columns LETTERS, of other records that have landed
-    before; both may be of other ids as well.
+    `judged` has the columns of `judge`, and a known id. If it has IS_CLOSED, marked records stay what their
+    reasons say, and count for nothing. `standing` are rows of silver, with the columns of `row_columns`, and
+    `letters` are dead letters, with the columns LETTERS, of other records that have landed before; both may
+    be of other ids as well.
 
     Grain of the outcome: one row per judged record, per row of silver that is there no longer (IS_REMOVED),
     and per letter that changes (IS_LETTER); key: topic, partition, offset. `reasons`: those against it; none:
     it is in silver. `unique_id`, `sequence` and the times (UTC) are those of the record.
     """
-    by = _comparing(source)
+    by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))
     decided = reduce(lambda rows, more: more.added_to(rows), by.decided, every)
     return by.outcome.of(decided).where(by.is_told)
-
-
-def compared_but_closed(
-    source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame
-) -> DataFrame:
-    """Return the outcome as `compared` does; judged records that are marked IS_CLOSED stand apart in it.
-
-    These are what their reasons say. Without the mark none is.
-    """
-    if IS_CLOSED not in judged.columns:
-        return compared(source, judged, standing, letters)
-    apart = judged.where(IS_CLOSED).select(
-        *PLACE,
-        "reasons",
-        F.col(OF_ID).alias("unique_id"),
-        F.col(OF_SEQUENCE).alias("sequence"),
-        *TIMES,
-        "admitted",
-        F.lit(False).alias(IS_REMOVED),
-        F.lit(False).alias(IS_LETTER),
-    )
-    return compared(source, judged.where(~F.col(IS_CLOSED)), standing, letters).unionByName(apart)
 
 
 def removed_by(outcome: DataFrame) -> DataFrame:
@@ -107,7 +86,7 @@ class _Comparing:
 
 
 @cache
-def _comparing(source: Source) -> _Comparing:
+def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
     content = F.struct(*(F.col(field.column) for field in source.contract.fields), F.col("event_time"))
     sequence = F.lit(None) if source.sequence_column is None else F.col(source.sequence_column)
     none, no_time = F.array().cast(REASONS), F.lit(None).cast("timestamp")
@@ -127,7 +106,10 @@ def _comparing(source: Source) -> _Comparing:
     return _Comparing(
         coming=Columns(
             _side(_COMING, OF_ID, F.col(OF_SEQUENCE), content)
-            | {"kind": _kind_of_judged(), "late": F.col("reasons.rule") == F.array(F.lit(LATE))}
+            | {
+                "kind": _kind_of_judged(are_marked=are_marked),
+                "late": F.col("reasons.rule") == F.array(F.lit(LATE)),
+            }
             | {"after": F.coalesce("admitted.after", "ingested_at"), "at": F.col("admitted.at")}
             | {"reasons": F.col("reasons")}
         ),
@@ -160,10 +142,16 @@ def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, C
     return kept | known | nothing
 
 
-def _kind_of_judged() -> Column:
+def _kind_of_judged(*, are_marked: bool) -> Column:
     rules = F.col("reasons.rule")
+    is_apart = F.col(IS_CLOSED) if are_marked else F.lit(False)
     is_row = (F.size(rules) == 0) | (rules == F.array(F.lit(LATE)))
-    return F.when(is_row, _ROW).when(rules == F.array(F.lit(DELETION)), _DELETION).otherwise(_OTHER)
+    return (
+        F.when(is_apart, _APART)
+        .when(is_row, _ROW)
+        .when(rules == F.array(F.lit(DELETION)), _DELETION)
+        .otherwise(_OTHER)
+    )
 
 
 def _kind_of_letter() -> Column:

@@ -25,7 +25,8 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.formats.decode import decoded
-from lakehouse.layers import frozen, silver
+from lakehouse.layers import silver
+from lakehouse.layers.frozen import Frozen
 from lakehouse.layers.letters import are_processed, without_leaving
 from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
@@ -258,10 +259,12 @@ class _SourceRebuild:
 
     def _closed(self, known: DataFrame) -> DataFrame:
         """Mark the records that retention keeps apart; what is said of them stays so."""
-        source, stands = self._source, F.col("_standing").isNotNull()
-        before = retained.closed_before(self._lake, self._stream, source)
-        ids = None if source.sequence_by is None else frozen.taken_of(self._lake, source, known)
-        marked = frozen.closed(source, known.withColumn("_own", F.col("reasons")), ids, before)
+        kept = Frozen(self._lake, self._stream, self._source)
+        kept.look()
+        marked = kept.closing(known.withColumn("_own", F.col("reasons")))
+        if marked is None:
+            return known
+        stands = F.col("_standing").isNotNull()
         is_closed = F.col(identity.IS_CLOSED) & ~stands
         is_said = is_closed & F.col("_said").isNotNull() & (F.col("_status") != REPLAYED)
         reasons = F.when(stands, F.col("_own")).when(is_said, F.col("_said")).otherwise(F.col("reasons"))
@@ -285,7 +288,7 @@ class _SourceRebuild:
         letters = tables.read(spark, self.paths.dead).where(F.col("job") == self._origin.job)
         letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
         own = judged.where(F.col(identity.OF_ID).isNotNull())
-        return comparing.with_outcome(judged, comparing.compared_but_closed(source, own, older, letters))
+        return comparing.with_outcome(judged, comparing.compared(source, own, older, letters))
 
     def _done(self) -> DataFrame:
         """Return the records of silver's finished micro-batches."""
