@@ -6,21 +6,14 @@ watermark and on no landing. Who sends other records gives the verdicts.
 
 from __future__ import annotations
 
-import json
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
-
-import psycopg
-import redis
-from psycopg.rows import dict_row
-from psycopg.sql import SQL, Identifier
 
 from lakehouse.settings import Settings
 from tests.chaos import mixed
@@ -28,11 +21,11 @@ from tests.chaos.files import changes_of, repeated_notes
 from tests.chaos.load import POISON_HEADER, RULES
 from tests.oracles.calls import SIDES, CallEvent, call_records
 from tests.oracles.judging import CONTRACTS, Judged, judge_record
-from tests.oracles.keys import escaped, joined
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of, with_micros
+from tests.outputs import KEPT, frozen, outputs, parsed
+from tests.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of
 from tests.processes import LAKEHOUSE, running
 from tests.streams import STREAMS
 from tests.verdicts import accepted, row_differences, same_silver, window_differences
@@ -54,20 +47,6 @@ class Books:
     clean: int = 0
 
 
-@dataclass(frozen=True)
-class Kept:
-    """How rows of a gold table leave: their name in Redis, their message, and whether they leave at all.
-
-    `exact`: numbers with a fraction are decimals.
-    """
-
-    topic: str | None
-    redis_row: Callable[[Row], str]
-    message: Callable[[Row], dict[str, Any]]
-    leaves: Callable[[Row], bool] = lambda _row: True
-    exact: bool = False
-
-
 def differences(
     settings: Settings, verdicts: Verdicts | None = None, *, now_us: int = _LONG_AFTER_US
 ) -> tuple[Books, list[str]]:
@@ -78,13 +57,8 @@ def differences(
     """
     books, verdicts, found = _layers(settings, verdicts)
     found += _shown("gold", gold_differences(settings, verdicts, now_us=now_us))
-    for table, kept in KEPT.items():
-        rows = rows_of(settings, f"gold.{table}")
-        if kept.topic is not None:
-            found += _shown(f"topic of {table}", _topic_differences(settings, table, kept, rows))
-        found += _shown(f"Redis rows of {table}", _redis_differences(settings, table, kept, rows))
-        if settings.postgres_url.get_secret_value():
-            found += _shown(f"PostgreSQL rows of {table}", _postgres_differences(settings, table, kept, rows))
+    for table in KEPT:
+        found += _shown(f"outputs of {table}", _output_differences(settings, table))
     found += _shown("read once more", repeated_notes(settings))
     return books, found
 
@@ -236,172 +210,21 @@ def gold_differences(
         yield from (f"{table} {one}" for one in row_differences(found, rows, keys))
 
 
-# What has left. The messages are put together here once more, from the rows.
+# What has left.
 
 
-def _ms(micros: int | None) -> int | None:
-    return None if micros is None else micros // 1000
-
-
-def _window(names: Mapping[str, str]) -> Callable[[Row], dict[str, Any]]:
-    same = ("count", "sum", "min", "max", "avg", "variance", "stddev", "p50", "p90", "p95", "p99")
-    return lambda row: {
-        **{name: row[column] for name, column in names.items()},
-        "windowStart": _ms(row["window_start"]),
-        "windowEnd": _ms(row["window_end"]),
-        **{name: row[name] for name in same},
-        "lastEventTime": _ms(row["last_event_time"]),
-        "isFinal": row["is_final"],
-    }
-
-
-def _payload(text: str | None) -> Any:
-    if text is None:
-        return None
-    try:
-        return json.loads(text, parse_constant=_refused)
-    except ValueError:
-        return text
-
-
-def _refused(literal: str) -> Any:
-    raise ValueError(f"{literal} is not JSON")
-
-
-KEPT: Mapping[str, Kept] = {
-    "metrics_1m": Kept(
-        "metrics-aggregated-1m",
-        lambda row: f"{joined(row['service_id'], row['metric_name'])}:{_ms(row['window_start'])}",
-        _window({"serviceId": "service_id", "metricName": "metric_name"}),
-    ),
-    "metrics_summary_10m": Kept(
-        "metrics-summary-10m",
-        lambda row: (
-            f"environment={escaped(row['environment'])}:metric={escaped(row['metric_name'])}"
-            f":{_ms(row['window_start'])}"
-        ),
-        _window({"environment": "environment", "metricName": "metric_name"}),
-    ),
-    "call_records": Kept(
-        "outputTopic",
-        lambda row: f"{joined(row['user1'], row['user2'], separator='-')}:{_ms(row['ts'])}",
-        lambda row: {
-            "user1": row["user1"],
-            "user2": row["user2"],
-            "ts": _ms(row["ts"]),
-            **{side: _payload(row[side]) for side in SIDES},
-        },
-        lambda row: row["status"] == "closed",
-    ),
-    "product_sales": Kept(
-        None,
-        lambda row: str(row["product"]),
-        lambda row: {
-            "product": row["product"],
-            "total": row["total"],
-            "count": row["count"],
-            "lastEventTime": _ms(row["last_event_time"]),
-        },
-        exact=True,
-    ),
-    "sales_notifications": Kept(
-        "notifications-events-v1",
-        lambda row: joined(row["product"], str(row["partition"]), str(row["offset"])),
-        lambda row: {"product": row["product"], "value": row["value"]},
-        exact=True,
-    ),
-    "user_transactions_5m": Kept(
-        "aggregated-transactions",
-        lambda row: joined(row["user_id"], str(_ms(row["window_start"]))),
-        lambda row: {
-            "userId": row["user_id"],
-            "windowStart": _ms(row["window_start"]),
-            "windowEnd": _ms(row["window_end"]),
-            "totalAmount": row["total_amount"],
-            "count": row["count"],
-        },
-        exact=True,
-    ),
-}
-
-
-def _topic_differences(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[str]:
-    """Compare what left with the versions that rows have had, and the last words with the rows that stand."""
+def _output_differences(settings: Settings, table: str) -> Iterator[str]:
+    """Compare what left with the rows that stand; no version of a row has left more often than it was one."""
+    rows, kept = rows_of(settings, f"gold.{table}"), KEPT[table]
+    yield from map(str, outputs(settings, table, rows))
     if kept.topic is None:
         return
     messages = read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic))
-    values = [None if one.value is None else _parsed(one.value, kept) for one in messages]
-    sent = Counter(_frozen(value) for value in values if value is not None)
+    sent = Counter(frozen(parsed(one.value, kept)) for one in messages if one.value is not None)
     states = Counter(
-        _frozen(kept.message(row))
+        frozen(kept.message(row))
         for row in changes_of(settings, f"gold.{table}")
         if row["_change_type"] in {"insert", "update_postimage"} and kept.leaves(row)
     )
     for state, times in (sent - states).items():
         yield f"sent {sent[state]} times, was a row's state {states[state]} times: {state}; {times} too many"
-    standing = [kept.message(row) for row in rows if kept.leaves(row)]
-    if table == "sales_notifications":  # several rows have one key, and every one leaves once
-        expected = Counter(map(_frozen, standing))
-        yield from (f"has not left: {one}" for one in expected - sent)
-        return
-    last: dict[bytes, dict[str, Any]] = {}
-    for one, value in zip(messages, values, strict=True):
-        if value is None:
-            last.pop(one.key, None)  # the key of a row that is gone is its own
-        else:
-            start = f":{value['windowStart']}" if "windowStart" in value else ""
-            last[one.key + start.encode()] = value
-    expected = Counter(map(_frozen, standing))
-    found = Counter(map(_frozen, last.values()))
-    yield from (f"the last word is not the row's: {one}" for one in found - expected)
-    yield from (f"a row's state is not the last word: {one}" for one in expected - found)
-
-
-def _redis_differences(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[str]:
-    prefix = f"lakehouse:{table}:row:"
-    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
-        keys = [str(key) for key in client.scan_iter(f"{prefix}*", count=1000)]
-        texts = [str(text) for part in _parts(keys) for text in client.mget(part)]
-    found = {key.removeprefix(prefix): _parsed(text, kept) for key, text in zip(keys, texts, strict=True)}
-    standing = {name: row for name, row in found.items() if not row.get("_deleted")}
-    expected = {kept.redis_row(row): kept.message(row) for row in rows if kept.leaves(row)}
-    yield from (f"{name} is missing" for name in expected.keys() - standing.keys())
-    yield from (f"{name} should not be there" for name in standing.keys() - expected.keys())
-    for name in expected.keys() & standing.keys():
-        row = {column: value for column, value in standing[name].items() if column not in _BOOKKEEPING}
-        if _frozen(row) != _frozen(expected[name]):
-            yield f"{name} is {row}, not {expected[name]}"
-
-
-def _postgres_differences(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[str]:
-    """Compare each column of PostgreSQL's table with gold's of that name."""
-    with psycopg.connect(settings.postgres_url.get_secret_value(), row_factory=dict_row) as connection:
-        there = connection.execute(SQL("SELECT * FROM {}").format(Identifier("gold", table))).fetchall()
-    columns = [name for name in there[0] if name not in _BOOKKEEPING] if there else []
-    found = Counter(tuple(with_micros(row)[name] for name in columns) for row in there)
-    expected = Counter(tuple(row[name] for name in columns) for row in rows if kept.leaves(row))
-    yield from (f"{row} is not in gold" for row in found - expected)
-    yield from (f"{row} is missing" for row in expected - found)
-
-
-_BOOKKEEPING = {"_version", "_generation"}  # what rows have beside what gold says
-
-
-def _parts(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (keys[start : start + 1000] for start in range(0, len(keys), 1000))
-
-
-def _parsed(text: str | bytes, kept: Kept) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(text, parse_float=Decimal if kept.exact else float)
-    return value
-
-
-def _frozen(value: Any) -> Any:
-    """Return a JSON value as something to count and compare: numbers by their value, true apart from 1."""
-    if isinstance(value, dict):
-        return frozenset((name, _frozen(item)) for name, item in value.items())
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    if isinstance(value, bool) or value is None:
-        return ("word", value)
-    return value

@@ -1,6 +1,6 @@
 """Records that are valid by the contract of their topic, whatever is in them.
 
-    make(table, random, Shape(names, times, …))   the records of one round, in the order of sending
+    make(table, random, Shape(names, times, …))   the records, in the order of sending
 
 The contracts are those of tests/oracles/judging.py. Whether a record is accepted depends on its time alone:
 `Times` says from when to when all are, in whatever order and micro-batches they come.
@@ -20,6 +20,7 @@ from tests.oracles.judging import CONTRACTS, Field, Kind
 from tests.pipeline import Raw, micros
 
 PARTITIONS = 2
+_PAYLOAD_BYTES = 300_000
 TABLES = tuple(CONTRACTS)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -105,24 +106,15 @@ class Times:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the records of a round are made of.
-
-    `late_us` are moments that are late for certain, `beyond_totals`: some add up to more than decimal(38,9)
-    holds, `payload_bytes`: how long the longest payload is.
-    """
+    """What the records are made of, and how many there are beside those at the limits."""
 
     names: Sequence[str]
     times: Times
     count: int
-    late_us: Sequence[int] = ()
-    refused: int = 2
-    long_names: int = 1
-    beyond_totals: bool = False
-    payload_bytes: int = 1_000
 
 
 def make(table: str, random: Random, shape: Shape) -> list[Raw]:
-    """Return a round's records; `refused` of them, and those of `late_us`, have a time that is refused."""
+    """Return the records; the time of one of them is refused."""
     maker = _Maker(table, random, shape)
     return list(maker.records())
 
@@ -142,12 +134,8 @@ class _Maker:
         yield self._record(next(self._names), times.first_us)
         for _ in range(self._shape.count):
             yield self._record(next(self._names), times.near(random.choice(self._bases), random))
-        for _ in range(self._shape.long_names):
-            yield self._record(random.choice(LONG), times.near(self._bases[0], random))
-        for at_us in self._shape.late_us:
-            yield self._record(next(self._names), at_us)
-        for _ in range(self._shape.refused):
-            yield self._record(next(self._names), micros(datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC)))
+        yield self._record(random.choice(LONG), times.near(self._bases[0], random))
+        yield self._record(next(self._names), micros(datetime(9998, 12, 31, 23, 59, 59, tzinfo=UTC)))
         if self._table in ("sales_events", "transactions"):
             yield from self._at_the_limit()
 
@@ -159,10 +147,9 @@ class _Maker:
         if sold:
             yield self._record(name, at_us, amount=f"-{_MOST}", partition=0)
             yield self._record(name, at_us, amount="0.000000001", partition=0)
-        if self._shape.beyond_totals:
-            beyond = f"beyond {self._random.random()}"
-            for amount in (_MOST, "0.000000001", _MOST, *((f"-{_MOST}",) if sold else ())):
-                yield self._record(beyond, at_us, amount=amount, partition=0)
+        beyond = f"beyond {self._random.random()}"
+        for amount in (_MOST, "0.000000001", _MOST, *((f"-{_MOST}",) if sold else ())):
+            yield self._record(beyond, at_us, amount=amount, partition=0)
 
     def _record(
         self, name: str, at_us: int, *, amount: str | None = None, partition: int | None = None
@@ -210,7 +197,7 @@ class _Maker:
         if one.kind is Kind.DECIMAL:
             return amount or self._amount(one)
         if random.random() < 0.05:
-            return _spelled("p" * random.randint(1, self._shape.payload_bytes), random)
+            return _spelled("p" * random.randint(1, _PAYLOAD_BYTES), random)
         return random.choice(_PAYLOADS)
 
     def _other_name(self, one: Field, first: str) -> str | None:

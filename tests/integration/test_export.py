@@ -45,10 +45,10 @@ from lakehouse.sinks.outgoing import newest_since
 from lakehouse.sinks.transactional import Transactions
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import DELETED, Lake
+from tests import delta_commands as commands
 from tests import redis_databases, redis_servers
 from tests.batches import planned, write
 from tests.conftest import MakeSettings
-from tests.fuzz import commands
 from tests.pipeline import await_, read_topic
 from tests.streams import METRICS, METRICS_1M
 

@@ -17,8 +17,8 @@ from lakehouse.maintenance.fold_state import Cleared, clear_state
 from lakehouse.repair import recompute
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
+from tests import delta_commands as commands
 from tests import other_writers, pipeline
-from tests.fuzz import commands
 from tests.pipeline import GOLD, SILVER, STREAM, Raw, Row
 from tests.streams import METRICS, METRICS_1M, under
 

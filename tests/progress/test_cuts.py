@@ -12,8 +12,8 @@ from lakehouse.errors import TableError
 from lakehouse.progress import cuts, parts
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake, Position
+from tests import delta_commands as commands
 from tests import pipeline
-from tests.fuzz import commands
 
 ENDLESS = 1 << 40
 

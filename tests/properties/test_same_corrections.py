@@ -1,7 +1,7 @@
 """Repeated, corrected and deleted records: gold is that of the records that stand after all.
 
-Records of many cases land in the same commits of bronze; silver takes each by itself, or all at once, or is
-killed before and after each of its writes. The oracle goes through them one by one, in plain Python.
+Records of many cases land in the same commits of bronze; silver takes them at once. The oracle
+goes through them one by one, in plain Python.
 """
 
 from __future__ import annotations
@@ -9,31 +9,28 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
 from lakehouse.audit.gold import check_gold
 from lakehouse.audit.records import check_records
 from lakehouse.folding import Folding
 from lakehouse.kinds import Records, running_totals, windowed_sums
 from lakehouse.layers import gold, silver
 from lakehouse.layers.step import Permitted
-from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake
-from lakehouse.testing.kills import CrashError, crash_at, take_next
+from lakehouse.testing.kills import take_next
 from tests import pipeline
 from tests.chance import chance
 from tests.oracles.judging import Contract, Field, Kind
@@ -197,62 +194,18 @@ def oracle(sent: Sequence[Sent], settings: OfSource = CORRECTED) -> tuple[list[S
     )
 
 
-def in_turn(lake: Lake, stream: Stream, max_bytes: int) -> None:
-    cleaning = silver.steps(lake, stream, max_bytes, Permitted())
-    for maker in (*cleaning, *gold.steps(lake, stream, max_bytes)):
-        step = maker.make()
-        while take_next(step, now=LANDED) is not None:
-            pass
-
-
-def killed(lake: Lake, stream: Stream, max_bytes: int) -> None:
-    """Kill each step before and after its letters, its side table and its rows, in turn."""
-    cleaning = silver.steps(lake, stream, max_bytes, Permitted())
-    merging = gold.steps(lake, stream, max_bytes)
-    for makers, writes in ((cleaning, ("append", "upsert")), (merging, ("upsert",))):
-        for maker in makers:
-            kills = [
-                (write, number, after) for write in writes for number in (1, 2) for after in (False, True)
-            ]
-            met = 0
-            while True:
-                write, number, after = kills[met % len(kills)]
-                met += 1
-                with patch.object(tables, write, crash_at(getattr(tables, write), number, after=after)):
-                    try:
-                        if take_next(maker.make(), now=LANDED) is None:
-                            break
-                    except CrashError:
-                        continue
-
-
-def without_ids_at_first(lake: Lake, stream: Stream, max_bytes: int) -> None:
-    """Run the layers without ids, then rebuild silver with them; gold follows."""
-    (source,) = stream.sources
-    in_turn(lake, replace(stream, sources=(replace(source, unique_by=None, sequence_by=None),)), max_bytes)
-    rebuild_silver(lake, stream, Landed(), LANDED)
-    in_turn(lake, stream, max_bytes)
-    rebuild_gold(lake, stream.gold[0], WindowSpan(), force=True)
-
-
-Way = tuple[Callable[[Lake, Stream, int], None], int]
-WAYS: dict[str, Way] = {
-    "all at once": (in_turn, 1 << 30),
-    "killed": (killed, 1),
-    "each by itself": (in_turn, 1),
-    "without ids at first": (without_ids_at_first, 1 << 30),
-}
-SOME = [name if name == "all at once" else pytest.param(name, marks=pytest.mark.soak) for name in WAYS]
-
-
 @pytest.fixture
 def settings(lake_settings: Settings) -> Settings:
     return lake_settings
 
 
-@pytest.fixture(params=SOME)
-def way(request: pytest.FixtureRequest) -> Way:
-    return WAYS[request.param]
+def run(lake: Lake, stream: Stream) -> None:
+    """Run silver and gold; kills, cuts and changed settings are those of tests/simulation."""
+    cleaning = silver.steps(lake, stream, 1 << 30, Permitted())
+    for maker in (*cleaning, *gold.steps(lake, stream, 1 << 30)):
+        step = maker.make()
+        while take_next(step, now=LANDED) is not None:
+            pass
 
 
 def is_sound(spark: SparkSession, settings: Settings, stream: Stream) -> bool:
@@ -303,15 +256,13 @@ def found_sums(settings: Settings) -> dict[tuple[str, int], tuple[Decimal, int]]
 def test_windows_have_what_stands_after_all(
     spark: SparkSession,
     settings: Settings,
-    way: Way,
     stream: Stream,
     said: OfSource,
 ) -> None:
     stream = lenient(stream)
     sent = land(spark, settings, stream, cases(deletes=stream.sources[0].sequence_by is not None))
-    run, max_bytes = way
 
-    run(Lake(spark, settings.lake), stream, max_bytes)
+    run(Lake(spark, settings.lake), stream)
 
     kept, fate = oracle(sent, said)
     assert {"duplicate", "conflicting_id"} <= set(fate.values())
@@ -321,14 +272,11 @@ def test_windows_have_what_stands_after_all(
     assert is_sound(spark, settings, stream)
 
 
-def test_totals_and_notifications_have_what_stands_after_all(
-    spark: SparkSession, settings: Settings, way: Way
-) -> None:
+def test_totals_and_notifications_have_what_stands_after_all(spark: SparkSession, settings: Settings) -> None:
     stream = lenient(TOTALS)
     sent = land(spark, settings, stream, cases(deletes=False))
-    run, max_bytes = way
 
-    run(Lake(spark, settings.lake), stream, max_bytes)
+    run(Lake(spark, settings.lake), stream)
 
     kept, fate = oracle(sent)
     assert letters(settings) == fate

@@ -9,52 +9,34 @@ The lake is at rest: every layer has been run until it has nothing to do. Tables
 
 from __future__ import annotations
 
-import json
+import ast
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from decimal import Decimal
+from datetime import datetime
 from typing import Any
 
-import psycopg
-import redis
 from deltalake.exceptions import TableNotFoundError
-from psycopg.rows import dict_row
-from psycopg.sql import SQL, Identifier
 
 from lakehouse.audit.report import Check, Report
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from tests.chaos.checks import KEPT, Kept
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, windows
 from tests.oracles.records import Outcome, Place
-from tests.pipeline import DEAD_LETTERS, Row, coordinates_of, read_topic, rows_of, with_micros
+from tests.outputs import Difference, outputs
+from tests.pipeline import DEAD_LETTERS, Row, coordinates_of, micros, rows_of
 from tests.simulation.model import Expected, Life, expected, is_kept
 from tests.verdicts import row_differences, window_differences
 
 _GRAINS = {"metrics_1m": METRICS_1M, "metrics_summary_10m": METRICS_SUMMARY_10M}
-_WINDOWED = {*_GRAINS, "user_transactions_5m"}
 _KEYS = {
     "user_transactions_5m": ("user_id", "window_start"),
     "product_sales": ("product",),
     "sales_notifications": ("product", "partition", "offset"),
     "call_records": ("user1", "user2", "ts"),
 }
+_TIMES = ("window_start", "ts")
 _PAYLOADS = {"analytics", "metrics"}
-_BOOKKEEPING = {"_version", "_generation"}
-
-
-@dataclass(frozen=True)
-class Difference:
-    """What differs: the table, topic or store, the key of a row, and what is wrong with it."""
-
-    where: str
-    key: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.key}: {self.what}"
 
 
 def landings(settings: Settings, stream: Stream) -> dict[Place, int]:
@@ -86,23 +68,29 @@ def table_differences(life: Life, stream: Stream) -> list[Difference]:
     return found
 
 
-def outputs(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
-    """Return in what topic, Redis and PostgreSQL are not these rows of a gold table."""
-    kept = KEPT[table]
-    leaving = [row for row in rows if kept.leaves(row) and _is_emitted(settings, table, row)]
-    found = [*_topic(settings, table, kept, leaving), *_redis(settings, table, kept, leaving)]
-    return [
-        *found,
-        *(_postgres(settings, table, leaving) if settings.postgres_url.get_secret_value() else ()),
-    ]
-
-
 def disagreements(found: Sequence[Difference], report: Report) -> list[str]:
-    """Return what the audit says too much or too little: it is clean exactly if nothing differs."""
+    """Return what the audit says too much or too little: it names each record and row of gold, and no other.
+
+    Where records differ, it compares gold with a silver that is wrong itself: what it says of gold then is
+    left to it. Of topics and stores it only has to say that something differs.
+    """
     wrong = [check for check in report.checks if not check.is_clean]
     if found and not wrong:
         return [f"the audit is clean, and does not see that {one}" for one in found]
-    return [] if found else [said for check in wrong for said in _false_alarms(check)]
+    if not found:
+        return [said for check in wrong for said in _false_alarms(check)]
+    layers = {"records"} if any(one.layer == "records" for one in found) else {"gold"}
+    differing = {_row(one) for one in found if one.layer in layers}
+    named = {
+        (check.name, _ordered(example.key))
+        for check in wrong
+        if check.name in layers
+        for example in check.examples
+    }
+    return [
+        *(f"the audit does not name what differs: {one}" for one in sorted(differing - named, key=str)),
+        *(f"a false alarm of the audit, beside others: {one}" for one in sorted(named - differing, key=str)),
+    ]
 
 
 def _false_alarms(check: Check) -> Iterator[str]:
@@ -111,6 +99,23 @@ def _false_alarms(check: Check) -> Iterator[str]:
         yield f"a false alarm of the audit: {about}: {check.differences} differences"
     yield from (f"a false alarm of the audit: {about}: {one.key} {one.what}" for one in check.examples)
     yield from (f"the audit could not compare {about}: {why}" for why in check.not_compared)
+
+
+def _row(one: Difference) -> tuple[str, str]:
+    """Return the layer and the row of a difference, as the audit names them."""
+    if one.layer == "records":
+        topic, partition, offset = one.key.rsplit("/", 2)
+        return "records", _ordered({"topic": topic, "partition": int(partition), "offset": int(offset)})
+    table = one.where.removeprefix("gold.")
+    names = (*_GRAINS[table].columns, "window_start") if table in _GRAINS else _KEYS[table]
+    return "gold", _ordered(dict(zip(names, ast.literal_eval(one.key), strict=True)))
+
+
+def _ordered(key: Mapping[str, Any]) -> str:
+    times = {
+        name: micros(datetime.fromisoformat(key[name])) for name in _TIMES if isinstance(key.get(name), str)
+    }
+    return str(sorted({**key, **times}.items()))
 
 
 # The layers.
@@ -218,80 +223,6 @@ def _windows(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> I
             yield Difference(f"gold.{table}", key, what)
 
 
-# What has left.
-
-
-def _is_emitted(settings: Settings, table: str, row: Row) -> bool:
-    return settings.emit.get(table) != "final" or bool(row.get("is_final"))
-
-
-def _topic(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
-    """Compare the last message of each row, read committed; a tombstone's key is that of its row alone."""
-    if kept.topic is None:
-        return
-    last: dict[str, Any] = {}
-    for one in read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic)):
-        value = None if one.value is None else _parsed(one.value, kept)
-        key = one.key.decode("utf-8", "replace")
-        if value is None:
-            last.pop(key, None)
-            continue
-        if table == "sales_notifications":  # several rows have one key
-            key = f"{key} {one.partition} {one.offset}"
-        elif table in _WINDOWED:
-            key = f"{key}:{value['windowStart']}"
-        last[key] = value
-    where = f"topic {settings.topic(kept.topic)}"
-    yield from _same_messages(where, list(last.values()), [kept.message(row) for row in rows])
-
-
-def _same_messages(
-    where: str, found: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]
-) -> Iterator[Difference]:
-    texts = {_frozen(one): one for one in (*found, *wanted)}
-    there, expected_ = Counter(map(_frozen, found)), Counter(map(_frozen, wanted))
-    for one in there - expected_:
-        yield Difference(where, str(texts[one]), "is the last message, and not in gold")
-    for one in expected_ - there:
-        yield Difference(where, str(texts[one]), "is in gold, and not the last message")
-
-
-def _redis(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
-    prefix = f"lakehouse:{table}:row:"
-    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
-        keys = [str(key) for key in client.scan_iter(f"{prefix}*", count=1000)]
-        texts = [str(text) for text in client.mget(keys)] if keys else []
-    found = {key.removeprefix(prefix): _parsed(text, kept) for key, text in zip(keys, texts, strict=True)}
-    found = {name: row for name, row in found.items() if not row.get("_deleted")}
-    wanted = {kept.redis_row(row): kept.message(row) for row in rows}
-    for name in sorted(found.keys() | wanted.keys()):
-        row = {column: value for column, value in found.get(name, {}).items() if column not in _BOOKKEEPING}
-        if name not in wanted:
-            yield Difference(f"Redis, {table}", name, "is there, and not in gold")
-        elif name not in found:
-            yield Difference(f"Redis, {table}", name, "is missing")
-        elif _frozen(row) != _frozen(wanted[name]):
-            yield Difference(f"Redis, {table}", name, f"is {row}, and should be {wanted[name]}")
-
-
-def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[Difference]:
-    """Compare each column of PostgreSQL's table with gold's of that name."""
-    with psycopg.connect(settings.postgres_url.get_secret_value(), row_factory=dict_row) as connection:
-        name = connection.execute("SELECT to_regclass(%s) AS name", [f"gold.{table}"]).fetchone()
-        is_there = name is not None and name["name"] is not None
-        query = SQL("SELECT * FROM {}").format(Identifier("gold", table))
-        there = connection.execute(query).fetchall() if is_there else []
-    columns = sorted({column for row in there[:1] for column in row if column not in _BOOKKEEPING})
-    if not there:
-        columns = sorted(rows[0]) if rows else []
-    found = Counter(tuple(with_micros(row)[name] for name in columns) for row in there)
-    wanted = Counter(tuple(row[name] for name in columns) for row in rows)
-    for one in found - wanted:
-        yield Difference(f"PostgreSQL, {table}", str(one), "is there, and not in gold")
-    for one in wanted - found:
-        yield Difference(f"PostgreSQL, {table}", str(one), "is missing")
-
-
 def _rows(settings: Settings, table: str) -> list[Row]:
     """Return a table's rows; none if there is no such table."""
     try:
@@ -302,20 +233,6 @@ def _rows(settings: Settings, table: str) -> list[Row]:
 
 def _meaning(name: str, value: Any) -> object:
     return payload_meaning(value) if name in _PAYLOADS else value
-
-
-def _parsed(text: str | bytes, kept: Kept) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(text, parse_float=Decimal if kept.exact else float)
-    return value
-
-
-def _frozen(value: Any) -> Any:
-    """Return a JSON value as something to count and compare: numbers by their value, true apart from 1."""
-    if isinstance(value, Mapping):
-        return frozenset((name, _frozen(item)) for name, item in value.items())
-    if isinstance(value, list):
-        return tuple(map(_frozen, value))
-    return ("word", value) if isinstance(value, bool) or value is None else value
 
 
 def _text(place: Place) -> str:

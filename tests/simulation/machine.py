@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from random import Random
 
 from tests.simulation import actions as do
-from tests.simulation import repairs
+from tests.simulation import repairs, tables
 from tests.simulation.actions import Action
 from tests.simulation.checks import differences
 from tests.simulation.services import Shared
@@ -122,15 +122,15 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (4, _rebuild),
     (3, lambda rng: repairs.RebuildGold(rng.choice((0, 0, 2)))),
     (5, _maintain),
-    (3, lambda rng: repairs.Optimize(rng.choice(("bronze", "silver", "silver", "letters", "gold")))),
-    (1, lambda rng: repairs.Vacuum(rng.choice(("bronze", "silver", "gold")))),
-    (1, lambda _rng: repairs.ForeignUpdate("silver")),
+    (3, lambda rng: tables.Optimize(rng.choice(("bronze", "silver", "silver", "letters", "gold")))),
+    (1, lambda rng: tables.Vacuum(rng.choice(("bronze", "silver", "gold")))),
+    (2, lambda rng: tables.ForeignUpdate(rng.choice(("silver", "silver", "gold", "letters")))),
     (1, lambda _rng: do.EmptyRedis()),
     (1, lambda _rng: do.AddPartitions()),
     (1, lambda rng: repairs.SetIds(sequences=rng.random() < 0.5)),
-    (1, lambda rng: repairs.Restore(rng.choice(("silver", "gold")), rng.choice((1, 2)))),
+    (1, lambda rng: tables.Restore(rng.choice(("silver", "gold")), rng.choice((1, 2)))),
     (3, lambda rng: do.TwoRuns(rng.choice(("bronze", "silver", "gold", "export")))),
-    (1, lambda _rng: repairs.ForeignDelete("silver")),
+    (2, lambda rng: tables.ForeignDelete(rng.choice(("silver", "silver", "gold", "letters")))),
     (2, lambda rng: repairs.ReplayWhileRunning(rng.choice((-1, 0)), before=rng.choice((1, 2)))),
     (1, lambda rng: do.ChangeLateness(rng.choice((_HOUR_S, 7 * _DAY_S, 30 * _DAY_S)))),
 )

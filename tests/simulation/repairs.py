@@ -9,8 +9,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import ClassVar
 
-from deltalake import DeltaTable
-
 from lakehouse.maintenance.upkeep import Keeper, tasks
 from lakehouse.records.dead_letters import Selection
 from lakehouse.records.offsets import OffsetRange
@@ -19,7 +17,6 @@ from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.repair.replay import discard, replay
 from lakehouse.repair.resolve import resolve_by_record
 from tests import pipeline
-from tests.fuzz import commands
 from tests.pipeline import DEAD_LETTERS, Coordinates, Row, coordinates_of
 from tests.simulation.actions import Action
 from tests.simulation.model import Decision
@@ -161,7 +158,7 @@ class RebuildSilver(Action):
         with world.process(partial(RebuildSilver().do, world)), world.refusing(), landing:
             world.where = "rebuild silver"
             rebuild_silver(world.lake, world.stream, Landed(), world.now)
-            world.foreign = 0
+            world.foreign -= {"silver", "letters"}
 
 
 @dataclass(frozen=True)
@@ -178,6 +175,8 @@ class RebuildGold(Action):
             world.where = "rebuild gold"
             for table in world.stream.gold:
                 rebuild_gold(world.lake, table, span, force=self.force)
+            if not self.hours:
+                world.foreign.discard("gold")
 
 
 @dataclass(frozen=True)
@@ -202,77 +201,6 @@ class Maintain(Action):
             world.where = "maintain"
             for task in tasks([world.stream], settings):
                 Keeper(world.lake, settings).keep(task, world.now)
-
-
-@dataclass(frozen=True)
-class _OfTable(Action):
-    """Do something to a table of the stream: of bronze, of silver, of the letters or of gold."""
-
-    layer: str = "silver"
-
-    def table(self, world: World) -> str:
-        names = {"letters": DEAD_LETTERS, "gold": f"gold.{world.stream.gold[0].name}"}
-        return names.get(self.layer, f"{self.layer}.{world.source.table}")
-
-
-@dataclass(frozen=True)
-class Optimize(_OfTable):
-    """OPTIMIZE a table."""
-
-    def do(self, world: World) -> None:
-        commands.optimize(world.shared.spark, world.settings, self.table(world))
-
-
-@dataclass(frozen=True)
-class Vacuum(_OfTable):
-    """VACUUM a table of what no version of the last week needs."""
-
-    def do(self, world: World) -> None:
-        commands.vacuum(world.shared.spark, world.settings, self.table(world), everything=False)
-
-
-@dataclass(frozen=True)
-class Restore(_OfTable):
-    """RESTORE a table to the version so many commits ago, as another writer does."""
-
-    back: int = 1
-
-    def do(self, world: World) -> None:
-        table = self.table(world)
-        version = max(0, pipeline.version_of(world.settings, table) - self.back)
-        if commands.restore(world.shared.spark, world.settings, table, version):
-            world.foreign += 1
-
-
-@dataclass(frozen=True)
-class ForeignUpdate(_OfTable):
-    """UPDATE the first row of a table by delta-rs: 10 becomes 999."""
-
-    def do(self, world: World) -> None:
-        found = _first(world, self.table(world))
-        if found is not None:
-            column = "value" if world.form in {"windows", "sales"} else "amount"
-            DeltaTable(str(world.path(self.table(world)))).update({column: "999"}, predicate=found)
-            world.foreign += 1
-
-
-@dataclass(frozen=True)
-class ForeignDelete(_OfTable):
-    """DELETE the first row of a table by delta-rs."""
-
-    def do(self, world: World) -> None:
-        found = _first(world, self.table(world))
-        if found is not None:
-            DeltaTable(str(world.path(self.table(world)))).delete(found)
-            world.foreign += 1
-
-
-def _first(world: World, table: str) -> str | None:
-    rows = pipeline.rows_of(world.settings, table)
-    if not rows:
-        return None
-    _, partition, offset = min(map(coordinates_of, rows))
-    return f'partition = {partition} AND "offset" = {offset}'
 
 
 @dataclass(frozen=True)

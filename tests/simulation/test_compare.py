@@ -5,17 +5,20 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from lakehouse.audit import report as audit_report
 from lakehouse.audit.report import Check, Report
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from tests import pipeline
+from tests.outputs import Difference
 from tests.pipeline import Raw
-from tests.simulation.compare import Difference, disagreements, landings, table_differences
+from tests.simulation.compare import disagreements, landings, table_differences
 from tests.simulation.model import Life, Sent
 from tests.streams import METRICS, SALES, TRANSACTIONS, under
 
@@ -99,7 +102,6 @@ def test_the_audit_is_clean_exactly_if_nothing_differs() -> None:
     )
 
     assert disagreements([], clean) == []
-    assert disagreements([one], wrong) == []
     assert disagreements([one], clean) == [
         "the audit is clean, and does not see that silver.transactions: t/0/1: is missing"
     ]
@@ -107,3 +109,28 @@ def test_the_audit_is_clean_exactly_if_nothing_differs() -> None:
         "a false alarm of the audit: records of silver.transactions: 1 differences",
         "the audit could not compare gold of gold.x: it is too large",
     ]
+
+
+def test_the_audit_names_each_record_that_differs_and_no_other() -> None:
+    differing = [Difference("silver.transactions", "t/0/1", "is missing")]
+    one, other = ({"topic": "t", "partition": 0, "offset": offset} for offset in (1, 2))
+
+    assert disagreements(differing, said("records", one)) == []
+    assert disagreements(differing, said("records", other)) == [
+        f"the audit does not name what differs: {('records', str(sorted(one.items())))}",
+        f"a false alarm of the audit, beside others: {('records', str(sorted(other.items())))}",
+    ]
+
+
+def test_the_audit_names_each_row_of_gold_that_differs() -> None:
+    differing = [Difference("gold.user_transactions_5m", f"('u', {T0_MS * 1000})", "count is 3, not 2")]
+    window = datetime.fromtimestamp(T0_MS / 1000, UTC).isoformat()
+
+    assert disagreements(differing, said("gold", {"user_id": "u", "window_start": window})) == []
+    assert len(disagreements(differing, said("gold", {"user_id": "v", "window_start": window}))) == 2
+
+
+def said(name: str, key: dict[str, Any]) -> Report:
+    """A report with one difference."""
+    check = Check("transactions", name, "a table", 3, 1, (audit_report.Difference(key, "differs"),))
+    return Report(LANDED, (check,))

@@ -99,7 +99,7 @@ class World:
         self.writes = Writes()
         self.wait_for_kill: tuple[int, bool] | None = None
         self.where = "nothing"
-        self.foreign = 0
+        self.foreign: set[str] = set()
         self.unfinished: list[Callable[[], None]] = []
         self._decided_us = 0
         self.partitions = PARTITIONS

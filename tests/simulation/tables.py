@@ -1,0 +1,92 @@
+"""What is done to tables past the layers: chores of Delta, and what other writers do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deltalake import DeltaTable
+
+from tests import delta_commands, pipeline
+from tests.pipeline import DEAD_LETTERS, coordinates_of
+from tests.simulation.actions import Action
+from tests.simulation.world import World
+
+_CHANGED = {"letters": {"status": "'replayed'"}, "gold": {"count": "99"}}
+
+
+@dataclass(frozen=True)
+class _OfTable(Action):
+    """Do something to a table of the stream: of bronze, of silver, of the letters or of gold."""
+
+    layer: str = "silver"
+
+    def table(self, world: World) -> str:
+        names = {"letters": DEAD_LETTERS, "gold": f"gold.{world.stream.gold[0].name}"}
+        return names.get(self.layer, f"{self.layer}.{world.source.table}")
+
+
+@dataclass(frozen=True)
+class Optimize(_OfTable):
+    """OPTIMIZE a table."""
+
+    def do(self, world: World) -> None:
+        delta_commands.optimize(world.shared.spark, world.settings, self.table(world))
+
+
+@dataclass(frozen=True)
+class Vacuum(_OfTable):
+    """VACUUM a table of what no version of the last week needs."""
+
+    def do(self, world: World) -> None:
+        delta_commands.vacuum(world.shared.spark, world.settings, self.table(world), everything=False)
+
+
+@dataclass(frozen=True)
+class Restore(_OfTable):
+    """RESTORE a table to the version so many commits ago, as another writer does."""
+
+    back: int = 1
+
+    def do(self, world: World) -> None:
+        table = self.table(world)
+        version = max(0, pipeline.version_of(world.settings, table) - self.back)
+        if delta_commands.restore(world.shared.spark, world.settings, table, version):
+            world.foreign.add(self.layer)
+
+
+@dataclass(frozen=True)
+class ForeignUpdate(_OfTable):
+    """UPDATE the first row of a table by delta-rs: 10 becomes 999, an open letter replayed, a count 99."""
+
+    def do(self, world: World) -> None:
+        found = _first(world, self.table(world), self.layer)
+        if found is not None:
+            amount = "value" if world.form in {"windows", "sales"} else "amount"
+            table = DeltaTable(str(world.path(self.table(world))))
+            table.update(_CHANGED.get(self.layer, {amount: "999"}), predicate=found)
+            world.foreign.add(self.layer)
+
+
+@dataclass(frozen=True)
+class ForeignDelete(_OfTable):
+    """DELETE the first row of a table by delta-rs."""
+
+    def do(self, world: World) -> None:
+        found = _first(world, self.table(world), self.layer)
+        if found is not None:
+            DeltaTable(str(world.path(self.table(world)))).delete(found)
+            world.foreign.add(self.layer)
+
+
+def _first(world: World, table: str, layer: str) -> str | None:
+    """Return a condition on the first row; of letters, on the first open one. Null: there is none."""
+    rows = pipeline.rows_of(world.settings, table)
+    if layer == "letters":
+        rows = [row for row in rows if row["status"] == "open"]
+    if not rows:
+        return None
+    if layer != "gold":
+        _, partition, offset = min(map(coordinates_of, rows))
+        return f'partition = {partition} AND "offset" = {offset}'
+    name = world.stream.gold[0].keys[0]
+    return f"{name} = '{min(row[name] for row in rows)}'"
