@@ -64,7 +64,7 @@ def rebuild(
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done and how much is read; write nothing.")
+        bool, typer.Option("--dry-run", help="Say what would be done and how much is read; write no row.")
     ] = False,
 ) -> None:
     """Recompute rows from the layer below, and write those that differ. The streams may run meanwhile.
@@ -107,7 +107,9 @@ def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
             continue
         size_mb = tables.size_bytes(lake.spark, lake.path("bronze", source.table)) / 1e6
         waits = "" if source.unique_by is None else f"; silver.{source.table} waits meanwhile"
-        console.print(f"bronze.{source.table} is judged again: {size_mb:,.1f} MB in files{waits}")
+        console.print(
+            f"bronze.{source.table} is judged again: {size_mb:,.1f} MB in files{waits}", soft_wrap=True
+        )
 
 
 def _say(
@@ -122,10 +124,14 @@ def _say(
         told = f"{told}; {done.skipped:,} that --skip passed over stay dead letters"
     if dry_run:
         gold = ", ".join(f"gold.{table.name}" for table in stream.gold)
-        console.print(f"would be done, nothing was written: {told}; then {gold} would follow", soft_wrap=True)
+        _say_only(f"{told}; then {gold} would follow", console)
         return
     note(Kind.REBUILD, told, stream=stream.name, layer="silver", details=asdict(done))
     console.print(told, soft_wrap=True)
+
+
+def _say_only(told: str, console: Console) -> None:
+    console.print(f"would be done, no row was written: {told}", soft_wrap=True)
 
 
 def _await_gold(lake: Lake, stream: Stream) -> None:
@@ -160,7 +166,7 @@ def _rebuild_gold(
                     f"corrected, {done.deleted:,} deleted, the others untouched"
                 )
                 if dry_run:
-                    console.print(f"would be done, nothing was written: {told}", soft_wrap=True)
+                    _say_only(told, console)
                     continue
                 note(Kind.REBUILD, told, stream=stream.name, layer="gold", table=name, details=asdict(done))
                 console.print(told, soft_wrap=True)
