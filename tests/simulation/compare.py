@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -43,15 +43,20 @@ _KEYS = {
 }
 _PAYLOADS = {"analytics", "metrics"}
 _BOOKKEEPING = {"_version", "_generation"}
+_MISSING, _LEFT = "is missing", "was left by another lake, and is not in gold"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs: the table, topic or store, the key of a row, and what is wrong with it."""
+    """What differs: the table, topic or store, the key of a row, and what is wrong with it.
+
+    `is_left`: it is a message of a lake whose place this one has taken, which nobody withdraws.
+    """
 
     where: str
     key: str
     what: str
+    is_left: bool = False
 
     def __str__(self) -> str:
         return f"{self.where}: {self.key}: {self.what}"
@@ -67,7 +72,7 @@ def differences(life: Life, stream: Stream) -> list[Difference]:
     """Return in what the lake and its outputs are not what the life has made of them."""
     found = table_differences(life, stream)
     for table in stream.tables:
-        found += outputs(life.settings, table.name, _rows(life.settings, f"gold.{table.name}"))
+        found += outputs(life, table.name, _rows(life.settings, f"gold.{table.name}"))
     return found
 
 
@@ -86,23 +91,69 @@ def table_differences(life: Life, stream: Stream) -> list[Difference]:
     return found
 
 
-def outputs(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
+def outputs(life: Life, table: str, rows: Sequence[Row]) -> list[Difference]:
     """Return in what topic, Redis and PostgreSQL are not these rows of a gold table."""
-    kept = KEPT[table]
+    kept, settings = KEPT[table], life.settings
     leaving = [row for row in rows if kept.leaves(row) and _is_emitted(settings, table, row)]
-    found = [*_topic(settings, table, kept, leaving), *_redis(settings, table, kept, leaving)]
+    standing = {kept.redis_row(row) for row in rows}
+    found = [*_topic(life, table, leaving, standing), *_redis(life, table, kept, leaving)]
     return [
         *found,
         *(_postgres(settings, table, leaving) if settings.postgres_url.get_secret_value() else ()),
     ]
 
 
+def lacking_in_redis(life: Life, table: str) -> set[str]:
+    """Return the rows of a gold table that should be in Redis and are not, by their names there."""
+    rows, kept = _rows(life.settings, f"gold.{table}"), KEPT[table]
+    leaving = [row for row in rows if kept.leaves(row) and _is_emitted(life.settings, table, row)]
+    return {one.key for one in _redis(life, table, kept, leaving) if one.what == _MISSING}
+
+
+def last_messages(settings: Settings, table: str) -> dict[str, Row]:
+    """Return the last message of each row in a table's topic, read committed, by the row's name there.
+
+    A tombstone's key is that of its row alone.
+    """
+    kept, last = KEPT[table], dict[str, Any]()
+    if kept.topic is None:
+        return last
+    for one in read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic)):
+        value = None if one.value is None else _parsed(one.value, kept)
+        key = one.key.decode("utf-8", "replace")
+        if value is None:
+            last.pop(key, None)
+            continue
+        if table == "sales_notifications":  # several rows have one key
+            key = f"{key} {one.partition} {one.offset}"
+        elif table in _WINDOWED:
+            key = f"{key}:{value['windowStart']}"
+        last[key] = value
+    return last
+
+
 def disagreements(found: Sequence[Difference], report: Report) -> list[str]:
-    """Return what the audit says too much or too little: it is clean exactly if nothing differs."""
+    """Return what the audit says too much or too little: it is clean exactly if nothing differs.
+
+    What another lake has left in topics it names one by one.
+    """
+    left = Counter(one.where for one in found if one.is_left)
+    others = [one for one in found if not one.is_left]
     wrong = [check for check in report.checks if not check.is_clean]
-    if found and not wrong:
-        return [f"the audit is clean, and does not see that {one}" for one in found]
-    return [] if found else [said for check in wrong for said in _false_alarms(check)]
+    if others:
+        return [] if wrong else [f"the audit is clean, and does not see that {one}" for one in others]
+    told = {_topic_of(check): check.differences for check in wrong if check.name == "exported"}
+    missed = [
+        f"the audit names {told.get(topic, 0)} of {count} rows that another lake has left in {topic}"
+        for topic, count in left.items()
+        if told.get(topic, 0) != count
+    ]
+    more = (check for check in wrong if check.name != "exported" or _topic_of(check) not in left)
+    return [*missed, *(said for check in more for said in _false_alarms(check))]
+
+
+def _topic_of(check: Check) -> str:
+    return f"topic {check.subject.rpartition(' → ')[2]}"
 
 
 def _false_alarms(check: Check) -> Iterator[str]:
@@ -225,40 +276,36 @@ def _is_emitted(settings: Settings, table: str, row: Row) -> bool:
     return settings.emit.get(table) != "final" or bool(row.get("is_final"))
 
 
-def _topic(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
-    """Compare the last message of each row, read committed; a tombstone's key is that of its row alone."""
+def _topic(life: Life, table: str, rows: Sequence[Row], standing: Collection[str]) -> Iterator[Difference]:
+    """Compare the last message of each row; one that another lake has left may stay, in whatever state.
+
+    `standing` are the names of gold's rows, also of those that do not leave as they are.
+    """
+    kept = KEPT[table]
     if kept.topic is None:
         return
-    last: dict[str, Any] = {}
-    for one in read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic)):
-        value = None if one.value is None else _parsed(one.value, kept)
-        key = one.key.decode("utf-8", "replace")
-        if value is None:
-            last.pop(key, None)
-            continue
-        if table == "sales_notifications":  # several rows have one key
-            key = f"{key} {one.partition} {one.offset}"
-        elif table in _WINDOWED:
-            key = f"{key}:{value['windowStart']}"
-        last[key] = value
-    where = f"topic {settings.topic(kept.topic)}"
-    yield from _same_messages(where, list(last.values()), [kept.message(row) for row in rows])
-
-
-def _same_messages(
-    where: str, found: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]
-) -> Iterator[Difference]:
-    texts = {_frozen(one): one for one in (*found, *wanted)}
-    there, expected_ = Counter(map(_frozen, found)), Counter(map(_frozen, wanted))
+    last, wanted = last_messages(life.settings, table), [kept.message(row) for row in rows]
+    names = {_frozen(value): name for name, value in last.items()}
+    texts = {_frozen(one): one for one in (*last.values(), *wanted)}
+    there, expected_ = Counter(map(_frozen, last.values())), Counter(map(_frozen, wanted))
+    left, where = (
+        {_frozen(one) for one in life.left.get(table, ())},
+        f"topic {life.settings.topic(kept.topic)}",
+    )
     for one in there - expected_:
-        yield Difference(where, str(texts[one]), "is the last message, and not in gold")
+        if one not in left:
+            yield Difference(where, str(texts[one]), "is the last message, and not in gold")
+        elif table in _WINDOWED and names[one] not in standing:
+            yield Difference(
+                where, str(texts[one]), "was left by another lake, and is not in gold", is_left=True
+            )
     for one in expected_ - there:
         yield Difference(where, str(texts[one]), "is in gold, and not the last message")
 
 
-def _redis(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
+def _redis(life: Life, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
     prefix = f"lakehouse:{table}:row:"
-    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+    with redis.Redis.from_url(life.settings.redis_url.get_secret_value(), decode_responses=True) as client:
         keys = [str(key) for key in client.scan_iter(f"{prefix}*", count=1000)]
         texts = [str(text) for text in client.mget(keys)] if keys else []
     found = {key.removeprefix(prefix): _parsed(text, kept) for key, text in zip(keys, texts, strict=True)}
@@ -267,9 +314,10 @@ def _redis(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> I
     for name in sorted(found.keys() | wanted.keys()):
         row = {column: value for column, value in found.get(name, {}).items() if column not in _BOOKKEEPING}
         if name not in wanted:
-            yield Difference(f"Redis, {table}", name, "is there, and not in gold")
+            if found[name]["_generation"] >= life.since_ms:
+                yield Difference(f"Redis, {table}", name, "is there, and not in gold")
         elif name not in found:
-            yield Difference(f"Redis, {table}", name, "is missing")
+            yield Difference(f"Redis, {table}", name, _MISSING)
         elif _frozen(row) != _frozen(wanted[name]):
             yield Difference(f"Redis, {table}", name, f"is {row}, and should be {wanted[name]}")
 
