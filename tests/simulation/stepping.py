@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -75,12 +75,6 @@ class Stepping:
         except LakehouseError as error:
             return str(error)
         return None
-
-    def plans_nothing(self, layer: LayerName) -> bool:
-        """Tell whether a new process would find nothing to do in a layer."""
-        beside = Stepping(self._world)
-        with closing(beside):
-            return all(step.plan({}) is None for step in beside._stepped(layer))
 
     def _go(self, layer: LayerName, number: int, batches: int | None, *, one_by_one: bool) -> None:
         world, failures = self._world, 0
