@@ -24,16 +24,21 @@ from tests.oracles.calls import SIDES
 from tests.oracles.keys import escaped, joined
 from tests.pipeline import Row, read_topic, with_micros
 
+MISSING = "is missing"
 _BOOKKEEPING = {"_version", "_generation"}  # what rows have beside what gold says
 
 
 @dataclass(frozen=True)
 class Difference:
-    """What differs: the table, topic or store, the key of a row, and what is wrong with it."""
+    """What differs: the table, topic or store, the key of a row, and what is wrong with it.
+
+    `is_left`: it is a message of a lake whose place this one has taken, which nobody withdraws.
+    """
 
     where: str
     key: str
     what: str
+    is_left: bool = False
 
     @property
     def layer(self) -> str:
@@ -60,26 +65,40 @@ class Kept:
     exact: bool = False
 
 
-def outputs(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
-    """Return in what topic, Redis and PostgreSQL are not these rows of a gold table."""
-    kept = KEPT[table]
-    leaving = [row for row in rows if kept.leaves(row) and _is_emitted(settings, table, row)]
-    found = [*_topic(settings, table, kept, leaving), *_redis(settings, table, kept, leaving)]
+def outputs(
+    settings: Settings,
+    table: str,
+    rows: Sequence[Row],
+    *,
+    left: Sequence[Mapping[str, Any]] = (),
+    since_ms: int = 0,
+) -> list[Difference]:
+    """Return in what topic, Redis and PostgreSQL are not these rows of a gold table.
+
+    `left` are messages of a lake whose place this one has taken, which may stay in the topic, in whatever
+    state, and rows of a generation before `since_ms` in Redis.
+    """
+    leaving = _leaving(settings, table, rows)
     return [
-        *found,
+        *_topic(settings, table, rows, left),
+        *_redis(settings, table, leaving, since_ms),
         *(_postgres(settings, table, leaving) if settings.postgres_url.get_secret_value() else ()),
     ]
 
 
-def _is_emitted(settings: Settings, table: str, row: Row) -> bool:
-    return settings.emit.get(table) != "final" or bool(row.get("is_final"))
+def in_redis(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
+    """Return in what Redis is not these rows of a gold table."""
+    return list(_redis(settings, table, _leaving(settings, table, rows), 0))
 
 
-def _topic(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
-    """Compare the last message of each row, read committed; a tombstone's key is that of its row alone."""
+def last_messages(settings: Settings, table: str) -> dict[str, Row]:
+    """Return the last message of each row in a table's topic, read committed, by the row's name there.
+
+    A tombstone's key is that of its row alone.
+    """
+    kept, last = KEPT[table], dict[str, Any]()
     if kept.topic is None:
-        return
-    last: dict[str, Any] = {}
+        return last
     for one in read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic)):
         value = None if one.value is None else parsed(one.value, kept)
         key = one.key.decode("utf-8", "replace")
@@ -91,22 +110,40 @@ def _topic(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> I
         elif "windowStart" in value:
             key = f"{key}:{value['windowStart']}"
         last[key] = value
-    where = f"topic {settings.topic(kept.topic)}"
-    yield from _same_messages(where, list(last.values()), [kept.message(row) for row in rows])
+    return last
 
 
-def _same_messages(
-    where: str, found: Sequence[Mapping[str, Any]], wanted: Sequence[Mapping[str, Any]]
+def _leaving(settings: Settings, table: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that leave as they are."""
+    is_final_only, kept = settings.emit.get(table) == "final", KEPT[table]
+    return [row for row in rows if kept.leaves(row) and (row.get("is_final") or not is_final_only)]
+
+
+def _topic(
+    settings: Settings, table: str, rows: Sequence[Row], left: Sequence[Mapping[str, Any]]
 ) -> Iterator[Difference]:
-    texts = {frozen(one): one for one in (*found, *wanted)}
-    there, expected_ = Counter(map(frozen, found)), Counter(map(frozen, wanted))
-    for one in there - expected_:
-        yield Difference(where, str(texts[one]), "is the last message, and not in gold")
-    for one in expected_ - there:
+    """Compare the last message of each row."""
+    kept = KEPT[table]
+    if kept.topic is None:
+        return
+    where, may_stay = f"topic {settings.topic(kept.topic)}", {frozen(one) for one in left}
+    last = last_messages(settings, table)
+    wanted = [kept.message(row) for row in _leaving(settings, table, rows)]
+    names, standing = {frozen(value): name for name, value in last.items()}, set(map(kept.redis_row, rows))
+    texts = {frozen(one): one for one in (*last.values(), *wanted)}
+    there, expected = Counter(map(frozen, last.values())), Counter(map(frozen, wanted))
+    for one in there - expected:
+        text = str(texts[one])
+        if one not in may_stay:
+            yield Difference(where, text, "is the last message, and not in gold")
+        elif "windowStart" in texts[one] and names[one] not in standing:
+            yield Difference(where, text, "was left by another lake, and is not in gold", is_left=True)
+    for one in expected - there:
         yield Difference(where, str(texts[one]), "is in gold, and not the last message")
 
 
-def _redis(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
+def _redis(settings: Settings, table: str, rows: Sequence[Row], since_ms: int) -> Iterator[Difference]:
+    kept = KEPT[table]
     prefix = f"lakehouse:{table}:row:"
     with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
         keys = [str(key) for key in client.scan_iter(f"{prefix}*", count=1000)]
@@ -117,9 +154,10 @@ def _redis(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> I
     for name in sorted(found.keys() | wanted.keys()):
         row = {column: value for column, value in found.get(name, {}).items() if column not in _BOOKKEEPING}
         if name not in wanted:
-            yield Difference(f"Redis, {table}", name, "is there, and not in gold")
+            if found[name]["_generation"] >= since_ms:
+                yield Difference(f"Redis, {table}", name, "is there, and not in gold")
         elif name not in found:
-            yield Difference(f"Redis, {table}", name, "is missing")
+            yield Difference(f"Redis, {table}", name, MISSING)
         elif frozen(row) != frozen(wanted[name]):
             yield Difference(f"Redis, {table}", name, f"is {row}, and should be {wanted[name]}")
 
@@ -139,7 +177,7 @@ def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[D
     for one in found - wanted:
         yield Difference(f"PostgreSQL, {table}", str(one), "is there, and not in gold")
     for one in wanted - found:
-        yield Difference(f"PostgreSQL, {table}", str(one), "is missing")
+        yield Difference(f"PostgreSQL, {table}", str(one), MISSING)
 
 
 def parsed(text: str | bytes, kept: Kept) -> dict[str, Any]:

@@ -158,25 +158,59 @@ def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
     Raises ServiceError if it does not answer: an AccessDeniedError if it denies to describe the topic.
     """
     with administering(access) as admin:
-        (found,) = admin.describe_topics([name])
-        error = for_code(found["error_code"])
-        if error is UnknownTopicOrPartitionError:
+        found = _described(admin, access, name)
+        if found is None:
             return None
-        if found["error_code"]:
-            no = denied(access, int(found["error_code"]), {"topic": f"Describe topic {name}"})
-            raise no or ServiceError(
-                f"the broker at {access} does not describe topic {name}: {error.__name__}"
-            )
         partitions = [TopicPartition(name, one["partition_index"]) for one in found["partitions"]]
         earliest, ends = (
             admin.list_partition_offsets(dict.fromkeys(partitions, place))
             for place in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
         )
     return Topic(
-        None if found["topic_id"] in _NO_IDS else str(found["topic_id"]),
+        _id_in(found),
         {one.partition: earliest[one].offset for one in partitions},
         {one.partition: ends[one].offset for one in partitions},
     )
+
+
+class IdLooker:
+    """Looks again and again at a topic's id, over one connection. For one thread at a time."""
+
+    def __init__(self, access: KafkaAccess, topic: str) -> None:
+        self._access = access
+        self._topic = topic
+        self._admin: Admin | None = None
+
+    def look(self) -> str | None:
+        """Return the id, null if there is no such topic, or from brokers without ids.
+
+        Raises ServiceError as `describe_topic` does.
+        """
+        with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
+            if self._admin is None:
+                self._admin = Admin(self._access, _REQUEST_TIMEOUT_S)
+            found = _described(self._admin, self._access, self._topic)
+        return None if found is None else _id_in(found)
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._admin is not None:
+            self._admin.close()
+
+
+def _described(admin: Admin, access: KafkaAccess, name: str) -> Mapping[str, Any] | None:
+    (found,) = admin.describe_topics([name])
+    error = for_code(found["error_code"])
+    if error is UnknownTopicOrPartitionError:
+        return None
+    if found["error_code"]:
+        no = denied(access, int(found["error_code"]), {"topic": f"Describe topic {name}"})
+        raise no or ServiceError(f"the broker at {access} does not describe topic {name}: {error.__name__}")
+    return dict(found)
+
+
+def _id_in(described: Mapping[str, Any]) -> str | None:
+    return None if described["topic_id"] in _NO_IDS else str(described["topic_id"])
 
 
 @dataclass(frozen=True)

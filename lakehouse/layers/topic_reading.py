@@ -23,7 +23,7 @@ from lakehouse.events import Kind, note
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import OffsetLooker
 from lakehouse.kafka.refusals import denied
-from lakehouse.kafka.topics import describe_topic
+from lakehouse.kafka.topics import IdLooker, describe_topic
 from lakehouse.layers.step import Allow, Permitted
 from lakehouse.messages.readable import parse_moment
 from lakehouse.ops import data_losses
@@ -87,7 +87,7 @@ class TopicReading:
         self._start = start
         self._until: Offsets | None = None
         self._apart = dict[int, int]()  # from where on a partition's records are read apart
-        self._looker = OffsetLooker(access, topic)
+        self._looker, self._ids = OffsetLooker(access, topic), IdLooker(access, topic)
         self._source = self._identified()
 
     def next(self, limit: int | None = None) -> TakenRecords | None:
@@ -95,8 +95,8 @@ class TopicReading:
 
         Their size in memory is about `max_bytes` at most, or an eighth of the heap, judged by some of them.
 
-        Raises PositionError where the topic does not fit what was read of it, and ServiceError where the
-        broker does not answer.
+        Raises PositionError where the topic does not fit what was read of it, also if it was recreated since
+        the last call, and ServiceError where the broker does not answer.
         """
         self._source = self._source or self._identified()
         if self._source is None:
@@ -114,6 +114,9 @@ class TopicReading:
         waiting = {n: (first[n], end) for n, end in ends.items() if end > first[n] or n in skipped}
         if not waiting:
             return None
+        if topic_source(self._topic, self._ids.look()) != self._source:  # its offsets are others' by now
+            self._source = self._identified()
+            return self.next(limit)
         rows, ranges = self._read(
             waiting, self._most(waiting, limit or sys.maxsize), singly=limit is not None
         )
@@ -204,6 +207,7 @@ class TopicReading:
     def close(self) -> None:
         """Disconnect from the broker."""
         self._looker.close()
+        self._ids.close()
 
     def _identified(self) -> str | None:
         """Return the topic's name as a source, null if there is no such topic yet.

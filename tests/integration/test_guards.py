@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,8 @@ from lakehouse.audit.files import check_files
 from lakehouse.audit.landing import check_landing
 from lakehouse.errors import PositionError, StreamError, TableError
 from lakehouse.kafka.topics import create_topics
-from lakehouse.layers import silver
-from lakehouse.layers.step import Allow, LayerName
+from lakehouse.layers import bronze, silver
+from lakehouse.layers.step import Allow, LayerName, Permitted
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
@@ -377,3 +378,45 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused(
     other = settings.model_copy(update={"topics": {**settings.topics, SOURCE.topic: f"{topic}-2"}})
     create_topics(settings.kafka, {f"{topic}-2": 4})
     assert f"has read topic {topic}, the settings say {topic}-2" in refusal(spark, other, "bronze")
+
+
+def test_a_topic_that_is_made_again_under_a_living_step_is_refused_before_its_records_land(
+    spark: SparkSession, make_settings: MakeSettings
+) -> None:
+    settings = make_settings(topic_partitions=1)
+    topic, now = settings.topic(SOURCE.topic), datetime(2026, 1, 1, 12, tzinfo=UTC)
+    pipeline.send(settings, [event("a")])
+    (maker,) = bronze.steps(Lake(spark, settings.lake), STREAM, settings, Permitted())
+    with closing(maker.make()) as step:
+        batch = step.plan({})
+        assert batch is not None
+        with step.write(batch, now):
+            pass
+        with admin(settings) as client:
+            client.delete_topics([topic])
+            await_(lambda: topic not in client.list_topics())
+        pipeline.send(settings, [event("b")] * 2)
+
+        with pytest.raises(PositionError, match=f"^topic {topic} was deleted and recreated: {BRONZE}"):
+            step.plan({})
+
+
+def test_a_topic_that_is_made_again_before_it_was_read_is_read_from_its_beginning(
+    spark: SparkSession, make_settings: MakeSettings
+) -> None:
+    settings = make_settings(topic_partitions=1)
+    topic, now = settings.topic(SOURCE.topic), datetime(2026, 1, 1, 12, tzinfo=UTC)
+    create_topics(settings.kafka, {topic: 1})
+    (maker,) = bronze.steps(Lake(spark, settings.lake), STREAM, settings, Permitted())
+    with closing(maker.make()) as step:
+        with admin(settings) as client:
+            client.delete_topics([topic])
+            await_(lambda: topic not in client.list_topics())
+        pipeline.send(settings, [event("b")] * 2)
+
+        batch = step.plan({})
+        assert batch is not None
+        with step.write(batch, now) as passed:
+            assert passed.result.rows == 2
+
+    assert pipeline.run_layers(spark, settings, "bronze") == []  # which knows the topic that was read

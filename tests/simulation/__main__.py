@@ -7,19 +7,18 @@ import os
 import sys
 import time
 from collections import Counter
+from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-
-import psutil
 
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
     del os.environ[variable]
 
 from tests.simulation.coverage import Coverage  # noqa: E402
 from tests.simulation.machine import LENGTH, Ended, kind_of, read_story, run  # noqa: E402
-from tests.simulation.pool import begin, one  # noqa: E402
+from tests.simulation.pool import begin, cpu_s, one  # noqa: E402
 from tests.simulation.services import Shared, shared  # noqa: E402
 
 
@@ -52,32 +51,36 @@ def _kept(found: Shared, files: list[Path]) -> int:
         print(
             "\n".join(f"    {line}" for line in (*told.differences, *told.notices, *told.killed)), flush=True
         )
-    _shares(found)
+    _shares(cpu_s(), found.seconds)
     return int(failed > 0)
 
 
 def _new(given: argparse.Namespace) -> int:
     """Run new stories in processes of their own, each with its services, and count what they have reached."""
     began, coverage, kinds = time.monotonic(), Coverage(), Counter[str]()
+    cpu = dict[int, float]()
     asked = given.seed, given.length, given.shrink
     numbers = iter(range(given.first, given.first + given.stories))
     with ProcessPoolExecutor(given.processes, get_context("spawn"), begin) as pool:
         waiting = {pool.submit(one, *asked, number) for number in islice(numbers, given.processes)}
         while waiting:
             done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
-            for number, told, best in (story.result() for story in done):
+            for one_done in (story.result() for story in done):
+                told = one_done.told
                 coverage.add(told)
+                cpu[one_done.process] = one_done.cpu_s
                 if told.differences:
                     kinds[kind_of(told.differences)] += 1
-                    _differs(told, best, f"{given.seed}-{number}", given)
+                    _differs(told, one_done.best, f"{given.seed}-{one_done.number}", given)
                 rate = 3600 * coverage.stories / (time.monotonic() - began)
                 said = f"{len(told.differences)} differences, {rate:.0f} stories an hour"
-                print(f"story {given.seed}/{number}: {said}", flush=True)
+                print(f"story {given.seed}/{one_done.number}: {said}", flush=True)
                 is_over = given.minutes is not None and time.monotonic() - began > 60 * given.minutes
                 more = () if is_over else islice(numbers, 1)
                 waiting |= {pool.submit(one, *asked, another) for another in more}
     print("\n".join(coverage.lines()))
     print(f"differences by kind: {dict(kinds.most_common())}")
+    _shares(sum(cpu.values()), coverage.seconds)
     return int(bool(kinds))
 
 
@@ -95,12 +98,10 @@ def _differs(told: Ended, best: Ended | None, name: str, given: argparse.Namespa
         (given.keep / f"{name}.txt").write_text(text + "\n")
 
 
-def _shares(found: Shared) -> None:
-    own = psutil.Process()
-    used = sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True)))
-    print(f"{used:.0f} s of CPU, with the session and the services; seconds by what was done:")
-    for what, seconds in sorted(found.seconds.items(), key=lambda one: -one[1])[:24]:
-        print(f"  {seconds:8.1f}  {what}")
+def _shares(used_s: float, seconds: Mapping[str, float]) -> None:
+    print(f"{used_s:.0f} s of CPU, with sessions and services; seconds by what was done:")
+    for what, spent in sorted(seconds.items(), key=lambda one: -one[1])[:24]:
+        print(f"  {spent:8.1f}  {what}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from lakehouse.stream import Stream
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, windows
 from tests.oracles.records import Outcome, Place
-from tests.outputs import Difference, outputs
+from tests.outputs import MISSING, Difference, in_redis, outputs
 from tests.pipeline import DEAD_LETTERS, Row, coordinates_of, micros, rows_of
 from tests.simulation.model import Expected, Life, expected, is_kept
 from tests.verdicts import row_differences, window_differences
@@ -49,7 +49,8 @@ def differences(life: Life, stream: Stream) -> list[Difference]:
     """Return in what the lake and its outputs are not what the life has made of them."""
     found = table_differences(life, stream)
     for table in stream.tables:
-        found += outputs(life.settings, table.name, _rows(life.settings, f"gold.{table.name}"))
+        rows, left = _rows(life.settings, f"gold.{table.name}"), life.left.get(table.name, ())
+        found += outputs(life.settings, table.name, rows, left=left, since_ms=life.since_ms)
     return found
 
 
@@ -68,17 +69,41 @@ def table_differences(life: Life, stream: Stream) -> list[Difference]:
     return found
 
 
+def lacking_in_redis(life: Life, table: str) -> set[str]:
+    """Return the rows of a gold table that should be in Redis and are not, by their names there."""
+    rows = _rows(life.settings, f"gold.{table}")
+    return {one.key for one in in_redis(life.settings, table, rows) if one.what == MISSING}
+
+
 def disagreements(found: Sequence[Difference], report: Report) -> list[str]:
     """Return what the audit says too much or too little: it names each record and row of gold, and no other.
 
     Where records differ, it compares gold with a silver that is wrong itself: what it says of gold then is
-    left to it. Of topics and stores it only has to say that something differs.
+    left to it. Of topics and stores it only has to say that something differs; what another lake has left in
+    topics it names one by one.
     """
+    left = Counter(one.where for one in found if one.is_left)
+    others = [one for one in found if not one.is_left]
     wrong = [check for check in report.checks if not check.is_clean]
-    if found and not wrong:
-        return [f"the audit is clean, and does not see that {one}" for one in found]
-    if not found:
-        return [said for check in wrong for said in _false_alarms(check)]
+    if others and not wrong:
+        return [f"the audit is clean, and does not see that {one}" for one in others]
+    if others:
+        return _not_named(others, wrong)
+    told = {_topic_of(check): check.differences for check in wrong if check.name == "exported"}
+    missed = [
+        f"the audit names {told.get(topic, 0)} of {count} rows that another lake has left in {topic}"
+        for topic, count in left.items()
+        if told.get(topic, 0) != count
+    ]
+    more = (check for check in wrong if check.name != "exported" or _topic_of(check) not in left)
+    return [*missed, *(said for check in more for said in _false_alarms(check))]
+
+
+def _topic_of(check: Check) -> str:
+    return f"topic {check.subject.rpartition(' → ')[2]}"
+
+
+def _not_named(found: Sequence[Difference], wrong: Sequence[Check]) -> list[str]:
     layers = {"records"} if any(one.layer == "records" for one in found) else {"gold"}
     differing = {_row(one) for one in found if one.layer in layers}
     named = {

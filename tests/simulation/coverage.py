@@ -7,15 +7,18 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tests.simulation.actions import Action, Send
-from tests.simulation.machine import Ended
+from tests.simulation.actions import Action
+from tests.simulation.machine import Ended, name_of
 
 STATUSES = ("open", "replayed", "discarded", "resent", "duplicate", "superseded", "deletion")
 
 
 @dataclass
 class Coverage:
-    """Counts over stories: pairs of actions, one right after the other; write points; statuses of letters."""
+    """Counts over stories: pairs of actions, one right after the other; write points; statuses of letters.
+
+    And how long each kind of work took, in seconds, over all processes.
+    """
 
     stories: int = 0
     actions: Counter[str] = field(default_factory=Counter)
@@ -24,16 +27,18 @@ class Coverage:
     killed: Counter[str] = field(default_factory=Counter)
     statuses: Counter[str] = field(default_factory=Counter)
     refusals: Counter[str] = field(default_factory=Counter)
+    seconds: Counter[str] = field(default_factory=Counter)
 
     def add(self, ended: Ended) -> None:
         """Count a story."""
         self.stories += 1
-        names = [_name(one) for one in ended.story.actions]
+        names = [name_of(one) for one in ended.story.actions]
         self.actions.update(names)
         self.pairs.update(itertools.pairwise(names))
         self.writes |= ended.writes
         self.killed.update(ended.killed)
         self.statuses.update(ended.statuses)
+        self.seconds.update(ended.seconds)
         self.refusals.update(one[:90] for one in ended.notices if one.startswith("refused"))
 
     def lines(self) -> Iterator[str]:
@@ -54,7 +59,3 @@ class Coverage:
         yield f"never done: {', '.join(unused) or 'nothing'}"
         yield f"never killed: {', '.join(sorted(points - self.killed.keys())) or 'nothing'}"
         yield f"never reached: {', '.join(name for name in STATUSES if not self.statuses[name]) or 'nothing'}"
-
-
-def _name(action: Action) -> str:
-    return f"Send {action.kind}" if isinstance(action, Send) else type(action).__name__

@@ -1,19 +1,21 @@
 """Makes stories by seed, runs them, and shrinks one that ends in a difference.
 
-A story is a form of the stream, and actions. Chance alone chooses it, by seed and number, so that a story can
-be made again without those before it. Not Hypothesis: its shrinker runs hundreds of cases, and one takes
+A story is a form of the stream, and actions. Seed and number alone choose it, so that a story can be made
+again without those before it: some of its actions are pairs whose turn it is (`turns`), some are phrases that
+lead to a rare state, the others chance. Not Hypothesis: its shrinker runs hundreds of cases, and one takes
 seconds here. Dropping halves, then single actions, then arguments, ends within forty.
 """
 
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from random import Random
 
 from tests.simulation import actions as do
-from tests.simulation import repairs, tables
+from tests.simulation import operations, repairs, tables
 from tests.simulation.actions import Action
 from tests.simulation.checks import differences
 from tests.simulation.services import Shared
@@ -21,6 +23,7 @@ from tests.simulation.world import World
 
 LENGTH = 12
 _HOUR_S, _DAY_S = 3600, 86_400
+_PAIRS, _PHRASED, _BETWEEN, _MENDED = 2, 0.6, 0.4, 0.7
 _AGES_S = (0, 60, 60, 60, 400, 2 * _HOUR_S, 3 * _DAY_S)
 
 Chosen = Callable[[Random], Action]
@@ -54,19 +57,23 @@ class Ended:
     statuses: set[str] = field(default_factory=set)
     writes: set[str] = field(default_factory=set)
     notices: list[str] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
-def _send(rng: Random) -> Action:
-    kinds = (
-        ("clean",) * 4
-        + ("corrected",) * 3
-        + ("deleted",) * 2
-        + ("late",) * 3
-        + ("duplicate", "future", "malformed")
-    )
+_KINDS = (
+    ("clean",) * 4
+    + ("corrected",) * 3
+    + ("deleted",) * 2
+    + ("late",) * 3
+    + ("duplicate", "future", "malformed")
+)
+
+
+def _send(rng: Random, kind: str | None = None) -> Action:
+    kind = kind or rng.choice(_KINDS)
     return do.Send(
-        rng.choice(kinds),
-        rng.choice("abc"),
+        kind,
+        rng.choice("abcde" if kind in {"late", "future", "malformed"} else "abc"),
         rng.choice((1, 1, 2, 3)),
         rng.choice((10, 20)),
         rng.choice(_AGES_S),
@@ -106,13 +113,17 @@ _KILLED: tuple[tuple[int, Chosen], ...] = (
     (2, _maintain),
     (1, lambda _rng: repairs.RebuildGold()),
     (1, lambda rng: repairs.Resolve(rng.choice((0, 1)))),
+    (1, lambda _rng: operations.Adopt()),
 )
 """What a process may be doing that is killed."""
+
+_HELD = ("run", "run", "rebuild silver", "rebuild gold", "replay", "maintain")
+"""What a process may be doing that sleeps."""
 
 _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (30, _send),
     (20, _run),
-    (8, lambda rng: do.Kill(rng.choice((1, 1, 2, 2, 3, 4, 5, 6)), rng.random() < 0.5)),
+    (8, lambda rng: do.Kill(after=rng.random() < 0.5)),
     (3, lambda _rng: do.Restart()),
     (5, lambda rng: do.Wait(rng.choice((60, _HOUR_S, _DAY_S, 8 * _DAY_S, 20 * _DAY_S)))),
     (3, lambda rng: do.ClockBack(rng.choice((5, 600, _DAY_S)))),
@@ -126,6 +137,11 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (1, lambda rng: tables.Vacuum(rng.choice(("bronze", "silver", "gold")))),
     (2, lambda rng: tables.ForeignUpdate(rng.choice(("silver", "silver", "gold", "letters")))),
     (1, lambda _rng: do.EmptyRedis()),
+    (1, lambda rng: operations.EvictRedis(rng.choice((0, 1)))),
+    (1, lambda _rng: operations.Copy()),
+    (1, lambda _rng: operations.Adopt()),
+    (1, lambda _rng: operations.RecreateTopic()),
+    (2, lambda rng: operations.Standby(rng.randint(1, 8), rng.choice(_HELD))),
     (1, lambda _rng: do.AddPartitions()),
     (1, lambda rng: repairs.SetIds(sequences=rng.random() < 0.5)),
     (1, lambda rng: tables.Restore(rng.choice(("silver", "gold")), rng.choice((1, 2)))),
@@ -136,21 +152,95 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
 )
 
 
+def _late_and_replayed(rng: Random) -> list[Action]:
+    """A record that is late and nothing else: of an id that no other record has."""
+    late = do.Send("late", rng.choice("de"), partition=rng.choice((0, 1)))
+    return [late, do.Run(rng.choice(("bronze silver", do.Run().layers))), repairs.Replay(allow_late=True)]
+
+
+def _future_and_replayed(_rng: Random) -> list[Action]:
+    return [do.Send("future", "d"), do.Run(), do.Wait(2 * _DAY_S), repairs.Replay(allow_late=True)]
+
+
+def _broken_and_sent_again(rng: Random) -> list[Action]:
+    broken = do.Send("malformed", rng.choice("abc"))
+    return [broken, do.Run("bronze silver"), replace(broken, kind="clean", sequence=2), do.Run()]
+
+
+def _broken_and_given_up(_rng: Random) -> list[Action]:
+    return [do.Send("malformed"), do.Run("bronze silver"), repairs.Discard()]
+
+
+_PHRASES = (_late_and_replayed,) * 3 + (_future_and_replayed, _broken_and_sent_again, _broken_and_given_up)
+"""What leads to a status that chance hardly reaches."""
+
+_FOREIGN = tables.ForeignUpdate, tables.ForeignDelete, tables.Restore
+_LAYER_WRITES = {"bronze": 1, "silver": 2, "gold": 2, "export": 6}
+_WRITES = {"Replay": 3, "RebuildSilver": 4, "RebuildGold": 3, "Maintain": 4, "Adopt": 12, "SetIds": 6}
+"""About so many writes has an action."""
+
+
 def make(seed: int, number: int, length: int = LENGTH) -> Story:
     """Return the story of this number."""
     rng = Random(f"{seed} {number}")
     form = rng.choice(("corrected",) * 4 + ("unique", "plain", "windows", "sales"))
-    actions = [_send(rng), _send(rng), _run(rng)]
+    made: dict[str, Chosen] = {f"Send {kind}": partial(_send, kind=kind) for kind in dict.fromkeys(_KINDS)}
+    made |= {name_of(chosen(Random(0))): chosen for _, chosen in _CHOICES if chosen is not _send}
+    parts = [[made[name](rng) for name in pair] for pair in turns(seed, number, list(made))]
+    kill = made["Kill"](rng)
+    parts.append([kill, _by_chance(rng, kill)])
+    if rng.random() < _PHRASED:
+        parts.append(rng.choice(_PHRASES)(rng))
+    rng.shuffle(parts)
+    actions = [_send(rng, "clean"), _send(rng), _run(rng)]
+    while parts and len(actions) + len(parts[-1]) <= length:
+        actions += parts.pop()
+        while len(actions) + sum(map(len, parts)) < length and rng.random() < _BETWEEN:
+            actions.append(_by_chance(rng, actions[-1]))
     while len(actions) < length:
-        choices = _KILLED if isinstance(actions[-1], do.Kill) else _CHOICES
-        weights = [weight for weight, _ in choices]
-        actions.append(rng.choices([one for _, one in choices], weights)[0](rng))
-    return Story(form, tuple(actions))
+        actions.append(_by_chance(rng, actions[-1]))
+    if any(isinstance(one, _FOREIGN) for one in actions) and rng.random() < _MENDED:
+        actions[-2:] = repairs.RebuildSilver(), repairs.RebuildGold()  # else less can be compared
+    return Story(form, tuple(_aimed(rng, actions)))
+
+
+def _by_chance(rng: Random, last: Action) -> Action:
+    choices = _KILLED if isinstance(last, do.Kill) else _CHOICES
+    weights = [weight for weight, _ in choices]
+    return rng.choices([one for _, one in choices], weights)[0](rng)
+
+
+def _aimed(rng: Random, actions: Sequence[Action]) -> Iterator[Action]:
+    """Yield the actions; the numbers of kills are among those of the writes that come next."""
+    for place, one in enumerate(actions):
+        following = next(map(_writes_of, filter(_writes_of, actions[place + 1 :])), 1)
+        yield replace(one, number=rng.randint(1, following)) if isinstance(one, do.Kill) else one
+
+
+def _writes_of(action: Action) -> int:
+    if isinstance(action, do.Run):
+        return sum(_LAYER_WRITES[layer] for layer in action.layers.split())
+    if isinstance(action, repairs.Discard | repairs.Resolve):
+        return 1
+    return _WRITES.get(type(action).__name__, 0)
+
+
+def name_of(action: Action) -> str:
+    """Return what an action is counted as."""
+    return f"Send {action.kind}" if isinstance(action, do.Send) else type(action).__name__
+
+
+def turns(seed: int, number: int, names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the pairs of actions whose turn it is in the story of this number: each comes as often."""
+    pairs = [(one, other) for one in names for other in names]
+    Random(f"pairs of {seed}").shuffle(pairs)
+    return [pairs[(number * _PAIRS + place) % len(pairs)] for place in range(_PAIRS)]
 
 
 def run(shared: Shared, story: Story) -> Ended:
     """Run a story on a lake of its own, and say what is wrong at its end."""
     world, told = World(shared, story.form), Ended(story)
+    before = dict(shared.seconds)
     try:
         world.begin()
         told.differences = _lived(world, story)
@@ -160,6 +250,7 @@ def run(shared: Shared, story: Story) -> Ended:
         told.statuses = world.statuses()
     finally:
         world.end()
+    told.seconds = {what: seconds - before.get(what, 0.0) for what, seconds in shared.seconds.items()}
     return told
 
 

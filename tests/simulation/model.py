@@ -64,6 +64,9 @@ class Life:
     taken      by source: what each run of retention has taken
     lateness   by source: how late records may be, if that was changed; else as the settings say
     gold_us    by gold table: its own retention has taken the final rows whose last time lies before it
+    left       by gold table: the messages that were the last ones of their rows when this lake took the
+               place of another one. They stay in the topic, also of rows that this lake does not have
+    since_ms   when that was, by the machine's clock; 0: never. Older rows in Redis stay until they expire
     """
 
     settings: Settings
@@ -74,6 +77,8 @@ class Life:
     taken: dict[str, list[Taken]] = field(default_factory=lambda: defaultdict(list))
     lateness: dict[str, tuple[Lateness, ...]] = field(default_factory=dict)
     gold_us: Mapping[str, int] = field(default_factory=dict)
+    left: Mapping[str, Sequence[Row]] = field(default_factory=dict)
+    since_ms: int = 0
 
 
 @dataclass(frozen=True)

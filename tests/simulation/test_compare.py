@@ -134,3 +134,18 @@ def said(name: str, key: dict[str, Any]) -> Report:
     """A report with one difference."""
     check = Check("transactions", name, "a table", 3, 1, (audit_report.Difference(key, "differs"),))
     return Report(LANDED, (check,))
+
+
+def test_the_audit_names_each_row_that_another_lake_has_left_in_a_topic() -> None:
+    left = Difference("topic out", "u:1", "was left by another lake, and is not in gold", is_left=True)
+    telling = Check("transactions", "exported", "gold.x → out", 3, 1)
+    silent = Check("transactions", "exported", "gold.x → out", 3, 0)
+    other = Check("transactions", "records", "silver.transactions", 3, 1)
+
+    assert disagreements([left], Report(LANDED, (telling,))) == []
+    assert disagreements([left], Report(LANDED, (silent,))) == [
+        "the audit names 0 of 1 rows that another lake has left in topic out"
+    ]
+    assert disagreements([left], Report(LANDED, (telling, other))) == [
+        "a false alarm of the audit: records of silver.transactions: 1 differences"
+    ]

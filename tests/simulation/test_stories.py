@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,7 +17,7 @@ from tests.chance import chance
 from tests.simulation import machine
 from tests.simulation.actions import Action, Kill, Run, Send, Wait, read
 from tests.simulation.coverage import Coverage
-from tests.simulation.machine import Ended, Story, make, read_story, run, shrunk
+from tests.simulation.machine import Ended, Story, make, name_of, read_story, run, shrunk, turns
 from tests.simulation.repairs import Maintain
 from tests.simulation.services import Shared, shared
 from tests.simulation.stories import QUICK, kept
@@ -51,6 +53,22 @@ def test_a_seed_makes_the_same_story_again() -> None:
     assert make(7, 3) != make(7, 4)
     assert len(make(7, 3).actions) == machine.LENGTH
     assert read_story(str(make(7, 3))) == make(7, 3)
+
+
+def test_each_pair_of_actions_has_its_turn_before_any_has_it_again() -> None:
+    names = ["Run", "Send", "Wait"]
+
+    found = Counter(pair for number in range(9) for pair in turns(7, number, names))
+
+    assert found == {(one, other): 2 for one in names for other in names}
+
+
+def test_stories_have_the_pairs_whose_turn_it_is() -> None:
+    names = list(dict.fromkeys(name_of(one) for number in range(300) for one in make(7, number).actions))
+
+    seen = {pair for number in range(300) for pair in pairwise(map(name_of, make(7, number).actions))}
+
+    assert len(seen) > len(names) ** 2 / 2
 
 
 def test_a_story_shrinks_to_what_its_difference_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,16 +20,16 @@ from unittest.mock import patch
 
 import psycopg
 import redis
-from delta.exceptions import DeltaConcurrentModificationException
-from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
 
-from lakehouse.errors import LakehouseError, PositionError
+from lakehouse.errors import LakehouseError
 from lakehouse.kafka.clients import Message
 from lakehouse.kafka.topics import administering, create_topics
-from lakehouse.layers import bronze, export, gold, silver
-from lakehouse.layers.step import LAYERS, LayerName, Permitted, Step, StepMaker
+from lakehouse.layers.step import LAYERS, LayerName, Permitted
 from lakehouse.ops import retained
+from lakehouse.settings import Settings
+from lakehouse.sinks import redis as redis_sink
+from lakehouse.sinks import redis_client, to_redis
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake, commits, delta_internals
 from lakehouse.testing.kills import CrashError
@@ -38,19 +38,18 @@ from tests.pipeline import Coordinates, Raw, coordinates_of, path_of
 from tests.redis_databases import url_of
 from tests.simulation.model import Life, Sent, Taken
 from tests.simulation.services import Shared
+from tests.simulation.stepping import Stepping
 from tests.simulation.writes import Writes
 from tests.streams import METRICS, METRICS_1M, SALES, TRANSACTIONS, under
 
 EPOCH = datetime(2027, 1, 4, 12, tzinfo=UTC)
 PARTITIONS = 2
-_ANY_TIME = {
+ANY_TIME = {
     "message.timestamp.before.max.ms": str(2**63 - 1),
     "message.timestamp.after.max.ms": str(2**63 - 1),
 }
 _REDIS = 9
-_MOST_BATCHES = 60
-_TRIES = 3
-CONFLICTS = (Py4JJavaError, DeltaConcurrentModificationException)
+_EVICTED_EVERY_S = 600
 
 _IDS = {"unique_by": {"transactions-topic": "transactionId"}}
 FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
@@ -70,10 +69,6 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
 """What a story's stream is: its tables, and the settings under which they are made."""
 
 
-class StuckError(AssertionError):
-    """A step did not come to rest, or failed again and again."""
-
-
 @dataclass(frozen=True)
 class Told:
     """A record that the broker has taken, as it was sent, with what its story says of it."""
@@ -84,6 +79,16 @@ class Told:
     fields: dict[str, Any] | None
 
 
+@dataclass(frozen=True)
+class Copied:
+    """A copy of the lake: where it lies, the life until then, its settings, and what others had changed."""
+
+    lake: str
+    life: Life
+    settings: Settings
+    foreign: set[str]
+
+
 class World:
     """The lake of one story; a Writes counts, or ends, what its processes write."""
 
@@ -92,12 +97,15 @@ class World:
         self.form = form
         self.shared = given
         self.directory = Path(tempfile.mkdtemp(prefix="story-", dir=given.home))
-        self.now = EPOCH
+        self._now = EPOCH
+        self.elapsed_s = 0.0
+        self.evicted = 0
         self.told: list[Told] = []
         self.done: list[str] = []
         self.notices: list[str] = []
         self.writes = Writes()
         self.wait_for_kill: tuple[int, bool] | None = None
+        self.wait_for_hold: tuple[int, Callable[[], None]] | None = None
         self.where = "nothing"
         self.foreign: set[str] = set()
         self.unfinished: list[Callable[[], None]] = []
@@ -105,7 +113,6 @@ class World:
         self.partitions = PARTITIONS
         self._base = stream
         self._made: Stream | None = None
-        self._steps: dict[LayerName, list[Step]] = {}
         suffix = uuid.uuid4().hex[:8]
         names = {one.topic for one in stream.sources} | {
             table.export.topic for table in stream.tables if table.export.topic is not None
@@ -123,6 +130,21 @@ class World:
             }
         )
         self.life = Life(self.settings)
+        self.permitted = Permitted(notice=self.notices.append)
+        self.steps = Stepping(self)
+        self.lakes = 1
+        self.copied: Copied | None = None
+
+    @property
+    def now(self) -> datetime:
+        """What the clock shows."""
+        return self._now
+
+    @now.setter
+    def now(self, shown: datetime) -> None:
+        """Set the clock; a clock that is monotonic does not follow it back."""
+        self.elapsed_s += max(0.0, (shown - self._now).total_seconds())
+        self._now = shown
 
     @property
     def stream(self) -> Stream:
@@ -156,7 +178,7 @@ class World:
         """Make topics and an empty lake, and empty the stores."""
         with self.shared.timed("beginning"):
             own = [self.settings.topic(one.topic) for one in self.stream.sources]
-            create_topics(self.settings.kafka, dict.fromkeys(own, PARTITIONS), _ANY_TIME)
+            create_topics(self.settings.kafka, dict.fromkeys(own, PARTITIONS), ANY_TIME)
             with redis.Redis.from_url(self.settings.redis_url.get_secret_value()) as client:
                 client.flushdb()
             with psycopg.connect(self.shared.postgres, autocommit=True) as connection:
@@ -166,8 +188,7 @@ class World:
     def _lake_from_template(self) -> None:
         found = self.shared.templates.get(self.form)
         if found is None:
-            for maker in [one for layer in LAYERS[:3] for one in self._makers(layer)]:
-                maker.make().close()
+            self.steps.make(LAYERS[:3])
             found = self.shared.home / f"template-{self.form}"
             shutil.copytree(self.settings.lake, found)
             self.shared.templates[self.form] = found
@@ -185,10 +206,7 @@ class World:
 
     def restart(self) -> None:
         """Forget what the steps know, as the end of their process does."""
-        for step in [one for steps in self._steps.values() for one in steps]:
-            with suppress(Exception):
-                step.close()
-        self._steps.clear()
+        self.steps.close()
 
     # What actions are made of.
 
@@ -234,11 +252,12 @@ class World:
         `again` is what a person does at last, if the process was killed; null: nothing.
         """
         number, after = self.wait_for_kill or (0, False)
-        self.wait_for_kill = None
+        hold_at, meanwhile = self.wait_for_hold or (0, self.restart)
+        self.wait_for_kill = self.wait_for_hold = None
         self.writes = replace(self.writes, kill_at=number, after=after, count=0, killed=None)
+        self.writes = replace(self.writes, hold_at=hold_at, meanwhile=meanwhile, held=None)
         try:
-            looking = patch("lakehouse.sinks.to_redis._LOOK_EVERY_S", 0.0)
-            with _clock(lambda: self.now), looking, self.writes.watched(lambda: self.where):
+            with _clocks(self), self.writes.watched(lambda: self.where):
                 yield
         except CrashError:
             if self.writes.killed is None:
@@ -257,78 +276,11 @@ class World:
         self, layers: Sequence[LayerName], batches: int | None = None, *, one_by_one: bool = False
     ) -> None:
         """Let layers take so many micro-batches each, or come to rest; `one_by_one`: as small as can be."""
-        for layer in layers:
-            for number in range(len(self._makers(layer))):
-                self._go(layer, number, batches, one_by_one=one_by_one)
-
-    def _go(self, layer: LayerName, number: int, batches: int | None, *, one_by_one: bool) -> None:
-        failures = 0
-        left = _MOST_BATCHES if batches is None else batches
-        while left > 0:
-            try:
-                step = self._stepped(layer)[number]
-                self.where = step.name
-                step.limit = 1 if one_by_one else None
-                if step.is_held() or not self._take(step, layer):
-                    break
-                left -= 1
-            except CrashError:
-                raise
-            except Exception as error:
-                if self.writes.killed is not None:
-                    raise CrashError from error
-                failures += 1
-                self.restart()
-                if failures == _TRIES:
-                    raise StuckError(f"{layer} fails: {type(error).__name__}: {str(error)[:600]}") from error
-        if left == 0 and batches is None:
-            raise StuckError(f"{layer} does not come to rest")
-
-    def _take(self, step: Step, layer: LayerName) -> bool:
-        with self.shared.timed(f"{layer} plan"):
-            batch = step.plan({})
-        if batch is not None:
-            with self.shared.timed(f"{layer} write"), step.write(batch, self.tick()):
-                return True
-        ticker = step.ticker
-        if ticker is not None and ticker.is_due(self.now):
-            with self.shared.timed(f"{layer} tick"):
-                ticker.tick(self.now)
-        return False
-
-    def _stepped(self, layer: LayerName) -> list[Step]:
-        if layer not in self._steps:
-            with self.shared.timed(f"{layer} start"):
-                self._steps[layer] = [maker.make() for maker in self._makers(layer)]
-        return self._steps[layer]
-
-    def _makers(self, layer: LayerName) -> list[StepMaker]:
-        lake, stream, settings = self.lake, self.stream, self.settings
-        permitted = Permitted(notice=self.notices.append)
-        match layer:
-            case "bronze":
-                return bronze.steps(lake, stream, settings, permitted)
-            case "silver":
-                return silver.steps(lake, stream, settings.bytes_per_batch, permitted)
-            case "gold":
-                return gold.steps(lake, stream, settings.bytes_per_batch)
-            case "export":
-                return export.steps(lake, stream, settings, permitted)
+        self.steps.run(layers, batches, one_by_one=one_by_one)
 
     def run_beside(self, layer: LayerName) -> None:
         """Plan a micro-batch of a layer, let another process run to rest, and write what was planned."""
-        for number, first in enumerate(self._stepped(layer)):
-            self.where = first.name
-            batch = first.plan({})
-            self._steps.pop(layer, None)
-            self._go(layer, number, None, one_by_one=False)
-            self._steps.pop(layer, None)
-            if batch is None:
-                continue
-            # Which say that another process has gone on.
-            with suppress(PositionError, *CONFLICTS), first.write(batch, self.tick()):
-                pass
-            first.close()
+        self.steps.run_beside(layer)
 
     @contextmanager
     def before_commit(self, number: int, work: Callable[[], None]) -> Iterator[None]:
@@ -344,6 +296,11 @@ class World:
 
         with patch.object(delta_internals, "commit", commit):
             yield
+
+    def another_lake(self) -> str:
+        """Return a place for another lake of this story."""
+        self.lakes += 1
+        return str(self.directory / f"lake-{self.lakes}")
 
     def change_settings(self, **changes: Any) -> None:
         """Go on under other settings, in a new process."""
@@ -388,8 +345,12 @@ class World:
         )
 
     def rest(self) -> None:
-        """Do again what was killed, and run all layers until nothing waits."""
+        """Do again what was killed, and run all layers until nothing waits.
+
+        So much time passes that evicted rows are written again, and no more.
+        """
         self.wait_for_kill = None
+        self.elapsed_s += _EVICTED_EVERY_S
         unfinished, self.unfinished = self.unfinished, []
         for again in unfinished:
             again()
@@ -413,12 +374,27 @@ class World:
 
 
 @contextmanager
-def _clock(shown: Callable[[], datetime]) -> Iterator[None]:
-    """Let commits note this clock's time; Delta's own notes in them stay the machine's."""
+def _clocks(world: World) -> Iterator[None]:
+    """Let commits and looks at Redis go by the world's time, and Redis tell of the keys that it has evicted.
+
+    Delta's own notes stay the machine's.
+    """
 
     class Clock:
         def time(self) -> float:
-            return shown().timestamp()
+            return world.now.timestamp()
 
-    with patch.object(commits, "time", Clock()):
+        def monotonic(self) -> float:
+            return world.elapsed_s
+
+    def told(client: redis.Redis) -> dict[str, Any]:
+        said = redis_client.told(client)
+        return {**said, "evicted_keys": int(said.get("evicted_keys", 0)) + world.evicted}
+
+    with (
+        patch.object(commits, "time", Clock()),
+        patch.object(to_redis, "time", Clock()),
+        patch.object(to_redis, "_LOOK_EVERY_S", 0.0),
+        patch.object(redis_sink, "told", told),
+    ):
         yield

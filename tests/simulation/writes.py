@@ -35,12 +35,17 @@ class Writes:
     """Writes that pass while it is watched; the one with the number `kill_at` ends the process.
 
     `after`: it is done before the process ends. `killed` is the kind of write at which that was, with where.
+    Before the write `hold_at`, or the next one that holds no lock in PostgreSQL, the process sleeps while
+    `meanwhile` is done; `held` is where that was.
     """
 
     kill_at: int = 0
     after: bool = False
     count: int = 0
     killed: str | None = None
+    hold_at: int = 0
+    meanwhile: Callable[[], None] = lambda: None
+    held: str | None = None
     seen: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
@@ -60,6 +65,10 @@ class Writes:
             self.count += 1
             point = f"{where()} {kind}"
             self.seen[point] += 1
+            if 0 < self.hold_at <= self.count and kind != "postgres":
+                self.hold_at, self.held = 0, point
+                self.meanwhile()
+                return write(*arguments, **named)
             if self.count != self.kill_at:
                 return write(*arguments, **named)
             if self.after:

@@ -1,0 +1,134 @@
+"""The steps of one process: what they know lies in memory, and ends with it; tables alone stay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from delta.exceptions import DeltaConcurrentModificationException
+from py4j.protocol import Py4JJavaError
+
+from lakehouse.errors import LakehouseError, PositionError
+from lakehouse.layers import bronze, export, gold, silver
+from lakehouse.layers.step import LayerName, Step, StepMaker
+from lakehouse.testing.kills import CrashError
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+_MOST_BATCHES = 60
+_TRIES = 3
+CONFLICTS = (Py4JJavaError, DeltaConcurrentModificationException)
+
+
+class StuckError(AssertionError):
+    """A step did not come to rest, or failed again and again."""
+
+
+class Stepping:
+    """A process that runs the layers of a world's lake."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._steps: dict[LayerName, list[Step]] = {}
+
+    def close(self) -> None:
+        """Forget what the steps know, as the end of their process does."""
+        for step in [one for steps in self._steps.values() for one in steps]:
+            with suppress(Exception):
+                step.close()
+        self._steps.clear()
+
+    def make(self, layers: Sequence[LayerName]) -> None:
+        """Make the tables of layers, and leave no step."""
+        for maker in [one for layer in layers for one in self._makers(layer)]:
+            maker.make().close()
+
+    def run(self, layers: Sequence[LayerName], batches: int | None, *, one_by_one: bool) -> None:
+        """Let layers take so many micro-batches each, or come to rest; `one_by_one`: as small as can be."""
+        for layer in layers:
+            for number in range(len(self._makers(layer))):
+                self._go(layer, number, batches, one_by_one=one_by_one)
+
+    def run_beside(self, layer: LayerName) -> None:
+        """Plan a micro-batch of a layer, let another process run to rest, and write what was planned."""
+        for number, first in enumerate(self._stepped(layer)):
+            self._world.where = first.name
+            batch = first.plan({})
+            self._steps.pop(layer, None)
+            self._go(layer, number, None, one_by_one=False)
+            self._steps.pop(layer, None)
+            if batch is None:
+                continue
+            # Which say that another process has gone on.
+            with suppress(PositionError, *CONFLICTS), first.write(batch, self._world.tick()):
+                pass
+            first.close()
+
+    def refusal(self, layer: LayerName) -> str | None:
+        """Return why a layer is refused that would plan its next micro-batch; null if it is not."""
+        try:
+            for step in self._stepped(layer):
+                step.plan({})
+        except LakehouseError as error:
+            return str(error)
+        return None
+
+    def _go(self, layer: LayerName, number: int, batches: int | None, *, one_by_one: bool) -> None:
+        world, failures = self._world, 0
+        left = _MOST_BATCHES if batches is None else batches
+        while left > 0:
+            try:
+                step = self._stepped(layer)[number]
+                world.where = step.name
+                step.limit = 1 if one_by_one else None
+                if step.is_held() or not self._take(step, layer):
+                    break
+                left -= 1
+            except CrashError:
+                raise
+            except Exception as error:
+                if world.writes.killed is not None:
+                    raise CrashError from error
+                failures += 1
+                self.close()
+                if failures == _TRIES:
+                    raise StuckError(f"{layer} fails: {type(error).__name__}: {str(error)[:600]}") from error
+        if left == 0 and batches is None:
+            raise StuckError(f"{layer} does not come to rest")
+
+    def _take(self, step: Step, layer: LayerName) -> bool:
+        world = self._world
+        with world.shared.timed(f"{layer} plan"):
+            batch = step.plan({})
+        if batch is not None:
+            with world.shared.timed(f"{layer} write"), step.write(batch, world.tick()):
+                if layer == "export":  # what is sent again is allowed once
+                    world.permitted = replace(world.permitted, allow=())
+                return True
+        ticker = step.ticker
+        if ticker is not None and ticker.is_due(world.now):
+            with world.shared.timed(f"{layer} tick"):
+                ticker.tick(world.now)
+        return False
+
+    def _stepped(self, layer: LayerName) -> list[Step]:
+        if layer not in self._steps:
+            with self._world.shared.timed(f"{layer} start"):
+                self._steps[layer] = [maker.make() for maker in self._makers(layer)]
+        return self._steps[layer]
+
+    def _makers(self, layer: LayerName) -> list[StepMaker]:
+        world, permitted = self._world, self._world.permitted
+        lake, stream, settings = world.lake, world.stream, world.settings
+        match layer:
+            case "bronze":
+                return bronze.steps(lake, stream, settings, permitted)
+            case "silver":
+                return silver.steps(lake, stream, settings.bytes_per_batch, permitted)
+            case "gold":
+                return gold.steps(lake, stream, settings.bytes_per_batch)
+            case "export":
+                return export.steps(lake, stream, settings, permitted)
