@@ -23,7 +23,7 @@ from tests.simulation.world import World
 
 LENGTH = 12
 _HOUR_S, _DAY_S = 3600, 86_400
-_PAIRS, _PHRASED, _BETWEEN, _MENDED = 2, 0.6, 0.4, 0.7
+_PAIRS, _PHRASED, _BETWEEN = 2, 0.6, 0.4
 _AGES_S = (0, 60, 60, 60, 400, 2 * _HOUR_S, 3 * _DAY_S)
 
 Chosen = Callable[[Random], Action]
@@ -174,7 +174,6 @@ def _broken_and_given_up(_rng: Random) -> list[Action]:
 _PHRASES = (_late_and_replayed,) * 3 + (_future_and_replayed, _broken_and_sent_again, _broken_and_given_up)
 """What leads to a status that chance hardly reaches."""
 
-_FOREIGN = tables.ForeignUpdate, tables.ForeignDelete, tables.Restore
 _LAYER_WRITES = {"bronze": 1, "silver": 2, "gold": 2, "export": 6}
 _WRITES = {"Replay": 3, "RebuildSilver": 4, "RebuildGold": 3, "Maintain": 4, "Adopt": 12, "SetIds": 6}
 """About so many writes has an action."""
@@ -199,8 +198,6 @@ def make(seed: int, number: int, length: int = LENGTH) -> Story:
             actions.append(_by_chance(rng, actions[-1]))
     while len(actions) < length:
         actions.append(_by_chance(rng, actions[-1]))
-    if any(isinstance(one, _FOREIGN) for one in actions) and rng.random() < _MENDED:
-        actions[-2:] = repairs.RebuildSilver(), repairs.RebuildGold()  # else less can be compared
     return Story(form, tuple(_aimed(rng, actions)))
 
 
