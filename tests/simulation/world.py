@@ -24,7 +24,7 @@ from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
 
-from lakehouse.errors import LakehouseError, PositionError
+from lakehouse.errors import LakehouseError, PositionError, TableError
 from lakehouse.kafka.clients import Message
 from lakehouse.kafka.topics import administering, create_topics
 from lakehouse.layers import bronze, export, gold, silver
@@ -277,6 +277,9 @@ class World:
             except Exception as error:
                 if self.writes.killed is not None:
                     raise CrashError from error
+                if isinstance(error, TableError) and "its rows depend on it" in str(error):
+                    self.notices.append(f"waits for a rebuild: {str(error)[:300]}")
+                    return
                 failures += 1
                 self.restart()
                 if failures == _TRIES:
