@@ -66,8 +66,7 @@ def rebuild_gold(
 
     Rows whose records retention has taken from silver stay as they are. If the table was made under other
     settings, its rows are made anew under those of `table`; until that has ended, no micro-batch is merged
-    and no row exported. A dry run holds nothing, writes
-    nothing, and returns what would be done.
+    and no row exported. A dry run holds nothing, writes nothing, and returns what would be done.
     `span` refers to the row's first time (window_start, ts). Raises TableError if a span is given and the
     table's rows have no time, if the table does not come to rest, and, unless `force`, before anything is
     written if more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.

@@ -324,23 +324,29 @@ class _SourceRebuild:
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:
-        """Return the reasons against a record, including lateness unless it is in silver."""
+        """Return the reasons against a record, including lateness unless it is in silver.
+
+        By other ids, a record of today's silver may be late: it may have come in because its id was known.
+        """
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
         rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
         reasons = F.when(F.col("admitted").isNotNull(), rest).otherwise(F.col("reasons"))
         closed = retained.closed_before(self._lake, self._stream, self._source)
-        watermark = F.lit(closed).cast("timestamp")
         if allow_late and closed is None:
             return reasons
+        by_front = F.lit(None).cast("timestamp")
         if not allow_late:
-            known = lateness.read(self._lake, self._origin.job)
-            watermark = F.greatest(known.watermark(F.col(fronts.FRONT)), watermark)
+            by_front = lateness.read(self._lake, self._origin.job).watermark(F.col(fronts.FRONT))
+        watermark = F.greatest(by_front, F.lit(closed).cast("timestamp"))
         was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
-        late_now = F.array_compact(F.array(late_reason(watermark)))
+        stands, is_flawless = F.col("_standing").isNotNull(), F.size(reasons) == 0
+        is_closed = F.col("_status").isin(*identity.CLOSED)
+        in_time = F.col("admitted").isNotNull() if self._are_other_ids else stands | is_closed
         return (
-            F.when(F.col("_standing").isNotNull() | F.col("_status").isin(*identity.CLOSED), reasons)
+            F.when(F.coalesce(in_time, F.lit(False)), reasons)
+            .when(stands, F.when(is_flawless, _late(by_front)).otherwise(reasons))
             .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))
-            .when(F.size(reasons) == 0, late_now)
+            .when(is_flawless, _late(watermark))
             .otherwise(reasons)
         )
 
@@ -385,6 +391,10 @@ class _SourceRebuild:
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
         new = attempted(values, self._now)
         tables.update_matched(rows, self.paths.dead, ("id",), where, new, within=lie)
+
+
+def _late(watermark: Column) -> Column:
+    return F.array_compact(F.array(late_reason(watermark)))
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
