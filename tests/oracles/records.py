@@ -326,7 +326,8 @@ class _Source:
     def _answer_letters(self, row: _Known) -> None:
         """Close the open letters that a record which became a row answers."""
         for letter in self.all.values():
-            if letter.alone.id != row.alone.id or not letter.is_answerable:
+            is_decided = letter.place in self._beforehand
+            if letter.alone.id != row.alone.id or not letter.is_answerable or is_decided:
                 continue
             if self._settings.sequence_by is None:
                 answers = letter.alone.event_time_us == row.alone.event_time_us

@@ -581,6 +581,14 @@ def test_a_decision_that_was_made_under_other_ids_stays_with_its_record() -> Non
     assert by_ids("replay") == ["row", "row"]
 
 
+def test_a_letter_that_was_given_up_under_other_ids_is_not_answered_before() -> None:
+    records = [sent(0, landed=1, amount="x"), sent(1, landed=2)]
+    discarded = [decided("discard", 0, after=3, made_with=(None, None))]
+
+    assert become(records, UNIQUE) == ["resent", "row"]
+    assert become(records, UNIQUE, discarded) == ["discarded", "row"]
+
+
 def test_a_discarded_record_counts_for_nothing() -> None:
     records = [deletion(0, landed=1, kafka=5), sent(1, landed=3, kafka=4)]
 
