@@ -31,10 +31,16 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
     for name, value in spec.pinned_settings.items():
         was = found.get(FIXED_PREFIX + name)
         if was != value:
+            rebuild = f"`lakehouse rebuild {spec.layer}`"
+            way_out = (
+                f"Run {rebuild} again"
+                if was == UNFINISHED
+                else f"Set {name} to what it was; or let {rebuild} make the rows anew: with --dry-run it says "
+                "what that changes"
+            )
             raise TableError(
                 f"{spec.qualified_name} was made with {name} = {was or 'none'}, the settings say "
-                f"{value or 'none'}; its rows depend on it. Set {name} to what it was; or let `lakehouse "
-                f"rebuild {spec.layer}` make the rows anew: with --dry-run it says what that changes"
+                f"{value or 'none'}; its rows depend on it. {way_out}"
             )
 
 
