@@ -35,8 +35,8 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
             way_out = (
                 f"Run {rebuild} again"
                 if was == UNFINISHED
-                else f"Set {name} to what it was; or let {rebuild} make the rows anew: with --dry-run it says "
-                "what that changes"
+                else f"Set {name} to what it was; or let {rebuild} make the rows anew: with --dry-run it "
+                "says what that changes"
             )
             raise TableError(
                 f"{spec.qualified_name} was made with {name} = {was or 'none'}, the settings say "

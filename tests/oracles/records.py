@@ -222,6 +222,8 @@ class _Source:
                     one for one in self._ids[known.alone.id].deletions if one is not known
                 ]
                 known.answer("discarded" if decision.what == "discard" else "resent", decision.by)
+                if self._is_by_other_ids(decision):  # the letter says by which rules it was open then
+                    known.outcome = replace(known.outcome, rules=frozenset())
         for known in admitted:
             known.answer("replayed", None)
         for known in sorted(admitted, key=lambda one: (one.record.ingested_at_us, one.place)):
