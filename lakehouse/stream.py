@@ -294,8 +294,8 @@ class MergedTable:
     schema           all of its columns
     time_columns     the columns of a row's first and last time, by which files are skipped; null: none
     window_s         the length of its rows' windows, in seconds; null: they are not windows
-    pinned_settings  settings that the content depends on, as text; under others, and under other keys or
-                     windows, the table is refused
+    pinned_settings  settings that the content depends on, as text: under others the table is refused until a
+                     rebuild makes its rows anew, and under other keys or windows for good
     stats            further columns whose minima and maxima let files be skipped
     comparison       how a row is compared with a recomputed one
     final            true for a row that time no longer changes; null: rows do not say so

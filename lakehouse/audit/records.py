@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared
 from lakehouse.layers.letters import without_leaving
+from lakehouse.layers.silver import spec
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
 from lakehouse.records.dead_letters import OPEN, REPLAYED, RESENT, STATUSES
@@ -67,11 +68,18 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
             "open, {discarded:,} discarded{closed}; {in_flight:,} of an unfinished micro-batch"
         ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in _MORE if totals[one]))
         subject = Compared(stream.name, "records", f"bronze.{source.table} = {query} + dead letters")
-        notes = [note, *to_close, *taken.notes()]
+        notes = [note, *to_close, *taken.notes(), *_other_ids(lake, source)]
         other = differing(lake, stream, source, now).join(named, list(COORDINATES), "left_anti")
         return [subject.compared(totals["bronze"], [wrong, strange, other], notes)]
     finally:
         books.unpersist()
+
+
+def _other_ids(lake: Lake, source: Source) -> list[str]:
+    """Say that silver was made with other ids than those by which it is judged; nothing if not."""
+    made = spec(source)
+    told = f"{made.qualified_name} was made with other ids: `lakehouse rebuild silver` makes its rows anew"
+    return [told] if lake.is_made_otherwise(made) else []
 
 
 def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame:

@@ -18,6 +18,7 @@ from lakehouse.events import Kind, note
 from lakehouse.messages.readable import parse_moment
 from lakehouse.ops.event_table import recorded
 from lakehouse.repair import rebuild_gold, rebuild_silver
+from lakehouse.repair.rebuild_silver import is_waiting
 from lakehouse.runtime.runner import utc_now
 from lakehouse.stream import Stream
 from lakehouse.streams import choose, read_settings
@@ -95,7 +96,7 @@ def rebuild(
             _say(done, one, console, dry_run=dry_run)
             if dry_run:
                 continue
-            if done.inserted or done.changed or done.removed:
+            if done.inserted or done.changed or done.removed or done.made_anew:
                 _await_gold(lake, one)
                 _rebuild_gold(lake, [one], rebuild_gold.WindowSpan(), console, force=force)
 
@@ -106,7 +107,7 @@ def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
         if not lake.exists("bronze", source.table):
             continue
         size_mb = tables.size_bytes(lake.spark, lake.path("bronze", source.table)) / 1e6
-        waits = "" if source.unique_by is None else f"; silver.{source.table} waits meanwhile"
+        waits = f"; silver.{source.table} waits meanwhile" if is_waiting(lake, source) else ""
         console.print(
             f"bronze.{source.table} is judged again: {size_mb:,.1f} MB in files{waits}", soft_wrap=True
         )

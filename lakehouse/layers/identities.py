@@ -13,7 +13,7 @@ of rows that silver still has, count for nothing then.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +28,7 @@ from pyspark.sql.types import StructType
 
 from lakehouse import tables
 from lakehouse.errors import TableError
+from lakehouse.kinds.records import column_of
 from lakehouse.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans, without_day
 from lakehouse.layers.frozen import Frozen
 from lakehouse.layers.letters import at_places
@@ -58,7 +59,7 @@ from lakehouse.records.validation import COORDINATES, filter_clean
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import executing_for
 from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Source
+from lakehouse.stream import ID, SEQUENCE, Source
 from lakehouse.tables import DELETED, Candidates, Commit, Move, Why
 from lakehouse.tables.pruning import Near, in_spans
 
@@ -281,6 +282,11 @@ class Identities:
     def _packed(self, rows: DataFrame) -> DataFrame:
         id_ = F.col(self._source.id_column or "").cast("string")
         return rows.where(id_.isNotNull()).select(fingerprint(self._source, id_).alias("packed"))
+
+
+def columns_of_ids(settings: Mapping[str, str]) -> set[str]:
+    """Return the columns that silver may have had only because of these settings about ids."""
+    return {ID, SEQUENCE, *(column_of(name) for name in settings.values())}
 
 
 def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | None:

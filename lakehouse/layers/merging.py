@@ -147,6 +147,7 @@ class Merge:
         partials, facts, progress = given.partials, given.facts, given.progress
         spark = partials.sparkSession
         commit = leases.begin(spark, self._path)
+        commit.expect_settings(self._table.pinned_settings)
         commit.expect(given.moves)  # else the fold has these rows already, and a side table gets them
         touched = self._touched(facts, progress, exactly=are_few(rows=facts.partials))
         near = commit.candidates(touched)
@@ -183,6 +184,7 @@ class Merge:
     def close_due(self, spark: SparkSession, now: datetime, clock: WallClock) -> BatchResult:
         """Change the rows that are due by the wall clock; a second call finds none."""
         commit, waits = tables.begin(spark, self._path), self._waiting(spark, clock)
+        commit.expect_settings(self._table.pinned_settings)
         near = commit.candidates(Near((waits,)))
         due = clock.waits() & (F.col(clock.column) <= F.lit(self._latest_due(now, clock)))
         later = F.unix_micros(F.min(F.when(~due, F.col(clock.column))))

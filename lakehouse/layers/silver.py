@@ -73,6 +73,7 @@ def spec(source: Source) -> TableSpec:
         stats=("event_time", OWN_TIME, "partition", "offset"),
         change_feed=True,
         is_followed=source.sequence_by is not None,
+        pinned_settings={"unique_by": source.unique_by or "", "sequence_by": source.sequence_by or ""},
         made_with={lateness.SETTING: str(source.allowed_lateness_s)},
         cluster_by="event_time",
     )
@@ -94,6 +95,15 @@ def ensure(lake: Lake, source: Source) -> Paths:
         lake.ensure(spec(source)),
         lake.ensure(DEAD_LETTERS),
     )
+
+
+def opened(lake: Lake, source: Source) -> Paths:
+    """Do as `ensure`, but leave a silver table that is there as it is, whatever it was made with."""
+    if not lake.exists("silver", source.table):
+        return ensure(lake, source)
+    lake.ensure_source(bronze.spec(source))
+    lake.ensure(DEAD_LETTERS)
+    return paths_of(lake, source)
 
 
 def paths_of(lake: Lake, source: Source) -> Paths:
@@ -183,6 +193,7 @@ class _Cleaning(TableStep):
         self._stream = stream
         self._source = source
         self._paths = paths
+        self._settings = spec(source).pinned_settings
         self._lateness = lateness.read(lake, name)
         self._allowed_s = None if permitted.is_backfill else source.allowed_lateness_s
         self._skip = [
@@ -294,9 +305,9 @@ class _Cleaning(TableStep):
         if dead or batch.is_resumed:
             self._bury(filter_dead(judged), batch, now, Verdicts(accepted=clean))
         if rows > dead:
-            done = tables.append(clean, paths.clean, moves)
+            done = tables.append(clean, paths.clean, moves, settings=self._settings)
         else:
-            done = tables.note(judged.sparkSession, paths.clean, moves)
+            done = tables.note(judged.sparkSession, paths.clean, moves, settings=self._settings)
         self._advance(facts)
         written = {table: rows - dead, "dead_letters": dead}
         result = BatchResult(rows, written, refused=dead - facts.closed)
@@ -315,6 +326,7 @@ class _Cleaning(TableStep):
 
     def _settle(self, known: Identities, judged: DataFrame, attempt: _Attempt, now: datetime) -> _Done:
         commit = leases.begin(judged.sparkSession, self._paths.clean)
+        commit.expect_settings(self._settings)
         commit.expect(self._moves(attempt.batch, attempt.facts))
         settled = known.settle(judged, commit)
         try:

@@ -2,7 +2,7 @@
 
 These rows are deleted, a whole day (UTC) at a time. The limit is the end of the last deleted day.
 
-    bronze        records that landed before the limit, once silver has read them
+    bronze        records that landed before the limit, once silver has read them, by today's ids
     silver        rows with an event time before the limit whose record is no longer in bronze; only if every
                   gold table made of them has times, and no row that a later record is counted with
     gold          final rows whose time ends before the limit, which no later record can change; the export
@@ -76,6 +76,8 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
     def make(lake: Lake, now: datetime) -> Cut | None:
         before, path = _midnight(now - timedelta(days=days)), lake.path("bronze", source.table)
         if not have_read(lake, [reader], path, before + _LANDING):
+            return None
+        if lake.is_made_otherwise(silver.spec(source)):  # a rebuild has still to judge them by other ids
             return None
         old = tables.read(lake.spark, path).where(F.col("ingested_at") < F.lit(before))
         taken = retained.taken_of(lake, "bronze", source.table)

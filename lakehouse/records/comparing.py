@@ -253,7 +253,9 @@ def _reasons(source: Source) -> Column:
         return F.coalesce(F.concat_ws(between, *place), F.lit("an earlier record"))
 
     other = "sequence" if source.sequence_by is not None else "event time"
-    again = F.array_append("reasons", reason(RESENT, None, F.concat(F.lit(SENT_AGAIN_AS), at("answer", "/"))))
+    again = F.array_append(
+        "reasons", reason(RESENT, column, F.concat(F.lit(SENT_AGAIN_AS), at("answer", "/")))
+    )
     conflict = said(CONFLICTING, f" has other values with the same {other} in ", at("best"))
     deleted = said(SUPERSEDED, " was deleted by ", at("deleter"))
     is_coming = F.col("rank") == _COMING

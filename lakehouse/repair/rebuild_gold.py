@@ -9,6 +9,7 @@ remain; rerun it to finish.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -63,8 +64,9 @@ def rebuild_gold(
 ) -> list[GoldRebuilt]:
     """Correct the rows of the table and its side tables; a rerun finds nothing to do.
 
-    Rows whose records retention has taken from silver stay as they are. A dry run holds nothing, writes
-    nothing, and returns what would be done.
+    Rows whose records retention has taken from silver stay as they are. If the table was made under other
+    settings, its rows are made anew under those of `table`; until that has ended, no micro-batch is merged
+    and no row exported. A dry run holds nothing, writes nothing, and returns what would be done.
     `span` refers to the row's first time (window_start, ts). Raises TableError if a span is given and the
     table's rows have no time, if the table does not come to rest, and, unless `force`, before anything is
     written if more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.
@@ -74,12 +76,24 @@ def rebuild_gold(
         raise TableError(
             f"rows of gold.{table.name} have no time of their own: rebuild it whole, without --from and --to"
         )
+    is_made_otherwise = any(lake.is_made_otherwise(gold.spec(one)) for one in kept)
+    if is_made_otherwise and not span.is_whole:
+        raise TableError(
+            f"gold.{table.name} was made with other settings ({', '.join(table.pinned_settings)}): rebuild "
+            "it whole, without --from and --to"
+        )
     for one in kept:
-        lake.ensure(gold.spec(one))
+        if not lake.exists("gold", one.name):
+            lake.ensure(gold.spec(one))
     if dry_run:
         return list(_put_right(lake, table, span, force=True, dry_run=True).values())
+    if is_made_otherwise and not force:
+        _put_right(lake, table, span, force=False, dry_run=True)  # before anything is noted
     done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
-    with leases.held(lake.spark, lake.path("gold", table.name), f"gold.{table.name}"):
+    with ExitStack() as held:
+        held.enter_context(leases.held(lake.spark, lake.path("gold", table.name), f"gold.{table.name}"))
+        for one in kept:
+            held.enter_context(lake.made_anew(gold.spec(one)))
         for _ in range(_ROUNDS):
             once = _put_right(lake, table, span, force=force)
             done = {name: done[name].and_then(more) for name, more in once.items()}
@@ -92,14 +106,15 @@ def _put_right(
     lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool, dry_run: bool = False
 ) -> dict[str, GoldRebuilt]:
     """Write what differs, to side tables first, as micro-batches do; a dry run only counts it."""
+    kept = (*table.sides, table)
+    is_made_otherwise = any(lake.is_made_otherwise(gold.spec(one)) for one in kept)
     cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut)
-    kept = (*table.sides, table)
     looks = [_Look(cut.found[one.name], anew[one.name], one, span) for one in kept]
     try:
         if not force:
             for look in looks:
-                look.refuse_to_take_away_many()
+                look.refuse_to_take_away_many(" by today's settings" if is_made_otherwise else "")
         return {look.table.name: look.counts() if dry_run else look.write(lake) for look in looks}
     finally:
         for look in looks:
@@ -120,14 +135,14 @@ class _Look:
         every, self._invented, self._doubled = found_wrong
         self._changed = every - self._invented - self._doubled
 
-    def refuse_to_take_away_many(self) -> None:
-        """Raise TableError if silver has no record for too many of the table's rows."""
+    def refuse_to_take_away_many(self, by: str) -> None:
+        """Raise TableError if silver has no record for too many of the table's rows; `by` says by what."""
         rows = self._standing.count() if self._invented else 0
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
                 f"gold.{self.table.name} would lose {self._invented:,} of its {rows:,} rows, because silver "
-                f"has no record that they are made from; more than {MOST_TAKEN_AWAY:.0%} are only deleted "
-                "with --force. Nothing was written. `lakehouse audit` says whether silver is whole"
+                f"has no record that they are made from{by}; more than {MOST_TAKEN_AWAY:.0%} are only "
+                "deleted with --force. Nothing was written. `lakehouse audit` says whether silver is whole"
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:

@@ -27,6 +27,7 @@ from lakehouse import tables
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import silver
 from lakehouse.layers.frozen import Frozen
+from lakehouse.layers.identities import columns_of_ids
 from lakehouse.layers.letters import are_processed, without_leaving
 from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
@@ -55,6 +56,7 @@ from lakehouse.stream import Source, Stream
 from lakehouse.tables import DELETED, Lake, Why, from_micros, leases
 
 _KEYS = list(COORDINATES)
+_RENAMED = "_renamed"
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,7 @@ class SilverRebuilt:
 
     `newly_refused` counts letters that are new or open again, `newly_accepted` those that are now replayed,
     `skipped` those of records that --skip has passed over, which were not judged.
+    `made_anew`: silver had been made with other ids, so gold may have passed over an earlier attempt.
     `first` and `last` are the least and the greatest event time (UTC), old or new, of rows that were
     inserted, removed or changed; null for none.
     """
@@ -100,6 +103,7 @@ class SilverRebuilt:
     newly_refused: int = 0
     newly_accepted: int = 0
     skipped: int = 0
+    made_anew: bool = False
     first: datetime | None = None
     last: datetime | None = None
 
@@ -113,6 +117,7 @@ class SilverRebuilt:
             self.newly_refused + other.newly_refused,
             self.newly_accepted + other.newly_accepted,
             self.skipped + other.skipped,
+            self.made_anew or other.made_anew,
             min((at for at in (self.first, other.first) if at is not None), default=None),
             max((at for at in (self.last, other.last) if at is not None), default=None),
         )
@@ -151,7 +156,8 @@ class _SourceRebuild:
         self._source = source
         self._now = now
         self._origin = silver.origin_of(stream, source, now)
-        self.paths = silver.ensure(lake, source)
+        self.paths = silver.opened(lake, source)
+        self._are_other_ids = lake.is_made_otherwise(silver.spec(source))
 
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         spark = self._lake.spark
@@ -159,20 +165,26 @@ class _SourceRebuild:
         with nullcontext() if dry_run else self._holding(), handful:
             return self._rebuild(span, allow_late=allow_late, dry_run=dry_run)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether what is kept of a record depends on all others, now or by what silver was made with."""
+        return self._source.unique_by is not None or self._are_other_ids
+
     @contextmanager
     def _holding(self) -> Iterator[None]:
-        """Hold the letters, and let silver wait if what is kept of an id depends on all of its records."""
+        """Hold the letters, and silver if it is rebuilt whole; note today's settings about ids at the end."""
         spark, job, dead = self._lake.spark, self._origin.job, self.paths.dead
         with ExitStack() as held:
             letters = leases.held_part(spark, dead, self._source.table, f"rebuild of {job}", alone=True)
             held.enter_context(letters)
-            if self._source.unique_by is not None:
+            if self.is_whole:
                 held.enter_context(leases.held(spark, self.paths.clean, job))
+            held.enter_context(self._lake.made_anew(silver.spec(self._source), columns_of_ids))
             yield
 
     def _rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         landed = tables.read(self._lake.spark, self.paths.bronze)
-        if self._source.unique_by is None:  # else what is kept of an id depends on all of its records
+        if not self.is_whole:
             landed = landed.where(span.condition())
         ranges = ranges_of(landed)
         if not ranges:
@@ -180,7 +192,8 @@ class _SourceRebuild:
         landed, skipped = self.without_skipped(landed, ranges)
         again = 0 if dry_run else self._keep_one(within(ranges))
         judged = self.verdicts(landed, ranges, allow_late=allow_late)
-        work = judged.withColumns(_work()).where(" OR ".join(_work())).dropDuplicates(_KEYS).persist()
+        kinds = _work() | ({_RENAMED: self._is_renamed()} if self._are_other_ids else {})
+        work = judged.withColumns(kinds).where(" OR ".join(kinds)).dropDuplicates(_KEYS).persist()
         try:
             found = _found(work)
             if not dry_run:
@@ -193,6 +206,7 @@ class _SourceRebuild:
                 newly_refused=found["_refused"] + found["_reopened"],
                 newly_accepted=found["_accepted"],
                 skipped=skipped,
+                made_anew=self._are_other_ids,
                 first=None if found.first is None else from_micros(found.first),
                 last=None if found.last is None else from_micros(found.last),
             )
@@ -231,7 +245,8 @@ class _SourceRebuild:
         names = silver_schema(self._source).names
         done = self._done().where(within(ranges))  # read first: what it calls done is in the tables
         version = tables.version_of(self._lake.spark, self.paths.clean)
-        clean = tables.read_version(self._lake.spark, self.paths.clean, version).where(within(ranges))
+        clean = self._as_declared(tables.read_version(self._lake.spark, self.paths.clean, version))
+        clean = clean.where(within(ranges))
         standing = clean.select(*_KEYS, F.struct(*names).alias("_standing"))
         letters = (
             self._letters(version)
@@ -242,10 +257,12 @@ class _SourceRebuild:
                 F.col("status").alias("_status"),
                 F.col("reasons").alias("_said"),
                 F.col("admitted").alias("_admitted"),
+                F.struct("unique_id", "sequence").alias("_known_as"),
             )
         )
         is_lost = F.col("_done") & F.col("_status").isNull()
-        finished = F.col("_standing").isNotNull() | ~F.col("_status").isin(DISCARDED, RESENT) | is_lost
+        is_decided = F.col("_status").isin(DISCARDED, RESENT) & ~self._was_answered_by_id()
+        finished = F.col("_standing").isNotNull() | ~is_decided | is_lost
         judged = judge(decoded(landed, self._source, self._lake.root), self._source, None)
         before = silver.fronts_before(self._lake, self._source, landed)
         judged = judged.join(F.broadcast(before), "ingested_at")
@@ -256,6 +273,15 @@ class _SourceRebuild:
         known = known.withColumn("admitted", let_in).withColumn("_row", row)
         known = known.withColumn("reasons", self._reasons(allow_late=allow_late))
         return known if self._source.unique_by is None else self._closed(known)
+
+    def _as_declared(self, clean: DataFrame) -> DataFrame:
+        """Return rows of silver with all declared columns: until ids are set, theirs are missing."""
+        return tables.as_declared(clean, silver_schema(self._source))
+
+    def _was_answered_by_id(self) -> Column:
+        """Tell whether a letter is `resent` only by the ids of former settings; a person's stays so."""
+        last = F.try_element_at("_said", F.lit(-1))
+        return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
     def _closed(self, known: DataFrame) -> DataFrame:
         """Mark the records that retention keeps apart; what is said of them stays so."""
@@ -284,7 +310,7 @@ class _SourceRebuild:
         """
         spark, source = self._lake.spark, self._source
         places = judged.select(*_KEYS)
-        older = tables.read(spark, self.paths.clean).join(places, _KEYS, "left_anti")
+        older = self._as_declared(tables.read(spark, self.paths.clean)).join(places, _KEYS, "left_anti")
         letters = tables.read(spark, self.paths.dead).where(F.col("job") == self._origin.job)
         letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
         own = judged.where(F.col(identity.OF_ID).isNotNull())
@@ -298,23 +324,29 @@ class _SourceRebuild:
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:
-        """Return the reasons against a record, including lateness unless it is in silver."""
+        """Return the reasons against a record, including lateness unless it is in silver.
+
+        By other ids, a record of today's silver may be late: it may have come in because its id was known.
+        """
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
         rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
         reasons = F.when(F.col("admitted").isNotNull(), rest).otherwise(F.col("reasons"))
         closed = retained.closed_before(self._lake, self._stream, self._source)
-        watermark = F.lit(closed).cast("timestamp")
         if allow_late and closed is None:
             return reasons
+        by_front = F.lit(None).cast("timestamp")
         if not allow_late:
-            known = lateness.read(self._lake, self._origin.job)
-            watermark = F.greatest(known.watermark(F.col(fronts.FRONT)), watermark)
+            by_front = lateness.read(self._lake, self._origin.job).watermark(F.col(fronts.FRONT))
+        watermark = F.greatest(by_front, F.lit(closed).cast("timestamp"))
         was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
-        late_now = F.array_compact(F.array(late_reason(watermark)))
+        stands, is_flawless = F.col("_standing").isNotNull(), F.size(reasons) == 0
+        is_closed = F.col("_status").isin(*identity.CLOSED)
+        in_time = F.col("admitted").isNotNull() if self._are_other_ids else stands | is_closed
         return (
-            F.when(F.col("_standing").isNotNull() | F.col("_status").isin(*identity.CLOSED), reasons)
+            F.when(F.coalesce(in_time, F.lit(False)), reasons)
+            .when(stands, F.when(is_flawless, _late(by_front)).otherwise(reasons))
             .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))
-            .when(F.size(reasons) == 0, late_now)
+            .when(is_flawless, _late(watermark))
             .otherwise(reasons)
         )
 
@@ -327,6 +359,8 @@ class _SourceRebuild:
             again = work.where("_reopened OR _reworded").select(F.col("_letter").alias("id"), "reasons")
             values = {"status": status_by(F.col("s.reasons")), "reasons": F.col("s.reasons")}
             self._amend(again, F.col("t.status") != DISCARDED, values, lie)
+        if self._are_other_ids:
+            self._rename(work.where(_RENAMED), lie)
         if found["_inserted"] or found["_changed"] or found["_removed"]:
             rows = work.where("_inserted OR _changed OR _removed").select(
                 "_row.*", F.col("_removed").alias(DELETED)
@@ -336,9 +370,36 @@ class _SourceRebuild:
             closed = work.where("_accepted").select(F.col("_letter").alias("id"))
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
 
+    def _rename(self, letters: DataFrame, lie: Column) -> None:
+        """Give letters the ids and sequences by which their records are known now."""
+        id_, sequence = self._ids()
+        known = letters.select(F.col("_letter").alias("id"), id_.alias("of"), sequence.alias("place"))
+        values = {"unique_id": F.col("s.of"), "sequence": F.col("s.place")}
+        tables.update_matched(known, self.paths.dead, ("id",), F.lit(True), values, within=lie)
+
+    def _is_renamed(self) -> Column:
+        id_, sequence = self._ids()
+        known = F.struct(id_.alias("unique_id"), sequence.alias("sequence"))
+        return F.col("_letter").isNotNull() & ~F.col("_known_as").eqNullSafe(known)
+
+    def _ids(self) -> tuple[Column, Column]:
+        """Return a judged record's id and sequence; null where its source has none."""
+        if self._source.unique_by is None:
+            return F.lit(None).cast("string"), F.lit(None).cast("long")
+        return F.col(identity.OF_ID), F.col(identity.OF_SEQUENCE)
+
     def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
         new = attempted(values, self._now)
         tables.update_matched(rows, self.paths.dead, ("id",), where, new, within=lie)
+
+
+def _late(watermark: Column) -> Column:
+    return F.array_compact(F.array(late_reason(watermark)))
+
+
+def is_waiting(lake: Lake, source: Source) -> bool:
+    """Tell whether the source's silver waits while it is rebuilt; false if there is none yet."""
+    return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
 
 
 def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
@@ -392,7 +453,7 @@ def _work() -> dict[str, Column]:
         "_refused": ~passes & ~has_letter,
         "_reopened": ~passes & (F.col("_status") == REPLAYED),
         "_reworded": ~passes
-        & F.col("_status").isin(OPEN, *identity.CLOSED)
+        & F.col("_status").isin(OPEN, RESENT, *identity.CLOSED)
         & (~same_reasons | (F.col("_status") != status_by(F.col("reasons")))),
         "_accepted": passes & has_letter & (F.col("_status") != REPLAYED),
     }

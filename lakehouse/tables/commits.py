@@ -29,7 +29,7 @@ from lakehouse.tables.data_files import files_of, to_delta
 from lakehouse.tables.delta_internals import Action, Operation, Snapshot, Txn
 from lakehouse.tables.log import CHANGE_FEED, FEW_FILES, noted_files, properties_of, snapshot, transactions_in
 from lakehouse.tables.pruning import Near
-from lakehouse.tables.specs import Move, Why
+from lakehouse.tables.specs import FIXED_PREFIX, Move, Why
 
 CHANGE_TYPE = "_change_type"
 _NO_QUERY = ("lakehouse", 0)  # of Delta's operations, an UPDATE has no place for the reason
@@ -95,6 +95,19 @@ class Commit:
                 raise PositionError(
                     f"{move.application}: {self.path} says up to {found}, not {move.before} as this process "
                     "has left it: another one runs the same layer. Stop one"
+                )
+
+    def expect_settings(self, settings: Mapping[str, str]) -> None:
+        """Raise PositionError unless the table's rows are made with these settings (`pinned_settings`).
+
+        A later change of that conflicts with the commit.
+        """
+        for name, value in settings.items():
+            found = delta.property_in(self._txn, FIXED_PREFIX + name)
+            if found != value:
+                raise PositionError(
+                    f"{self.path} is made with {name} = {found or 'none'} by now, and this process has "
+                    f"{value or 'none'}: its settings were changed elsewhere. Restart it under today's"
                 )
 
     def candidates(self, where: Near | Column | None) -> Candidates:

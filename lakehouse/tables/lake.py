@@ -10,7 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.settings import Settings
 from lakehouse.spark.session import require_jvm, start_session
-from lakehouse.tables import features, making, reading, versions, writers
+from lakehouse.tables import features, making, pinned, reading, versions, writers
+from lakehouse.tables.log import properties
+from lakehouse.tables.pinned import ColumnsOf
 from lakehouse.tables.schema_evolution import Refused
 from lakehouse.tables.specs import TableSpec, path_of
 from lakehouse.terminal import warn
@@ -62,6 +64,29 @@ class Lake:
     def ensure_source(self, spec: TableSpec) -> str:
         """Do as `ensure` for a reader: the table may have more columns and wider types."""
         return self._ensure(spec, Refused.TO_A_READER)
+
+    def is_made_otherwise(self, spec: TableSpec) -> bool:
+        """Tell whether the table was made under other settings than the spec's; false if there is none."""
+        path = self.path(spec.layer, spec.name)
+        return self.exists(spec.layer, spec.name) and pinned.are_others(properties(self.spark, path), spec)
+
+    @contextmanager
+    def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
+        """Do as `ensure`, and let the block make all rows anew if they were made under other settings.
+
+        Until it has ended, nobody fills the table or reads it as a source, under whichever settings. If it
+        fails or is killed, that stays so until another one has ended. Columns of `columns_of` that the spec
+        lacks are left over: null in new rows, and as they are in others.
+        """
+        if not self.is_made_otherwise(spec):
+            self.ensure(spec)
+            yield
+            return
+        path = self.path(spec.layer, spec.name)
+        pinned.begin_anew(self.spark, path, spec, columns_of)
+        making.ensure(self.spark, path, spec, Refused.TO_A_WRITER, is_made_anew=True)
+        yield
+        pinned.end_anew(self.spark, path, spec)
 
     def _ensure(self, spec: TableSpec, refused: Refused) -> str:
         path = self.path(spec.layer, spec.name)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from lakehouse.errors import TableError
 from lakehouse.spark import storage
 from lakehouse.spark.query_errors import error_line
-from lakehouse.tables import commits, features, schema_evolution
+from lakehouse.tables import commits, features, pinned, schema_evolution
 from lakehouse.tables.entries import LOG
 from lakehouse.tables.log import (
     CHANGE_FEED,
@@ -27,11 +27,11 @@ from lakehouse.tables.log import (
     read_commit,
     version_of,
 )
+from lakehouse.tables.pinned import COLUMNS
 from lakehouse.tables.schema_evolution import Refused, SchemaChanges
-from lakehouse.tables.specs import TableSpec
+from lakehouse.tables.specs import FIXED_PREFIX, TableSpec
 from lakehouse.tables.writing import retry_on_conflict
 
-FIXED_PREFIX = "lakehouse."
 FORMAT = 1
 """Under which rules tables are written; noted in each as `lakehouse.format` (docs/upgrades.md)."""
 FORMAT_PROPERTY = f"{FIXED_PREFIX}format"
@@ -39,7 +39,6 @@ _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of seve
 _UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not named yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
 _ISOLATION = "delta.isolationLevel"
-_COLUMNS = f"{FIXED_PREFIX}columns"  # what the stream declared last; other columns are a user's
 _MOST_COMMITS = 1_000  # so many are looked at for the last one with the declared columns
 
 # Other readers open the tables, so they use nothing that only Spark understands. Delta's default, a
@@ -58,14 +57,19 @@ def properties_when_made(spec: TableSpec) -> dict[str, str]:
     return _COMMON_PROPERTIES | feed | made_with | _own_properties(spec)
 
 
-def ensure(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:
-    """Do what `Lake.ensure` and `Lake.ensure_source` promise, for the table at the path."""
+def ensure(
+    spark: SparkSession, path: str, spec: TableSpec, refused: Refused, *, is_made_anew: bool = False
+) -> None:
+    """Do what `Lake.ensure` and `Lake.ensure_source` promise, for the table at the path.
+
+    If it is made anew, it may have been made under other settings.
+    """
     if not features.exists(spark, path, spec.qualified_name):
         _make(spark, path, spec)
         features.exists(spark, path, spec.qualified_name)  # the session's defaults may have added some
     if not _is_as_declared(spark, path, spec):
         _refuse_later_format(spark, path, spec)
-        _refuse_other_settings(spark, path, spec)
+        _refuse_other_settings(spark, path, spec, is_made_anew=is_made_anew)
         _evolve(spark, path, spec, refused)
         if refused is Refused.TO_A_WRITER:
             _note_properties(spark, path, spec)
@@ -101,7 +105,7 @@ def _maintained_properties(spec: TableSpec) -> dict[str, str]:
         _STATS: ",".join(spec.stats),
         FORMAT_PROPERTY: str(FORMAT),
         _ISOLATION: isolation,
-        _COLUMNS: _declared(spec.schema),
+        COLUMNS: _declared(spec.schema),
     }
 
 
@@ -155,18 +159,12 @@ def _refuse_later_format(spark: SparkSession, path: str, spec: TableSpec) -> Non
         )
 
 
-def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec) -> None:
+def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec, *, is_made_anew: bool) -> None:
     if not spec.pinned_settings and not spec.shape:
         return
     standing = properties(spark, path)
-    for name, value in spec.pinned_settings.items():
-        found = standing.get(FIXED_PREFIX + name)
-        if found != value:
-            raise TableError(
-                f"{spec.qualified_name} was made with {name} = {found}, the settings say {value}; its rows "
-                f"depend on it. Set LAKEHOUSE_{name.upper()}={found} again, or use another LAKEHOUSE_LAKE "
-                f"and fill it again"
-            )
+    if not is_made_anew:
+        pinned.refuse_others(standing, spec)
     for name, value in spec.shape.items():
         found = standing.get(FIXED_PREFIX + name, value)
         if found != value:
@@ -194,13 +192,13 @@ def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -
 
 def _differing(found: Metadata, spec: TableSpec) -> SchemaChanges:
     """Return the differences between a table and its declaration; a user's columns are carried."""
-    ours = json.loads(found.properties.get(_COLUMNS, "{}"))
+    ours = json.loads(found.properties.get(COLUMNS, "{}"))
     return schema_evolution.compare(found.schema, spec.schema).carrying(ours)
 
 
 def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> str:
     """Say how to mend columns that are refused, by whether the table was changed or the stream."""
-    is_as_before = properties(spark, path).get(_COLUMNS) == _declared(spec.schema)
+    is_as_before = properties(spark, path).get(COLUMNS) == _declared(spec.schema)
     version = _last_accepted(spark, path, spec, refused) if is_as_before else None
     if version is None:
         return (

@@ -13,6 +13,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELETED = "_deleted"
 """The boolean column by which rows that are upserted mark those to delete; null or absent: they stay."""
 
+FIXED_PREFIX = "lakehouse."
+"""How the names of the properties begin that say what a table was made with."""
+
 _MICROSECOND = timedelta(microseconds=1)
 _MARK = "lakehouse: "
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -24,11 +27,12 @@ class TableSpec:
     """A table's name, schema and what is fixed when it is created.
 
     `stats` are the columns whose minima and maxima Delta keeps. The content depends on `pinned_settings`, and
-    on `shape` in the code; both are kept as table properties and compared at every start. `made_with` are
-    settings that are kept so as well, as they are when the table is made. `cluster_by` is the column by which
-    maintenance orders the rows, null for a table that stays small. `is_followed`: who reads the appends of a
-    table with a change feed also follows the rows that are corrected (`Why`). `is_merged`: micro-batches
-    rewrite rows; into any other table they only append. `comment` says what a row is; catalogs show it.
+    on `shape` in the code; both are kept as table properties and compared at every start. A rebuild changes
+    the settings (`lakehouse.tables.pinned`). `made_with` are settings that are kept so as well, as they are
+    when the table is made. `cluster_by` is the column by which maintenance orders the rows, null for a table
+    that stays small. `is_followed`: who reads the appends of a table with a change feed also follows the rows
+    that are corrected (`Why`). `is_merged`: micro-batches rewrite rows; into any other table they only
+    append. `comment` says what a row is; catalogs show it.
     """
 
     layer: str

@@ -43,6 +43,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # half a minute in all
 _REWRITTEN_BYTES = 128 << 10  # so little is rewritten faster than it is searched
 _SO_FEW_STAY = 4_000  # rows: rewriting them each time costs less than files of their own
 _GIVEN = "_given"
+_NONE: Mapping[str, str] = {}
 
 
 # They have a common ancestor in Java, but not in Python.
@@ -65,15 +66,19 @@ class Written:
     version: int | None
 
 
-def append(rows: DataFrame, path: str, moves: Sequence[Move] = ()) -> Written:
+def append(
+    rows: DataFrame, path: str, moves: Sequence[Move] = (), *, settings: Mapping[str, str] = _NONE
+) -> Written:
     """Append the rows, by column name, and note the moves, in one commit.
 
     A column that the rows lack is null. Raises TableError for a column that the table lacks, and
-    PositionError, without reading a row, if the table does not say what the moves expect.
+    PositionError, without reading a row, if the table does not say what the moves expect, or is made with
+    other settings.
     """
 
     def once() -> Written:
         commit = begin(rows.sparkSession, path)
+        commit.expect_settings(settings)
         commit.expect(moves)
         return add(rows, commit, moves)
 
@@ -89,11 +94,14 @@ def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
     return Written(written, commit.finish(moves))
 
 
-def note(spark: SparkSession, path: str, moves: Sequence[Move]) -> Written:
+def note(
+    spark: SparkSession, path: str, moves: Sequence[Move], *, settings: Mapping[str, str] = _NONE
+) -> Written:
     """Note the moves in a commit without rows; raises PositionError as `append` does."""
 
     def once() -> Written:
         commit = begin(spark, path)
+        commit.expect_settings(settings)
         commit.expect(moves)
         return Written(0, commit.finish(moves))
 

@@ -28,7 +28,9 @@ class Decision:
     `at_us` is later than that of any earlier decision, and the same for all of one command. A replay may be
     put down for any letter that was open: one that its record does not pass changes nothing. `allows_late` is
     a replay's --allow-late. `by` is the record that was sent again, of a resolve. A skip is decided before
-    silver has looked at the record.
+    silver has looked at the record. `made_with` are `unique_by` and `sequence_by` of then, null: as now. If
+    they were others, the letter was open by them, whatever it would have been by today's, and `has_admitted`
+    says whether a replay has let its record in.
     """
 
     what: Literal["replay", "discard", "resolve", "skip"]
@@ -37,6 +39,8 @@ class Decision:
     at_us: int
     by: Place | None = None
     allows_late: bool = False
+    made_with: tuple[str | None, str | None] | None = None
+    has_admitted: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,20 +85,24 @@ def outcomes(
     """Return what each record is now."""
     decided = list(decisions)
     skipped = {one.place for one in decided if one.what == "skip"}
-    source = _Source(settings, skipped)
     commands: dict[tuple[int, int], list[Decision]] = defaultdict(list)
     for one in decided:
         if one.what != "skip":
             commands[one.after_us, one.at_us].append(one)
     events: list[Record | Taken | list[Decision]] = [*records, *taken, *commands.values()]
-    for event in sorted(events, key=_order):
-        if isinstance(event, Record):
-            source.land(event)
-        elif isinstance(event, Taken):
-            source.retain(event)
-        else:
-            source.decide(event)
-    return {place: one.outcome for place, one in source.all.items()}
+    beforehand: dict[Place, Decision] = {}
+    while True:  # until each decision under other ids has been found to be about a record that was open
+        source = _Source(settings, skipped, beforehand)
+        for event in sorted(events, key=_order):
+            if isinstance(event, Record):
+                source.land(event)
+            elif isinstance(event, Taken):
+                source.retain(event)
+            else:
+                source.decide(event)
+        if not source.found:
+            return {place: one.outcome for place, one in source.all.items()}
+        beforehand |= source.found
 
 
 def _order(event: Record | Taken | list[Decision]) -> tuple[Any, ...]:
@@ -167,8 +175,10 @@ class _Id:
 class _Source:
     """The records of a source so far, and what each is."""
 
-    def __init__(self, settings: Settings, skipped: set[Place]) -> None:
+    def __init__(self, settings: Settings, skipped: set[Place], beforehand: Mapping[Place, Decision]) -> None:
         self.all: dict[Place, _Known] = {}
+        self.found: dict[Place, Decision] = {}
+        self._beforehand = beforehand
         self._settings = settings
         self._skipped = skipped
         self._ids: dict[object, _Id] = defaultdict(_Id)
@@ -190,6 +200,9 @@ class _Source:
             return
         if alone.row.get("own_time") is not None:
             self._own_times.append((record.ingested_at_us, alone.row["own_time"]))
+        if record.place in self._beforehand:  # it counts for nothing until then, and may come in then
+            known.refuse()
+            return
         self._settle(known, is_late=is_late)
 
     def decide(self, command: Iterable[Decision]) -> None:
@@ -197,6 +210,11 @@ class _Source:
         admitted = []
         for decision in command:
             known = self.all[decision.place]
+            if self._is_by_other_ids(decision):
+                if known.outcome.status != "open" and (decision.what != "replay" or decision.has_admitted):
+                    self.found[decision.place] = decision
+                if decision.what == "replay" and not decision.has_admitted:
+                    continue
             if known.outcome.status == "open" and decision.what == "replay":
                 admitted += [known] if self._passes(known, decision) else []
             elif known.outcome.status == "open":
@@ -204,6 +222,8 @@ class _Source:
                     one for one in self._ids[known.alone.id].deletions if one is not known
                 ]
                 known.answer("discarded" if decision.what == "discard" else "resent", decision.by)
+                if self._is_by_other_ids(decision):  # the letter says by which rules it was open then
+                    known.outcome = replace(known.outcome, rules=frozenset())
         for known in admitted:
             known.answer("replayed", None)
         for known in sorted(admitted, key=lambda one: (one.record.ingested_at_us, one.place)):
@@ -234,9 +254,15 @@ class _Source:
         holding = [one for one in self._settings.lateness if offset >= one.begins.get((topic, partition), 0)]
         return holding[-1].seconds
 
+    def _is_by_other_ids(self, decision: Decision) -> bool:
+        now = (self._settings.unique_by, self._settings.sequence_by)
+        return decision.made_with is not None and decision.made_with != now
+
     def _passes(self, known: _Known, decision: Decision) -> bool:
         """Tell whether a replay finds the record sound by itself, today."""
         alone = known.alone
+        if self._is_by_other_ids(decision):
+            return decision.has_admitted and not alone.rules and not alone.is_deletion
         if alone.rules or alone.is_deletion or _is_before(alone.event_time_us, self._closed_us):
             return False
         allowed = [self._allowed_s(known.record), self._settings.lateness[-1].seconds]
@@ -302,7 +328,8 @@ class _Source:
     def _answer_letters(self, row: _Known) -> None:
         """Close the open letters that a record which became a row answers."""
         for letter in self.all.values():
-            if letter.alone.id != row.alone.id or not letter.is_answerable:
+            is_decided = letter.place in self._beforehand
+            if letter.alone.id != row.alone.id or not letter.is_answerable or is_decided:
                 continue
             if self._settings.sequence_by is None:
                 answers = letter.alone.event_time_us == row.alone.event_time_us

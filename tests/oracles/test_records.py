@@ -569,6 +569,26 @@ def test_a_skipped_record_is_a_letter_until_it_is_replayed() -> None:
     assert become(records, UNIQUE, [skip, decided("replay", 0, after=1)]) == ["row replayed", "duplicate"]
 
 
+def test_a_decision_that_was_made_under_other_ids_stays_with_its_record() -> None:
+    records = [sent(0, landed=1), sent(1, landed=2, amount=11)]  # by its id, the second one conflicts
+
+    def by_ids(what: Any, **more: Any) -> list[str]:
+        return become(records, PLAIN, [decided(what, 1, after=3, made_with=("id", None), **more)])
+
+    assert become(records, PLAIN) == ["row", "row"]
+    assert by_ids("discard") == ["row", "discarded"]
+    assert by_ids("replay", has_admitted=True) == ["row", "row replayed"]
+    assert by_ids("replay") == ["row", "row"]
+
+
+def test_a_letter_that_was_given_up_under_other_ids_is_not_answered_before() -> None:
+    records = [sent(0, landed=1, amount="x"), sent(1, landed=2)]
+    discarded = [decided("discard", 0, after=3, made_with=(None, None))]
+
+    assert become(records, UNIQUE) == ["resent", "row"]
+    assert become(records, UNIQUE, discarded) == ["discarded", "row"]
+
+
 def test_a_discarded_record_counts_for_nothing() -> None:
     records = [deletion(0, landed=1, kafka=5), sent(1, landed=3, kafka=4)]
 

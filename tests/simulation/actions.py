@@ -78,19 +78,30 @@ class Send(Action):
         said = dict(before[-1]) if before and self.kind in {"duplicate", "corrected"} else self._fields(world)
         if before and self.kind == "corrected":
             said |= {"version": max(one["version"] for one in before) + 1, "amount": said["amount"] + 7}
+        partition, headers = self.partition % world.partitions, _headers(said)
         if self.kind == "deleted":
-            world.tell(Raw(None, self.id.encode(), partition=self.partition % world.partitions), None)
+            world.tell(Raw(None, self.id.encode(), partition=partition), None)
             return
         record = _of_form(world.form, said)
         if self.kind == "malformed":
             record["amount" if "amount" in record else "value"] = "nonsense"
-        partition = self.partition % world.partitions
-        world.tell(Raw(json.dumps(record).encode(), self.id.encode(), partition=partition), said)
+        raw = Raw(json.dumps(record).encode(), self.id.encode(), headers=headers, partition=partition)
+        world.tell(raw, said)
 
     def _fields(self, world: World) -> dict[str, Any]:
         age_s = {"late": 20 * DAY_S, "future": -DAY_S}.get(self.kind, self.age_s)
         at_ms = int((world.now - timedelta(seconds=age_s)).timestamp() * 1000)
         return {"id": self.id, "version": self.sequence, "amount": self.amount, "at_ms": at_ms}
+
+
+def _headers(said: dict[str, Any]) -> tuple[tuple[str, bytes], ...]:
+    """Return another id, and a sequence by which an earlier version is the greater one."""
+    return ("order", f"o-{said['id']}".encode()), ("turn", str(100 - said["version"]).encode())
+
+
+def ids_of(form: str) -> tuple[str, str]:
+    """Return the fields with a record's id and sequence; sales have no id."""
+    return {"windows": ("id", "version"), "sales": ("", "")}.get(form, ("transactionId", "version"))
 
 
 def _of_form(form: str, said: dict[str, Any]) -> dict[str, Any]:

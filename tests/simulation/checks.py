@@ -65,7 +65,7 @@ def _mended(world: World) -> list[str]:
 
 
 def _final(world: World) -> Iterator[str]:
-    """Yield the windows that were sent, and so were final, and are provisional now."""
+    """Yield the windows that were sent as final, and are provisional now."""
     name = world.stream.gold[0].name
     rows = pipeline.rows_of(world.settings, f"gold.{name}")
     open_ = {(row["service_id"], row["window_start"] // 1000) for row in rows if not row["is_final"]}
@@ -73,7 +73,8 @@ def _final(world: World) -> Iterator[str]:
     sent = pipeline.read_topic(world.settings.kafka_bootstrap_servers, topic)
     said = (json.loads(one.value) for one in sent if one.value is not None)
     before = {(one["serviceId"], one["windowStart"]) for one in world.life.left.get(name, ())}
-    for key in sorted({(one["serviceId"], one["windowStart"]) for one in said} & open_ - before):
+    final = {(one["serviceId"], one["windowStart"]) for one in said if one["isFinal"]}
+    for key in sorted(final & open_ - before):
         yield f"final: {key} was sent as final, and is provisional"
 
 

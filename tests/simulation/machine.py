@@ -15,7 +15,7 @@ from functools import partial
 from random import Random
 
 from tests.simulation import actions as do
-from tests.simulation import operations, repairs, tables
+from tests.simulation import operations, repairs, settings_actions, tables
 from tests.simulation.actions import Action
 from tests.simulation.checks import differences
 from tests.simulation.services import Shared
@@ -105,6 +105,25 @@ def _maintain(rng: Random) -> Action:
     return repairs.Maintain(rng.choice((0, 1, 3)), rng.choice((0, 1, 3)), rng.choice((0, 0, 3)))
 
 
+def _set_ids(rng: Random) -> Action:
+    return settings_actions.SetIds(
+        rng.choice(("", "field", "field", "header")), rng.choice(("", "field", "header"))
+    )
+
+
+def _change_setting(rng: Random) -> Action:
+    name, values = rng.choice(_SETTINGS)
+    return settings_actions.ChangeSetting(name, rng.choice(values))
+
+
+_SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
+    ("grace_s", (0, 600)),
+    ("future_tolerance_s", (300, 2 * _DAY_S)),
+    ("emit", ({}, {"metrics_1m": "final"})),
+    ("sales_threshold", (15,)),  # what it has sent is not taken back
+    ("sales_notify", ("every_update",)),
+    ("quantile_k", (200, 1600)),
+)
 _KILLED: tuple[tuple[int, Chosen], ...] = (
     (12, _run),
     (4, _replay),
@@ -143,7 +162,8 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
     (1, lambda _rng: operations.RecreateTopic()),
     (2, lambda rng: operations.Standby(rng.randint(1, 8), rng.choice(_HELD))),
     (1, lambda _rng: do.AddPartitions()),
-    (1, lambda rng: repairs.SetIds(sequences=rng.random() < 0.5)),
+    (2, _set_ids),
+    (2, _change_setting),
     (1, lambda rng: tables.Restore(rng.choice(("silver", "gold")), rng.choice((1, 2)))),
     (3, lambda rng: do.TwoRuns(rng.choice(("bronze", "silver", "gold", "export")))),
     (2, lambda rng: tables.ForeignDelete(rng.choice(("silver", "silver", "gold", "letters")))),

@@ -61,7 +61,15 @@ class _OfLetters(Action):
     def _decide(self, world: World, selection: Selection, at: datetime) -> None: ...
 
     def _put_down(self, world: World, place: Coordinates, after_us: int, at_us: int) -> None:
-        made = Decision(self.what, place, after_us, at_us, allows_late=getattr(self, "allow_late", False))  # type: ignore[arg-type]
+        made = Decision(
+            self.what,  # type: ignore[arg-type]
+            place,
+            after_us,
+            at_us,
+            allows_late=getattr(self, "allow_late", False),
+            made_with=(world.source.unique_by, world.source.sequence_by),
+            has_admitted=self.what == "replay" and bool(_admissions(world, {place})),
+        )
         world.life.decisions[world.source.table].append(made)
 
 
@@ -142,7 +150,8 @@ class Resolve(Action):
             resolve_by_record(world.lake, [world.stream], Selection(id=letter["id"]), record, at)
         place = coordinates_of(letter)
         if place not in map(coordinates_of, open_letters(world)):
-            made = Decision("resolve", place, after_us, pipeline.micros(at), by=by)
+            ids = world.source.unique_by, world.source.sequence_by
+            made = Decision("resolve", place, after_us, pipeline.micros(at), by=by, made_with=ids)
             world.life.decisions[world.source.table].append(made)
 
 
@@ -201,24 +210,3 @@ class Maintain(Action):
             world.where = "maintain"
             for task in tasks([world.stream], settings):
                 Keeper(world.lake, settings).keep(task, world.now)
-
-
-@dataclass(frozen=True)
-class SetIds(Action):
-    """Compare records by id, or no longer, and rebuild silver and gold, as docs/ids.md says."""
-
-    ids: bool = True
-    sequences: bool = False
-
-    def do(self, world: World) -> None:
-        if world.form in {"windows", "sales"} or (world.form == "corrected" and not self.sequences):
-            return  # a column of silver is not taken away
-        topic = "transactions-topic"
-        world.change_settings(
-            unique_by={topic: "transactionId"} if self.ids else {},
-            sequence_by={topic: "version"} if self.sequences and self.ids else {},
-        )
-        RebuildSilver().do(world)
-        with world.process():
-            world.run(("silver", "gold"))
-        RebuildGold().do(world)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JJavaError
 
-from lakehouse.errors import LakehouseError, PositionError
+from lakehouse.errors import LakehouseError, PositionError, TableError
 from lakehouse.layers import bronze, export, gold, silver
 from lakehouse.layers.step import LayerName, Step, StepMaker
 from lakehouse.testing.kills import CrashError
@@ -92,6 +92,9 @@ class Stepping:
             except Exception as error:
                 if world.writes.killed is not None:
                     raise CrashError from error
+                if isinstance(error, TableError) and "its rows depend on it" in str(error):
+                    world.notices.append(f"waits for a rebuild: {str(error)[:300]}")
+                    return
                 failures += 1
                 self.close()
                 if failures == _TRIES:

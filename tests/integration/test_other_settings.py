@@ -1,0 +1,259 @@
+"""Settings that rows depend on, changed on a lake with history: refused until a rebuild makes them anew."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from unittest.mock import patch
+
+import pytest
+
+from lakehouse import tables
+from lakehouse.audit.records import check_records
+from lakehouse.errors import PositionError, TableError
+from lakehouse.kinds import Records, Side, joined_calls, running_totals
+from lakehouse.layers import gold, silver
+from lakehouse.layers.step import Permitted, StepMaker
+from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
+from lakehouse.settings import Settings
+from lakehouse.stream import Stream
+from lakehouse.tables import Lake
+from lakehouse.testing.kills import CrashError, crash_at, take_next
+from tests import pipeline
+from tests.integration.test_one_function import (
+    CORRECTED,
+    LANDED,
+    LANDED_MS,
+    PLAIN,
+    UNIQUE,
+    Run,
+    deleted,
+    paid,
+    payments,
+)
+from tests.pipeline import DEAD_LETTERS, Raw
+
+BY_USER = payments(unique_by="user")
+WITH_HISTORY = [
+    paid("a", 1, 10),
+    paid("a", 2, 12),
+    paid("b", 1, 5),
+    paid("b", 1, 5),
+    deleted("c", sent_s=0),
+    paid("d", 1, "nonsense"),
+    paid("d", 2, 7),
+]
+"""Corrected; sent twice; a deletion of nothing; malformed, and then answered."""
+
+BY_SEQUENCE = {
+    0: ("superseded", "superseded"),
+    3: ("duplicate", "duplicate"),
+    4: ("open", "nothing_to_delete"),
+    5: ("resent", "wrong_type"),
+}
+
+
+@pytest.fixture
+def run(lake: Lake, lake_settings: Settings) -> Run:
+    made = Run(lake, lake_settings, CORRECTED)
+    made.take(WITH_HISTORY)
+    assert (made.rows, made.letters) == ([1, 2, 6], BY_SEQUENCE)
+    return made
+
+
+def rebuilt(run: Run, stream: Stream, *, dry_run: bool = False) -> SilverRebuilt:
+    run.stream = stream
+    return rebuild_silver(run.lake, stream, Landed(), LANDED, dry_run=dry_run)
+
+
+def made(run: Run, stream: Stream) -> StepMaker:
+    (maker,) = silver.steps(run.lake, stream, 1, Permitted())
+    return maker
+
+
+def test_silver_is_refused_under_other_ids_and_says_what_to_do(run: Run) -> None:
+    version = tables.version_of(run.lake.spark, run.lake.path("silver", "payments"))
+
+    with pytest.raises(TableError) as refused:
+        made(run, UNIQUE).make()
+
+    assert str(refused.value) == (
+        "silver.payments was made with sequence_by = version, the settings say none; its rows depend on it. "
+        "Set sequence_by to what it was; or let `lakehouse rebuild silver` make the rows anew: with "
+        "--dry-run it says what that changes"
+    )
+    assert tables.version_of(run.lake.spark, run.lake.path("silver", "payments")) == version
+
+
+CONFLICTS = ("open", "conflicting_id")
+UNREAD = {4: ("open", "value_null"), 5: ("open", "wrong_type")}
+
+
+@pytest.mark.parametrize(
+    ("stream", "rows", "letters", "id_of_3"),
+    [
+        pytest.param(
+            PLAIN,
+            [0, 1, 2, 3, 6],
+            {**UNREAD, 0: ("replayed", "superseded"), 3: ("replayed", "duplicate")},
+            None,
+            id="ids off",
+        ),
+        pytest.param(
+            UNIQUE,
+            [0, 2, 6],
+            {
+                0: ("replayed", "superseded"),
+                1: CONFLICTS,
+                3: ("duplicate", "duplicate"),
+                4: ("open", "value_null"),
+                5: ("resent", "wrong_type"),
+            },
+            "b",
+            id="sequences off",
+        ),
+        pytest.param(
+            BY_USER,
+            [0],
+            {**UNREAD, 0: ("replayed", "superseded"), **dict.fromkeys((1, 2, 3, 6), CONFLICTS)},
+            "ann",
+            id="another id",
+        ),
+    ],
+)
+def test_a_rebuild_makes_rows_and_letters_by_other_ids(
+    run: Run, stream: Stream, rows: list[int], letters: dict[int, tuple[str, str]], id_of_3: str | None
+) -> None:
+    dry = rebuilt(run, stream, dry_run=True)
+    assert run.rows == [1, 2, 6]
+
+    done = rebuilt(run, stream)
+
+    assert dry == done
+    assert (run.rows, run.letters) == (rows, letters)
+    found = {row["offset"]: row["unique_id"] for row in pipeline.rows_of(run.settings, DEAD_LETTERS)}
+    assert found[3] == id_of_3
+    run.take([paid("b", 1, 6)])  # it goes on, and the columns that are left over do no harm
+    assert (7 in run.rows) == (stream is PLAIN)
+    assert rebuilt(run, CORRECTED).judged == 8
+    standing = {place: one for place, one in run.letters.items() if one[0] != "replayed"}
+    assert (run.rows, standing) == ([1, 2, 6], {**BY_SEQUENCE, 7: CONFLICTS})
+    assert not rebuilt(run, CORRECTED, dry_run=True).changed
+
+
+def test_what_runs_under_the_former_ids_writes_no_more(run: Run) -> None:
+    running = made(run, CORRECTED).make()
+    pipeline.land(
+        run.lake.spark,
+        run.settings,
+        [[paid("a", 3)]],
+        landed_at=LANDED,
+        first_offset=7,
+        source=CORRECTED.sources[0],
+    )
+
+    rebuilt(run, PLAIN)
+
+    with pytest.raises(PositionError, match="is made with unique_by = none by now, and this process has id"):
+        take_next(running, now=LANDED)
+    assert run.rows == [0, 1, 2, 3, 6]
+    run.take()
+    assert run.rows == [0, 1, 2, 3, 6, 7]
+
+
+def test_a_rebuild_that_was_killed_is_refused_under_all_ids_until_one_has_ended(run: Run) -> None:
+    killed = crash_at(tables.replace, 1, after=True)
+    with pytest.raises(CrashError), patch.object(tables, "replace", killed):
+        rebuilt(run, PLAIN)
+
+    for stream in (PLAIN, CORRECTED):
+        with pytest.raises(TableError, match="was made with unique_by = a rebuild that has not ended"):
+            made(run, stream).make()
+    rebuilt(run, CORRECTED)
+    assert (run.rows, run.letters) == ([1, 2, 6], BY_SEQUENCE)
+    made(run, CORRECTED).make().close()
+
+
+def test_the_audit_says_that_silver_was_made_with_other_ids(run: Run) -> None:
+    (source,) = PLAIN.sources
+
+    (check,) = check_records(run.lake, PLAIN, source, LANDED)
+
+    assert check.differences == 3
+    told = "silver.payments was made with other ids: `lakehouse rebuild silver` makes its rows anew"
+    assert told in check.notes
+
+
+def totals(threshold: int) -> Stream:
+    limit = Decimal(threshold)
+    return running_totals("shop", Records("shop"), by="user", value="amount", threshold=limit, to=None)
+
+
+def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Settings) -> None:
+    before, after = totals(100), totals(15)
+    (source,), (table,) = before.sources, after.gold
+
+    def run_gold(stream: Stream) -> None:
+        for maker in (*silver.steps(lake, stream, 1, Permitted()), *gold.steps(lake, stream, 1)):
+            step = maker.make()
+            while take_next(step, now=LANDED) is not None:
+                pass
+
+    def told() -> list[tuple[int, Decimal]]:
+        rows = pipeline.rows_of(lake_settings, "gold.shop_notifications")
+        return sorted((row["offset"], row["value"]) for row in rows)
+
+    pipeline.land(
+        lake.spark, lake_settings, [[paid("a", 1, 10), paid("a", 1, 10)]], landed_at=LANDED, source=source
+    )
+    run_gold(before)
+    assert told() == []
+    with pytest.raises(TableError, match="was made with threshold = 100, the settings say 15"):
+        run_gold(after)
+    with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
+        rebuild_gold(lake, table, WindowSpan(first=LANDED))
+
+    rebuild_gold(lake, table, WindowSpan())
+
+    assert told() == [(1, Decimal(20))]
+    run_gold(after)
+    with pytest.raises(TableError, match="was made with threshold = 15, the settings say 100"):
+        run_gold(before)
+
+
+def calls(gap_s: int) -> Stream:
+    sides = [Side(records=f"calls-{name}", payload=name) for name in ("heard", "said")]
+    return joined_calls("calls", sides, pair=("one", "other"), gap_s=gap_s, to=None)
+
+
+def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_force(
+    lake: Lake, lake_settings: Settings
+) -> None:
+    before, after = calls(60), calls(120)
+    (table,) = after.gold
+    for source, at_s in zip(before.sources, (0, 90), strict=True):
+        record = {"one": "ann", "other": "bob", "timestamp": LANDED_MS + at_s * 1000}
+        record |= {name: {} for name in ("heard", "said")}
+        raw = Raw(json.dumps(record).encode(), timestamp_ms=LANDED_MS)
+        pipeline.land(lake.spark, lake_settings, [[raw]], landed_at=LANDED, source=source)
+    for maker in (*silver.steps(lake, before, 1, Permitted()), *gold.steps(lake, before, 1)):
+        step = maker.make()
+        while take_next(step, now=LANDED) is not None:
+            pass
+    assert starts(lake_settings) == [0, 90]
+    with pytest.raises(TableError, match="has no record that they are made from by today's settings"):
+        rebuild_gold(lake, table, WindowSpan())
+    (maker,) = gold.steps(lake, before, 1)
+    maker.make().close()  # nothing was noted
+
+    rebuild_gold(lake, table, WindowSpan(), force=True)
+
+    assert starts(lake_settings) == [0]
+    with pytest.raises(TableError, match="was made with gap_s = 120, the settings say 60"):
+        maker.make()
+
+
+def starts(settings: Settings) -> list[int]:
+    rows = pipeline.rows_of(settings, "gold.calls")
+    return sorted((row["ts"] // 1000 - LANDED_MS) // 1000 for row in rows)

@@ -1,0 +1,72 @@
+"""Settings that are changed on a living lake, and what the docs then say to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from tests.simulation.actions import Action, ids_of
+from tests.simulation.world import World
+
+_JUDGED = {"future_tolerance_s"}
+_MADE_WITH = {"sales_threshold", "sales_notify", "quantile_k", "call_gap_s", "call_grace_s"}
+
+
+@dataclass(frozen=True)
+class SetIds(Action):
+    """Compare records by id, or no longer, and rebuild silver and gold, as docs/ids.md says.
+
+    Both are "field", the form's own; "header"; or "" for none. What retention has taken cannot be judged by
+    other ids, so nothing is done once it has been there; nor of sales, whose records have none.
+    """
+
+    ids: str = "field"
+    sequences: str = ""
+
+    def do(self, world: World) -> None:
+        taken = world.life.taken[world.source.table]
+        if world.form == "sales" or any(one.gone or one.before_us is not None for one in taken):
+            return
+        id_, sequence = ids_of(world.form)
+        names = {"field": id_, "header": "header:order", "": ""}
+        places = {"field": sequence, "header": "header:turn", "": ""}
+        topic = world.source.topic
+        ids, sequences = names[self.ids], places[self.sequences] if self.ids else ""
+        world.change_settings(
+            unique_by={topic: ids} if ids else {}, sequence_by={topic: sequences} if ids and sequences else {}
+        )
+        rebuild(world)
+
+
+@dataclass(frozen=True)
+class ChangeSetting(Action):
+    """Change a setting, and rebuild what depends on it, as docs/settings.md says."""
+
+    name: str = "grace_s"
+    value: Any = 600
+
+    def do(self, world: World) -> None:
+        value = Decimal(self.value) if self.name == "sales_threshold" else self.value
+        world.change_settings(**{self.name: value})
+        if self.name in _JUDGED:
+            rebuild(world)
+        elif self.name in _MADE_WITH:
+            rebuild(world, "gold")
+
+
+def rebuild(world: World, layers: str = "silver gold") -> None:
+    """Rebuild layers as `lakehouse rebuild` does; gold reads first what silver had before."""
+    world.tick()
+    with world.process(partial(rebuild, world, layers)), world.refusing():
+        if "silver" in layers:
+            world.where = "rebuild silver"
+            rebuild_silver(world.lake, world.stream, Landed(), world.now)
+            world.foreign -= {"silver", "letters"}
+            world.run(("gold",))
+        world.where = "rebuild gold"
+        for table in world.stream.gold:
+            rebuild_gold(world.lake, table, WindowSpan(), force=True)
