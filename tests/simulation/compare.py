@@ -87,13 +87,17 @@ def table_differences(life: Life, stream: Stream) -> list[Difference]:
 
 
 def outputs(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
-    """Return in what topic, Redis and PostgreSQL are not these rows of a gold table."""
+    """Return in what topic, Redis and PostgreSQL are not these rows of a gold table.
+
+    A call that was closed and is open again may be there as it was.
+    """
     kept = KEPT[table]
     leaving = [row for row in rows if kept.leaves(row) and _is_emitted(settings, table, row)]
-    found = [*_topic(settings, table, kept, leaving), *_redis(settings, table, kept, leaving)]
+    held = [row for row in rows if row.get("was_closed") and not kept.leaves(row)]
+    found = [*_topic(settings, table, kept, leaving, held), *_redis(settings, table, kept, leaving, held)]
     return [
         *found,
-        *(_postgres(settings, table, leaving) if settings.postgres_url.get_secret_value() else ()),
+        *(_postgres(settings, table, leaving, held) if settings.postgres_url.get_secret_value() else ()),
     ]
 
 
@@ -225,7 +229,9 @@ def _is_emitted(settings: Settings, table: str, row: Row) -> bool:
     return settings.emit.get(table) != "final" or bool(row.get("is_final"))
 
 
-def _topic(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
+def _topic(
+    settings: Settings, table: str, kept: Kept, rows: Sequence[Row], held: Sequence[Row]
+) -> Iterator[Difference]:
     """Compare the last message of each row, read committed; a tombstone's key is that of its row alone."""
     if kept.topic is None:
         return
@@ -241,6 +247,8 @@ def _topic(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> I
         elif table in _WINDOWED:
             key = f"{key}:{value['windowStart']}"
         last[key] = value
+    for row in held:
+        last.pop(kept.redis_row(row), None)
     where = f"topic {settings.topic(kept.topic)}"
     yield from _same_messages(where, list(last.values()), [kept.message(row) for row in rows])
 
@@ -256,7 +264,9 @@ def _same_messages(
         yield Difference(where, str(texts[one]), "is in gold, and not the last message")
 
 
-def _redis(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> Iterator[Difference]:
+def _redis(
+    settings: Settings, table: str, kept: Kept, rows: Sequence[Row], held: Sequence[Row]
+) -> Iterator[Difference]:
     prefix = f"lakehouse:{table}:row:"
     with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
         keys = [str(key) for key in client.scan_iter(f"{prefix}*", count=1000)]
@@ -264,6 +274,8 @@ def _redis(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> I
     found = {key.removeprefix(prefix): _parsed(text, kept) for key, text in zip(keys, texts, strict=True)}
     found = {name: row for name, row in found.items() if not row.get("_deleted")}
     wanted = {kept.redis_row(row): kept.message(row) for row in rows}
+    for row in held:
+        found.pop(kept.redis_row(row), None)
     for name in sorted(found.keys() | wanted.keys()):
         row = {column: value for column, value in found.get(name, {}).items() if column not in _BOOKKEEPING}
         if name not in wanted:
@@ -274,7 +286,9 @@ def _redis(settings: Settings, table: str, kept: Kept, rows: Sequence[Row]) -> I
             yield Difference(f"Redis, {table}", name, f"is {row}, and should be {wanted[name]}")
 
 
-def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[Difference]:
+def _postgres(
+    settings: Settings, table: str, rows: Sequence[Row], held: Sequence[Row]
+) -> Iterator[Difference]:
     """Compare each column of PostgreSQL's table with gold's of that name."""
     with psycopg.connect(settings.postgres_url.get_secret_value(), row_factory=dict_row) as connection:
         name = connection.execute("SELECT to_regclass(%s) AS name", [f"gold.{table}"]).fetchone()
@@ -284,12 +298,18 @@ def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[D
     columns = sorted({column for row in there[:1] for column in row if column not in _BOOKKEEPING})
     if not there:
         columns = sorted(rows[0]) if rows else []
-    found = Counter(tuple(with_micros(row)[name] for name in columns) for row in there)
+    keys = {_key_of(table, row) for row in held}
+    sent = [row for row in map(with_micros, there) if _key_of(table, row) not in keys]
+    found = Counter(tuple(row[name] for name in columns) for row in sent)
     wanted = Counter(tuple(row[name] for name in columns) for row in rows)
     for one in found - wanted:
         yield Difference(f"PostgreSQL, {table}", str(one), "is there, and not in gold")
     for one in wanted - found:
         yield Difference(f"PostgreSQL, {table}", str(one), "is missing")
+
+
+def _key_of(table: str, row: Row) -> tuple[Any, ...]:
+    return tuple(row[name] for name in _KEYS.get(table, ()))
 
 
 def _rows(settings: Settings, table: str) -> list[Row]:

@@ -16,6 +16,7 @@ from tests.simulation import actions as do
 from tests.simulation import repairs
 from tests.simulation.actions import Action
 from tests.simulation.checks import differences
+from tests.simulation.forms import BROKEN
 from tests.simulation.services import Shared
 from tests.simulation.world import World
 
@@ -136,16 +137,58 @@ _CHOICES: tuple[tuple[int, Chosen], ...] = (
 )
 
 
-def make(seed: int, number: int, length: int = LENGTH) -> Story:
-    """Return the story of this number."""
+_FORMS = {
+    "corrected": 8,
+    "unique": 2,
+    "plain": 2,
+    "windows": 2,
+    "sales": 2,
+    "calls": 3,
+    "debezium": 2,
+    "avro": 1,
+    "protobuf": 1,
+}
+"""How often each form is chosen."""
+
+
+def make(seed: int, number: int, length: int = LENGTH, form: str | None = None) -> Story:
+    """Return the story of this number, of this form if one is given."""
     rng = Random(f"{seed} {number}")
-    form = rng.choice(("corrected",) * 4 + ("unique", "plain", "windows", "sales"))
+    chosen = rng.choices(list(_FORMS), list(_FORMS.values()))[0]
+    form = form or chosen
     actions = [_send(rng), _send(rng), _run(rng)]
     while len(actions) < length:
         choices = _KILLED if isinstance(actions[-1], do.Kill) else _CHOICES
         weights = [weight for weight, _ in choices]
         actions.append(rng.choices([one for _, one in choices], weights)[0](rng))
-    return Story(form, tuple(actions))
+    return Story(form, tuple(_of_form(rng, form, one) for one in actions))
+
+
+def _of_form(rng: Random, form: str, action: Action) -> Action:
+    """Return the action as a form has it: about one of its sides, and with poison of its own."""
+    if form == "calls":
+        return _of_calls(rng, action)
+    if isinstance(action, do.Send) and action.kind in {"malformed", "duplicate"} and form in BROKEN:
+        return replace(action, kind=rng.choice((action.kind, *BROKEN[form])))
+    return action
+
+
+def _of_calls(rng: Random, action: Action) -> Action:
+    """Return the action on a side; events lie about a gap apart, and waits are such that calls close."""
+    match action:
+        case do.Send(kind=kind):
+            plain = "clean" if kind in {"deleted", "corrected"} and rng.random() < 0.7 else kind
+            id_, age_s = rng.choice("aab"), rng.choice((0, 30, 60, 90, 150, 150, 400, 2 * _HOUR_S))
+            return replace(action, kind=plain, id=id_, age_s=age_s, side=rng.choice((0, 1)))
+        case do.Wait():
+            seconds = (50, 120, 250, 300, _HOUR_S, _DAY_S, 8 * _DAY_S, 20 * _DAY_S)
+            return replace(action, seconds=rng.choice(seconds))
+        case repairs.Maintain():
+            return replace(action, side=rng.choice((-1, -1, 0, 1)))
+        case _ if any(one.name == "side" for one in fields(action)):
+            return replace(action, side=rng.choice((0, 1)))  # type: ignore[call-arg]
+        case _:
+            return action
 
 
 def run(shared: Shared, story: Story) -> Ended:

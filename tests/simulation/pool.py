@@ -18,9 +18,11 @@ def begin() -> None:
     Finalize(None, _open.close, exitpriority=100)
 
 
-def one(seed: int, length: int, shrink: int, number: int) -> tuple[int, Ended, Ended | None]:
+def one(
+    seed: int, length: int, form: str | None, shrink: int, number: int
+) -> tuple[int, Ended, Ended | None]:
     """Run a story; one that differs is shrunk, too, in so many runs."""
     (found,) = _shared
-    told = run(found, make(seed, number, length))
+    told = run(found, make(seed, number, length, form))
     best = shrunk(found, told, shrink) if told.differences and shrink else None
     return number, told, best

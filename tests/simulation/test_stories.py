@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -15,6 +16,7 @@ from tests.chance import chance
 from tests.simulation import machine
 from tests.simulation.actions import Action, Kill, Run, Send, Wait, read
 from tests.simulation.coverage import Coverage
+from tests.simulation.forms import BROKEN, FORMS
 from tests.simulation.machine import Ended, Story, make, read_story, run, shrunk
 from tests.simulation.repairs import Maintain
 from tests.simulation.services import Shared, shared
@@ -51,6 +53,22 @@ def test_a_seed_makes_the_same_story_again() -> None:
     assert make(7, 3) != make(7, 4)
     assert len(make(7, 3).actions) == machine.LENGTH
     assert read_story(str(make(7, 3))) == make(7, 3)
+
+
+def test_every_form_is_chosen_and_corrected_records_are_the_usual_ones() -> None:
+    chosen = Counter(make(7, number).form for number in range(400))
+
+    assert chosen.keys() == FORMS.keys()
+    assert chosen.most_common(1)[0][0] == "corrected"
+
+
+def test_a_form_that_is_asked_for_has_its_sides_and_poison_of_its_own() -> None:
+    calls = [one for number in range(20) for one in make(7, number, form="calls").actions]
+    changes = [one for number in range(40) for one in make(7, number, form="debezium").actions]
+
+    assert {one.side for one in calls if isinstance(one, Send)} == {0, 1}
+    assert {one.side for one in calls if isinstance(one, Maintain)} == {-1, 0, 1}
+    assert {one.kind for one in changes if isinstance(one, Send)} > set(BROKEN["debezium"])
 
 
 def test_a_story_shrinks_to_what_its_difference_needs(monkeypatch: pytest.MonkeyPatch) -> None:
