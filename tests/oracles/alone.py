@@ -16,6 +16,7 @@ Place = tuple[str, int, int]
 Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_TIMESTAMP = -1  # in Kafka's protocol
+_FRAME = 5
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ class Lateness:
 class Settings:
     """What a source's settings say. Of `lateness`, the last one that is for a record holds for it.
 
-    `unique_by` and `sequence_by` are a field of the contract, or `header:NAME`. `deletion_key` is text or
-    json:FIELD, and `deleted_if` FIELD=TEXT, both as in docs/ids.md.
+    `unique_by` and `sequence_by` are a field of the contract, or `header:NAME`. `deletion_key` is text,
+    json:FIELD or avro, whose schema is "string", and `deleted_if` FIELD=TEXT, both as in docs/ids.md.
     """
 
     contract: Contract
@@ -123,18 +124,27 @@ def _column(settings: Settings, name: str | None, of_header: str) -> str:
 
 def _deleted(key: bytes | None, form: str) -> tuple[str | None, str | None]:
     """Return the id that a record without a value deletes, or the rule that its key breaks."""
-    if key is None:
-        return None, "key_null"
+    if not key:
+        return None, "key_null" if key is None else "key_empty"
+    if form == "avro":
+        return _in_avro(key)
     try:
         text = key.decode()
     except UnicodeDecodeError:
         return None, "key_not_utf8"
-    if not text:
-        return None, "key_empty"
     if form == "text":
         return text, None
     id_ = _id_at(_object(key) or {}, form.removeprefix("json:"))
     return id_, None if id_ else "bad_key"
+
+
+def _in_avro(key: bytes) -> tuple[str | None, str | None]:
+    """Read a text of less than 64 bytes: a zero, the schema's id, twice its length, and its bytes."""
+    if len(key) < _FRAME or key[0]:
+        return None, "not_framed"
+    length, text = key[_FRAME : _FRAME + 1], key[_FRAME + 1 :]
+    is_whole = length == bytes([2 * len(text)])
+    return (text.decode(), None) if is_whole else (None, "undecodable")
 
 
 def _marked(value: bytes | None, settings: Settings) -> Mapping[str, Any] | None:

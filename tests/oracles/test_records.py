@@ -676,6 +676,16 @@ def test_a_deletion_in_an_envelope_that_says_no_id_or_no_sequence_is_a_letter() 
     ]
 
 
+def test_a_key_in_avro_is_a_text_by_its_length_after_the_five_bytes_of_its_schema() -> None:
+    in_avro = replace(CORRECTED, deletion_key="avro")
+    keys = (b"\0\0\0\0\7\2a", b"\0\0\0\0\7\4a", b"a", b"")
+    deletions = [deletion(n, landed=n, key=key, kafka=n) for n, key in enumerate(keys, 1)]
+
+    found = become([sent(0, landed=0), *deletions], in_avro)
+
+    assert found == ["superseded", "deletion", "open undecodable", "open not_framed", "open key_empty"]
+
+
 def test_a_record_that_its_format_refuses_says_nothing_and_is_not_answered() -> None:
     refused = replace(sent(0, landed=0), refused="undecodable")
 

@@ -6,6 +6,7 @@
 model.py     what a life has done to the lake, and what the lake must hold by the oracles
 compare.py   in what the real lake differs from that, in words
 world.py     the lake and its clock; services.py: what it runs on; writes.py: where its processes can end
+forms.py     the forms of streams, and how each writes its records
 actions.py   what can be done to it, one line each; repairs.py: what people do
 checks.py    what must hold whatever was done
 machine.py   makes, runs and shrinks stories; coverage.py says what none has reached

@@ -79,7 +79,7 @@ class Send(Action):
         source = world.side(self.side)
         said = self._said(world, source)
         side, partition = world.stream.sources.index(source), self.partition % world.partitions
-        for one in written(world.form, self.kind, said, side, lambda: world.encode):
+        for one in written(world.form, self.kind, said, side, world.encoder):
             world.tell(source, replace(one, raw=replace(one.raw, partition=partition)))
 
     def _said(self, world: World, source: Source) -> Said:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from lakehouse.contract import Field, FieldType
 from lakehouse.formats.encoding import Encode, registered_encoder
+from lakehouse.formats.wire import header
+from lakehouse.kafka.schema_registry import Registered, register
 from lakehouse.kinds import Records, windowed_sums
 from lakehouse.stream import Source, Stream
 from tests.pipeline import Raw
@@ -59,7 +61,7 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
         },
     ),
     "calls": (CALLS, {"unique_by": {"analyticsTopic": "eventId"}}),
-    "avro": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "avro"}}),
+    "avro": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "avro"}, "deletion_keys": {_TOPIC: "avro"}}),
     "protobuf": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "protobuf"}}),
     "debezium": (ENVELOPED, {"streams": (f"{__name__}:ENVELOPED",)}),
 }
@@ -67,9 +69,9 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
 
 _ENCODED = ("not_framed", "unknown_schema", "truncated")
 BROKEN: Mapping[str, tuple[str, ...]] = {
-    "avro": _ENCODED,
+    "avro": (*_ENCODED, "bad_key"),
     "protobuf": _ENCODED,
-    "debezium": ("null_after", "no_object", "wrong_op", "no_before", "tombstone"),
+    "debezium": ("null_after", "no_object", "wrong_op", "no_before", "tombstone", "bad_key"),
 }
 """Further kinds of records of a form, almost all of them poison."""
 
@@ -90,24 +92,41 @@ class Written:
     refused: str | None = None
 
 
-def encoder_of(source: Source) -> Encode:
-    """Return what writes a source's records of JSON in its format, by a schema that all stories share."""
-    return registered_encoder(source, f"simulated-{source.format}-{source.topic}")
+@dataclass(frozen=True)
+class Encoder:
+    """Writes a source's records of JSON in its format, by schemas that all stories share."""
+
+    source: Source
+
+    @cached_property
+    def value(self) -> Encode:
+        """What writes a value."""
+        return registered_encoder(self.source, f"simulated-{self.source.format}-{self.source.topic}")
+
+    @cached_property
+    def _key_header(self) -> bytes:
+        return header(register(self.source.registry, "simulated-key", Registered("AVRO", '"string"')))
+
+    def key(self, id_: str) -> bytes:
+        """Return the key of an id: Avro's if that is how keys are written, else its text."""
+        text = id_.encode()
+        is_avro = self.source.deletion_key == "avro"
+        return self._key_header + bytes([2 * len(text)]) + text if is_avro else text
 
 
-def written(form: str, kind: str, said: Said, side: int, encode: Callable[[], Encode]) -> Sequence[Written]:
+def written(form: str, kind: str, said: Said, side: int, encoder: Encoder) -> Sequence[Written]:
     """Return the records of a sending: one, or two of Debezium's deletion.
 
     `said` is what the story says of it; of a deletion, its id and version alone count.
     """
-    key = said["id"].encode()
     if form == "debezium":
         return _enveloped(kind, said)
-    if kind == "deleted":
-        return [Written(Raw(None, key), None)]
+    key = encoder.key(said["id"])
+    if kind in {"deleted", "bad_key"}:
+        return [Written(Raw(None, key[:-1] if kind == "bad_key" else key), None)]
     record = _MAKERS.get(form, _transaction)(form, said, side)
     if form in BROKEN:
-        return [_encoded(kind, said, record, encode())]
+        return [_encoded(kind, said, record, key, encoder.value)]
     if kind == "malformed":
         record[_BREAKABLE.get(form, "amount")] = _NONSENSE.get(form, "nonsense")
     return [Written(Raw(json.dumps(record).encode(), key), said)]
@@ -150,14 +169,13 @@ def _user_of(said: Said) -> str:
     return "u" if said["id"] < "c" else "v"
 
 
-def _encoded(kind: str, said: Said, record: Said, encode: Encode) -> Written:
+def _encoded(kind: str, said: Said, record: Said, key: bytes, encode: Encode) -> Written:
     """A malformed one has an amount that its schema can say, and that the contract refuses."""
     if kind == "malformed":
         record["amount"] = -record["amount"]
     says = json.dumps(record).encode()
     value = encode(says) or b""
     made = partial(Written, fields=said if kind not in _ENCODED else None, says=says)
-    key = said["id"].encode()
     match kind:
         case "not_framed":
             return made(Raw(says, key), refused="not_framed")
@@ -188,8 +206,8 @@ def _enveloped(kind: str, said: Said) -> Sequence[Written]:
         "wrong_op": {"op": "x", "before": row, "after": None},
         "no_before": {"op": "d", "after": None},
     }
-    if kind == "tombstone":
-        return [tombstone]
+    if kind in {"tombstone", "bad_key"}:
+        return [tombstone if kind == "tombstone" else Written(Raw(None, key[:-1]), None)]
     event |= changes.get(kind, {})
     fields = {**said, "is_deletion": True} if kind == "deleted" else said if event["after"] is row else None
     sent = Written(Raw(json.dumps(event).encode(), key), fields)

@@ -26,7 +26,6 @@ from py4j.protocol import Py4JJavaError
 from pydantic import SecretStr
 
 from lakehouse.errors import LakehouseError, PositionError
-from lakehouse.formats.encoding import Encode
 from lakehouse.kafka.clients import Message
 from lakehouse.kafka.topics import administering, create_topics
 from lakehouse.layers import bronze, export, gold, silver
@@ -38,7 +37,7 @@ from lakehouse.testing.kills import CrashError
 from tests import pipeline
 from tests.pipeline import Coordinates, Raw, coordinates_of, path_of
 from tests.redis_databases import url_of
-from tests.simulation.forms import FORMS, Said, Written, encoder_of
+from tests.simulation.forms import FORMS, Encoder, Said, Written
 from tests.simulation.model import Life, Sent, Taken
 from tests.simulation.services import Shared
 from tests.simulation.writes import Writes
@@ -138,9 +137,9 @@ class World:
         return self.settings.topic(self.source.topic)
 
     @cached_property
-    def encode(self) -> Encode:
+    def encoder(self) -> Encoder:
         """What writes records in the format of the first source."""
-        return encoder_of(self.source)
+        return Encoder(self.source)
 
     @property
     def lake(self) -> Lake:
