@@ -24,6 +24,14 @@ from tests.oracles.calls import SIDES
 from tests.oracles.keys import escaped, joined
 from tests.pipeline import Row, read_topic, with_micros
 
+KEYS = {
+    "metrics_1m": ("service_id", "metric_name", "window_start"),
+    "metrics_summary_10m": ("environment", "metric_name", "window_start"),
+    "user_transactions_5m": ("user_id", "window_start"),
+    "product_sales": ("product",),
+    "sales_notifications": ("product", "partition", "offset"),
+    "call_records": ("user1", "user2", "ts"),
+}
 MISSING = "is missing"
 _BOOKKEEPING = {"_version", "_generation"}  # what rows have beside what gold says
 
@@ -76,19 +84,19 @@ def outputs(
     """Return in what topic, Redis and PostgreSQL are not these rows of a gold table.
 
     `left` are messages of a lake whose place this one has taken, which may stay in the topic, in whatever
-    state, and rows of a generation before `since_ms` in Redis.
+    state, and rows of a generation before `since_ms` in Redis. A call that was closed and is open again
+    may be everywhere as it was.
     """
-    leaving = _leaving(settings, table, rows)
     return [
         *_topic(settings, table, rows, left),
-        *_redis(settings, table, leaving, since_ms),
-        *(_postgres(settings, table, leaving) if settings.postgres_url.get_secret_value() else ()),
+        *_redis(settings, table, rows, since_ms),
+        *(_postgres(settings, table, rows) if settings.postgres_url.get_secret_value() else ()),
     ]
 
 
 def in_redis(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
     """Return in what Redis is not these rows of a gold table."""
-    return list(_redis(settings, table, _leaving(settings, table, rows), 0))
+    return list(_redis(settings, table, rows, 0))
 
 
 def last_messages(settings: Settings, table: str) -> dict[str, Row]:
@@ -119,6 +127,11 @@ def _leaving(settings: Settings, table: str, rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if kept.leaves(row) and (row.get("is_final") or not is_final_only)]
 
 
+def _open_again(table: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the calls that were closed, and are open again."""
+    return [row for row in rows if row.get("was_closed") and not KEPT[table].leaves(row)]
+
+
 def _topic(
     settings: Settings, table: str, rows: Sequence[Row], left: Sequence[Mapping[str, Any]]
 ) -> Iterator[Difference]:
@@ -128,6 +141,8 @@ def _topic(
         return
     where, may_stay = f"topic {settings.topic(kept.topic)}", {frozen(one) for one in left}
     last = last_messages(settings, table)
+    for row in _open_again(table, rows):
+        last.pop(kept.redis_row(row), None)
     wanted = [kept.message(row) for row in _leaving(settings, table, rows)]
     names, standing = {frozen(value): name for name, value in last.items()}, set(map(kept.redis_row, rows))
     texts = {frozen(one): one for one in (*last.values(), *wanted)}
@@ -150,7 +165,9 @@ def _redis(settings: Settings, table: str, rows: Sequence[Row], since_ms: int) -
         texts = [str(text) for text in client.mget(keys)] if keys else []
     found = {key.removeprefix(prefix): parsed(text, kept) for key, text in zip(keys, texts, strict=True)}
     found = {name: row for name, row in found.items() if not row.get("_deleted")}
-    wanted = {kept.redis_row(row): kept.message(row) for row in rows}
+    for row in _open_again(table, rows):
+        found.pop(kept.redis_row(row), None)
+    wanted = {kept.redis_row(row): kept.message(row) for row in _leaving(settings, table, rows)}
     for name in sorted(found.keys() | wanted.keys()):
         row = {column: value for column, value in found.get(name, {}).items() if column not in _BOOKKEEPING}
         if name not in wanted:
@@ -169,11 +186,14 @@ def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[D
         is_there = name is not None and name["name"] is not None
         query = SQL("SELECT * FROM {}").format(Identifier("gold", table))
         there = connection.execute(query).fetchall() if is_there else []
+    leaving, again = _leaving(settings, table, rows), _open_again(table, rows)
     columns = sorted({column for row in there[:1] for column in row if column not in _BOOKKEEPING})
     if not there:
-        columns = sorted(rows[0]) if rows else []
-    found = Counter(tuple(with_micros(row)[name] for name in columns) for row in there)
-    wanted = Counter(tuple(row[name] for name in columns) for row in rows)
+        columns = sorted(leaving[0]) if leaving else []
+    keys = {tuple(row[name] for name in KEYS[table]) for row in again}
+    sent = (row for row in map(with_micros, there) if tuple(row[name] for name in KEYS[table]) not in keys)
+    found = Counter(tuple(row[name] for name in columns) for row in sent)
+    wanted = Counter(tuple(row[name] for name in columns) for row in leaving)
     for one in found - wanted:
         yield Difference(f"PostgreSQL, {table}", str(one), "is there, and not in gold")
     for one in wanted - found:

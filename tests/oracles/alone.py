@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.oracles.judging import EARLIEST_US, Contract, judge_record
+from tests.oracles.json_text import Number, Pairs, parse
+from tests.oracles.judging import EARLIEST_US, Contract, judge_record, within
 
 Place = tuple[str, int, int]
 """Topic, partition, offset."""
@@ -15,11 +16,15 @@ Place = tuple[str, int, int]
 Headers = tuple[tuple[str, bytes | None], ...]
 
 NO_TIMESTAMP = -1  # in Kafka's protocol
+_FRAME = 5
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record of bronze; `value` is the JSON that it says, whatever its format. No value: null."""
+    """A record of bronze; `value` is the JSON that it says, whatever its format. No value: null.
+
+    `refused` is the rule of its format that it breaks, so that nothing of it can be read; null: none.
+    """
 
     place: Place
     ingested_at_us: int
@@ -27,6 +32,7 @@ class Record:
     key: bytes | None = None
     headers: Headers = ()
     kafka_timestamp_ms: int = NO_TIMESTAMP
+    refused: str | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,8 @@ class Lateness:
 class Settings:
     """What a source's settings say. Of `lateness`, the last one that is for a record holds for it.
 
-    `unique_by` and `sequence_by` are a field of the contract, or `header:NAME`.
+    `unique_by` and `sequence_by` are a field of the contract, or `header:NAME`. `deletion_key` is text,
+    json:FIELD or avro, whose schema is "string", and `deleted_if` FIELD=TEXT, both as in docs/ids.md.
     """
 
     contract: Contract
@@ -50,6 +57,8 @@ class Settings:
     lateness: tuple[Lateness, ...] = (Lateness(7 * 24 * 3600),)
     future_tolerance_s: int = 300
     earliest_us: int = EARLIEST_US
+    deletion_key: str = "text"
+    deleted_if: str | None = None
 
 
 @dataclass(frozen=True)
@@ -69,14 +78,19 @@ class Alone:
 
 def looked_at(record: Record, settings: Settings) -> Alone:
     """Judge a record by itself, but for its being late."""
+    if record.refused is not None:
+        return Alone(frozenset({record.refused}))
     is_deletion = (
         record.value is None and settings.sequence_by is not None and not settings.contract.tombstone
     )
     headers = dict(_from_headers(record, settings))
     if is_deletion:
-        id_, rule = _deleted(record.key)
+        id_, rule = _deleted(record.key, settings.deletion_key)
         rules = frozenset({rule} if rule else ())
         return Alone(rules, id=id_, sequence=headers.get("sequence"), is_deletion=True)
+    envelope = _marked(record.value, settings)
+    if envelope is not None:
+        return _deleted_by_mark(envelope, settings)
     judged = judge_record(
         settings.contract,
         record.value,
@@ -108,14 +122,73 @@ def _column(settings: Settings, name: str | None, of_header: str) -> str:
     return next(one.column for one in settings.contract.fields if one.name == name)
 
 
-def _deleted(key: bytes | None) -> tuple[str | None, str | None]:
+def _deleted(key: bytes | None, form: str) -> tuple[str | None, str | None]:
     """Return the id that a record without a value deletes, or the rule that its key breaks."""
-    if key is None:
-        return None, "key_null"
+    if not key:
+        return None, "key_null" if key is None else "key_empty"
+    if form == "avro":
+        return _in_avro(key)
     try:
-        return (text, None) if (text := key.decode()) else (None, "key_empty")
+        text = key.decode()
     except UnicodeDecodeError:
         return None, "key_not_utf8"
+    if form == "text":
+        return text, None
+    id_ = _id_at(_object(key) or {}, form.removeprefix("json:"))
+    return id_, None if id_ else "bad_key"
+
+
+def _in_avro(key: bytes) -> tuple[str | None, str | None]:
+    """Read a text of less than 64 bytes: a zero, the schema's id, twice its length, and its bytes."""
+    if len(key) < _FRAME or key[0]:
+        return None, "not_framed"
+    length, text = key[_FRAME : _FRAME + 1], key[_FRAME + 1 :]
+    is_whole = length == bytes([2 * len(text)])
+    return (text.decode(), None) if is_whole else (None, "undecodable")
+
+
+def _marked(value: bytes | None, settings: Settings) -> Mapping[str, Any] | None:
+    """Return the record as an object if it has the mark of deletions; else null."""
+    if settings.deleted_if is None:
+        return None
+    record = _object(value)
+    path, _, mark = settings.deleted_if.partition("=")
+    return record if record is not None and _at(record, path) == mark else None
+
+
+def _deleted_by_mark(record: Mapping[str, Any], settings: Settings) -> Alone:
+    """Judge a record that the mark makes a deletion, of fields of which the id may lie in `after`.
+
+    Nothing but its id and its sequence is looked at.
+    """
+    path, sequence_path = settings.unique_by or "", settings.sequence_by or ""
+    id_ = _id_at(record, f"before.{path.removeprefix('after.')}" if path.startswith("after.") else path)
+    number = None if sequence_path.startswith("after.") else _at(record, sequence_path)
+    sequence = int(number.text) if isinstance(number, Number) and number.is_integer else None
+    rule = None if sequence is not None or number is None else "bad_sequence"
+    if id_ is None:
+        rule = "missing_id"
+    return Alone(frozenset({rule} if rule else ()), id=id_, sequence=sequence, is_deletion=True)
+
+
+def _id_at(record: Mapping[str, Any], path: str) -> str | None:
+    value = _at(record, path)
+    if isinstance(value, Number):
+        return value.text if value.is_integer else None
+    return value if isinstance(value, str) and value else None
+
+
+def _at(record: Mapping[str, Any], path: str) -> Any:
+    place = within(record, path)
+    return None if place is None else place[0].get(place[1])
+
+
+def _object(text: bytes | None) -> Mapping[str, Any] | None:
+    try:
+        parsed = parse((text or b"").decode())
+    except ValueError:
+        return None
+    return dict(parsed) if isinstance(parsed, Pairs) else None
 
 
 def _from_headers(record: Record, settings: Settings) -> Iterator[tuple[str, Any]]:

@@ -16,7 +16,6 @@ from tests.oracles.json_text import EXACT, Number, Pairs, beyond_the_parser, par
 SECOND_US = 1_000_000
 MINUTE_US = 60 * SECOND_US
 
-_EVENT_TIME = "timestamp"
 _STEP, _BEYOND = Decimal("1e-9"), Decimal("1e29")  # decimal(38,9)
 _MOST = 1e140
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -45,7 +44,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a record and its column in silver."""
+    """A field of a record, with a dot where it lies in an object, and its column in silver."""
 
     name: str
     column: str
@@ -60,6 +59,7 @@ class Contract:
 
     fields: tuple[Field, ...]
     tombstone: str | None = None
+    event_time: str = "timestamp"
 
 
 _USERS = (Field("user1", "user1"), Field("user2", "user2"))
@@ -83,6 +83,15 @@ CONTRACTS: Mapping[str, Contract] = {
     "call_metrics": Contract((*_USERS, Field("metrics", "metrics", Kind.ANY, required=False))),
 }
 """The contract of every silver table, by the table's name."""
+
+ENVELOPED = Contract(
+    (
+        Field("after.userId", "user_id"),
+        Field("after.amount", "amount", Kind.DECIMAL, positive=True),
+    ),
+    event_time="source.ts_ms",
+)
+"""That of transactions in Debezium's envelope."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,8 @@ def judge_record(
         for one in contract.fields:
             columns[one.column], rule = _read_field(one, record)
             reasons |= {(rule, one.column)} if rule else set()
-        stamp = record.get(_EVENT_TIME)
+        place = within(record, contract.event_time)
+        stamp = False if place is None else place[0].get(place[1])  # which is of the wrong type
         event_time_us, event_time_rule = _event_time(stamp, kafka_timestamp_ms, earliest_us)
     if event_time_rule is not None:
         reasons.add((event_time_rule, "event_time"))
@@ -182,19 +192,36 @@ def _read_object(value: bytes | None, contract: Contract) -> tuple[dict[str, Any
         return {}, "not_json"
     if not isinstance(parsed, Pairs):
         return {}, "not_an_object"
-    known = {_EVENT_TIME, *(field.name for field in contract.fields)}
-    if any(beyond_the_parser(item) for name, item in parsed if name in known):
+    known = {contract.event_time, *(field.name for field in contract.fields)}
+    outermost = {name.partition(".")[0] for name in known}
+    if any(beyond_the_parser(item) for name, item in parsed if name in outermost):
         return {}, "not_json"
     return dict(parsed), None
 
 
+def within(record: Mapping[str, Any], path: str) -> tuple[Mapping[str, Any], str] | None:
+    """Return the object in which a field lies, empty for none, and its name there.
+
+    Null: something else than an object is on the way.
+    """
+    *outer, last = path.split(".")
+    for name in outer:
+        inner = record.get(name)
+        if inner is not None and not isinstance(inner, Pairs):
+            return None
+        record = dict(inner or ())
+    return record, last
+
+
 def _read_field(one: Field, record: Mapping[str, Any]) -> tuple[Any, str | None]:
     """Return what silver holds of a field, or the rule that it breaks."""
-    value = record.get(one.name)
+    place = within(record, one.name)
+    inner, name = place or ({}, "")
+    value = False if place is None else inner.get(name)  # false is of the wrong type
     if one.kind is Kind.ANY:
         return payload_text(value), None
     if value is None:
-        return None, ("null_field" if one.name in record else "missing_field") if one.required else None
+        return None, ("null_field" if name in inner else "missing_field") if one.required else None
     if one.kind is Kind.ID and isinstance(value, Number) and value.is_integer:
         return value.text, None
     if one.kind in {Kind.STRING, Kind.ID}:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.oracles.judging import CONTRACTS, Contract, Field, Kind
+from tests.oracles.judging import CONTRACTS, ENVELOPED, Contract, Field, Kind
 from tests.oracles.records import (
     Decision,
     Lateness,
@@ -35,6 +35,21 @@ WITH_IDS = Contract(
 PLAIN = Settings(CONTRACTS["transactions"], lateness=(Lateness(HOUR),), future_tolerance_s=9000)
 UNIQUE = replace(PLAIN, contract=WITH_IDS, unique_by="id")
 CORRECTED = replace(UNIQUE, sequence_by="version")
+CHANGES = replace(
+    CORRECTED,
+    contract=replace(
+        ENVELOPED,
+        fields=(
+            *ENVELOPED.fields,
+            Field("after.id", "after_id", Kind.ID),
+            Field("source.lsn", "source_lsn", Kind.LONG),
+        ),
+    ),
+    unique_by="after.id",
+    sequence_by="source.lsn",
+    deletion_key="json:id",
+    deleted_if="op=d",
+)
 
 
 def us(seconds: float) -> int:
@@ -615,6 +630,86 @@ def test_a_decision_about_a_letter_that_is_closed_changes_nothing() -> None:
     records = [sent(0, landed=1), sent(1, landed=2)]
 
     assert become(records, UNIQUE, [decided("discard", 1, after=2)]) == ["row", "duplicate"]
+
+
+# Formats and envelopes.
+
+
+ROW = {"id": 4, "userId": "u", "amount": 10}
+
+
+def event(offset: int, op: str, *, lsn: object = 1, before: object = None, after: object = None) -> Record:
+    """A change of a table that lands, and was sent, as many seconds after noon as its offset says."""
+    said = {"op": op, "before": before, "after": after, "source": {"ts_ms": us(0) // 1000, "lsn": lsn}}
+    stamp_ms = us(offset) // 1000
+    return Record(at(offset), us(offset), json.dumps(said).encode(), b'{"id":4}', (), stamp_ms)
+
+
+def test_a_change_is_read_in_its_envelope() -> None:
+    (found,) = outcomes([event(0, "c", after=ROW)], [], CHANGES).values()
+
+    assert found.row == {
+        "user_id": "u",
+        "amount": 10,
+        "after_id": "4",
+        "source_lsn": 1,
+        "event_time": us(0),
+        "own_time": us(0),
+    }
+
+
+def test_a_change_without_a_row_lacks_fields_and_one_that_is_no_object_has_wrong_types() -> None:
+    records = [event(0, "u"), event(1, "u", after="nonsense"), event(2, "d ", before=ROW)]
+
+    assert become(records, CHANGES) == ["open missing_field", "open wrong_type", "open missing_field"]
+
+
+def test_a_deletion_in_an_envelope_takes_versions_up_to_its_own_and_its_record_without_a_value_nothing() -> (
+    None
+):
+    records = [
+        event(0, "c", after=ROW),
+        event(1, "d", lsn=2, before=ROW),
+        deletion(2, landed=2, key=b'{"id":4}', kafka=2),
+        event(3, "u", lsn=2, after=ROW),
+        event(4, "u", lsn=3, after=ROW),
+    ]
+
+    assert become(records, CHANGES) == ["superseded", "deletion", "deletion", "superseded", "row"]
+
+
+def test_a_deletion_in_an_envelope_that_says_no_id_or_no_sequence_is_a_letter() -> None:
+    records = [
+        event(0, "d"),
+        event(1, "d", lsn="x", before=ROW),
+        event(2, "d", lsn=None, before=ROW),
+        deletion(3, landed=3, key=b"4"),
+        deletion(4, landed=4, key=b"\xff"),
+    ]
+
+    assert become(records, CHANGES) == [
+        "open missing_id",
+        "open bad_sequence",
+        "open nothing_to_delete",
+        "open bad_key",
+        "open key_not_utf8",
+    ]
+
+
+def test_a_key_in_avro_is_a_text_by_its_length_after_the_five_bytes_of_its_schema() -> None:
+    in_avro = replace(CORRECTED, deletion_key="avro")
+    keys = (b"\0\0\0\0\7\2a", b"\0\0\0\0\7\4a", b"a", b"")
+    deletions = [deletion(n, landed=n, key=key, kafka=n) for n, key in enumerate(keys, 1)]
+
+    found = become([sent(0, landed=0), *deletions], in_avro)
+
+    assert found == ["superseded", "deletion", "open undecodable", "open not_framed", "open key_empty"]
+
+
+def test_a_record_that_its_format_refuses_says_nothing_and_is_not_answered() -> None:
+    refused = replace(sent(0, landed=0), refused="undecodable")
+
+    assert become([refused, sent(1, landed=1, version=2)], CORRECTED) == ["open undecodable", "row"]
 
 
 # All of it, in any combination.

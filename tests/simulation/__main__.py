@@ -17,6 +17,7 @@ for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") an
     del os.environ[variable]
 
 from tests.simulation.coverage import Coverage  # noqa: E402
+from tests.simulation.forms import FORMS  # noqa: E402
 from tests.simulation.machine import LENGTH, Ended, kind_of, read_story, run  # noqa: E402
 from tests.simulation.pool import begin, cpu_s, one  # noqa: E402
 from tests.simulation.services import Shared, shared  # noqa: E402
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--stories", type=int, default=100)
     parser.add_argument("--minutes", type=float, help="stop after so long")
     parser.add_argument("--length", type=int, default=LENGTH)
+    parser.add_argument("--form", choices=sorted(FORMS), help="stories of this form alone")
     parser.add_argument("--story", type=Path, action="append", default=[], help="a file with a story")
     parser.add_argument("--processes", type=int, default=2, help="how many run at once")
     parser.add_argument("--shrink", type=int, default=40, help="at most so many runs to shrink a difference")
@@ -59,7 +61,7 @@ def _new(given: argparse.Namespace) -> int:
     """Run new stories in processes of their own, each with its services, and count what they have reached."""
     began, coverage, kinds = time.monotonic(), Coverage(), Counter[str]()
     cpu = dict[int, float]()
-    asked = given.seed, given.length, given.shrink
+    asked = given.seed, given.length, given.form, given.shrink
     numbers = iter(range(given.first, given.first + given.stories))
     with ProcessPoolExecutor(given.processes, get_context("spawn"), begin) as pool:
         waiting = {pool.submit(one, *asked, number) for number in islice(numbers, given.processes)}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import ast
-import json
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import redis
 
 from lakehouse.kafka.topics import administering
 from lakehouse.layers.step import LayerName
-from tests.pipeline import Raw
+from lakehouse.stream import Source
+from tests.simulation.forms import Said, written
 from tests.simulation.model import Lateness
 from tests.simulation.world import World
 
@@ -59,10 +59,11 @@ def read(line: str) -> Action:
 
 @dataclass(frozen=True)
 class Send(Action):
-    """Send a record of the id, whose event time is so old by the clock.
+    """Send a record of the id to a side, whose event time is so old by the clock.
 
     `kind` duplicate sends the last one of the id again as it was, corrected with the next sequence and
-    another amount, deleted its key alone. Of sales the id is the product, so each is another sale.
+    another amount, deleted its key alone; others are in `forms.BROKEN`. Of sales the id is the product, so
+    each is another sale, and of calls it is a pair of users.
     """
 
     kind: str = "clean"
@@ -71,60 +72,37 @@ class Send(Action):
     amount: int = 10
     age_s: int = 60
     partition: int = 0
+    side: int = 0
 
     def do(self, world: World) -> None:
         world.tick()
-        before = [one.fields for one in world.told if one.fields and one.fields["id"] == self.id]
+        source = world.side(self.side)
+        said = self._said(world, source)
+        side, partition = world.stream.sources.index(source), self.partition % world.partitions
+        for one in written(world.form, self.kind, said, side, world.encoder):
+            headers = () if one.raw.value is None else _headers(said)
+            world.tell(source, replace(one, raw=replace(one.raw, headers=headers, partition=partition)))
+
+    def _said(self, world: World, source: Source) -> Said:
+        told = (one.fields for one in world.told if one.source == source.table and one.fields)
+        known = [one for one in told if one["id"] == self.id]
+        before = [one for one in known if "is_deletion" not in one]
         said = dict(before[-1]) if before and self.kind in {"duplicate", "corrected"} else self._fields(world)
         if before and self.kind == "corrected":
-            said |= {"version": max(one["version"] for one in before) + 1, "amount": said["amount"] + 7}
-        partition, headers = self.partition % world.partitions, _headers(said)
-        if self.kind == "deleted":
-            world.tell(Raw(None, self.id.encode(), partition=partition), None)
-            return
-        record = _of_form(world.form, said)
-        if self.kind == "malformed":
-            record["amount" if "amount" in record else "value"] = "nonsense"
-        raw = Raw(json.dumps(record).encode(), self.id.encode(), headers=headers, partition=partition)
-        world.tell(raw, said)
+            said["amount"] += 7
+        if before and self.kind in {"corrected", "deleted"}:
+            said["version"] = max(one["version"] for one in known) + 1
+        return said
 
-    def _fields(self, world: World) -> dict[str, Any]:
+    def _fields(self, world: World) -> Said:
         age_s = {"late": 20 * DAY_S, "future": -DAY_S}.get(self.kind, self.age_s)
         at_ms = int((world.now - timedelta(seconds=age_s)).timestamp() * 1000)
         return {"id": self.id, "version": self.sequence, "amount": self.amount, "at_ms": at_ms}
 
 
-def _headers(said: dict[str, Any]) -> tuple[tuple[str, bytes], ...]:
+def _headers(said: Said) -> tuple[tuple[str, bytes], ...]:
     """Return another id, and a sequence by which an earlier version is the greater one."""
     return ("order", f"o-{said['id']}".encode()), ("turn", str(100 - said["version"]).encode())
-
-
-def ids_of(form: str) -> tuple[str, str]:
-    """Return the fields with a record's id and sequence; sales have no id."""
-    return {"windows": ("id", "version"), "sales": ("", "")}.get(form, ("transactionId", "version"))
-
-
-def _of_form(form: str, said: dict[str, Any]) -> dict[str, Any]:
-    if form == "sales":
-        return {"product": said["id"], "value": said["amount"], "timestamp": said["at_ms"]}
-    ids = {
-        "windows": ("id", "version"),
-        "corrected": ("transactionId", "version"),
-        "unique": ("transactionId",),
-    }
-    found = dict(
-        zip(ids.get(form, ("transactionId", "version")), (said["id"], said["version"]), strict=False)
-    )
-    user = "u" if said["id"] < "c" else "v"
-    if form == "windows":
-        return {
-            **found,
-            "serviceId": user,
-            "metricName": "m",
-            "value": said["amount"],
-            "timestamp": said["at_ms"],
-        }
-    return {**found, "userId": user, "amount": said["amount"], "timestamp": said["at_ms"]}
 
 
 @dataclass(frozen=True)
@@ -208,24 +186,25 @@ class ChangeLateness(Action):
     seconds: int = 7 * DAY_S
 
     def do(self, world: World) -> None:
-        table, judged = world.source.table, dict[tuple[str, int], int]()
-        for topic, partition, offset in world.judged():
-            judged[topic, partition] = max(offset + 1, judged.get((topic, partition), 0))
-        before = world.life.lateness.get(table, (Lateness(world.source.allowed_lateness_s),))
-        world.life.lateness[table] = (*before, Lateness(self.seconds, judged))
+        for source in world.stream.sources:
+            table, judged = source.table, dict[tuple[str, int], int]()
+            for topic, partition, offset in world.judged(source):
+                judged[topic, partition] = max(offset + 1, judged.get((topic, partition), 0))
+            before = world.life.lateness.get(table, (Lateness(source.allowed_lateness_s),))
+            world.life.lateness[table] = (*before, Lateness(self.seconds, judged))
         world.change_settings(allowed_lateness_s=self.seconds)
 
 
 @dataclass(frozen=True)
 class AddPartitions(Action):
-    """Give the topic another partition."""
+    """Give each topic that is read another partition."""
 
     def do(self, world: World) -> None:
         world.partitions += 1
+        topics = [world.settings.topic(source.topic) for source in world.stream.sources]
         with administering(world.settings.kafka) as admin:
-            admin.create_partitions({world.topic: world.partitions})
-        while (
-            len(world.shared.producer.list_topics(world.topic, 10).topics[world.topic].partitions)
-            < world.partitions
-        ):
-            time.sleep(0.05)
+            admin.create_partitions(dict.fromkeys(topics, world.partitions))
+        producer = world.shared.producer
+        for topic in topics:
+            while len(producer.list_topics(topic, 10).topics[topic].partitions) < world.partitions:
+                time.sleep(0.05)

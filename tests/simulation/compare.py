@@ -23,18 +23,12 @@ from lakehouse.stream import Stream
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, windows
 from tests.oracles.records import Outcome, Place
-from tests.outputs import MISSING, Difference, in_redis, outputs
+from tests.outputs import KEYS, MISSING, Difference, in_redis, outputs
 from tests.pipeline import DEAD_LETTERS, Row, coordinates_of, micros, rows_of
 from tests.simulation.model import Expected, Life, expected, is_kept
 from tests.verdicts import row_differences, window_differences
 
 _GRAINS = {"metrics_1m": METRICS_1M, "metrics_summary_10m": METRICS_SUMMARY_10M}
-_KEYS = {
-    "user_transactions_5m": ("user_id", "window_start"),
-    "product_sales": ("product",),
-    "sales_notifications": ("product", "partition", "offset"),
-    "call_records": ("user1", "user2", "ts"),
-}
 _TIMES = ("window_start", "ts")
 _PAYLOADS = {"analytics", "metrics"}
 
@@ -132,8 +126,7 @@ def _row(one: Difference) -> tuple[str, str]:
         topic, partition, offset = one.key.rsplit("/", 2)
         return "records", _ordered({"topic": topic, "partition": int(partition), "offset": int(offset)})
     table = one.where.removeprefix("gold.")
-    names = (*_GRAINS[table].columns, "window_start") if table in _GRAINS else _KEYS[table]
-    return "gold", _ordered(dict(zip(names, ast.literal_eval(one.key), strict=True)))
+    return "gold", _ordered(dict(zip(KEYS[table], ast.literal_eval(one.key), strict=True)))
 
 
 def _ordered(key: Mapping[str, Any]) -> str:
@@ -224,7 +217,7 @@ def _gold(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> Iter
     if table in _GRAINS:
         yield from _windows(table, rows, wanted, life)
         return
-    for said in row_differences(rows, [dict(row) for row in wanted.gold[table]], _KEYS[table]):
+    for said in row_differences(rows, [dict(row) for row in wanted.gold[table]], KEYS[table]):
         key, _, what = said.rpartition(": ")
         yield Difference(f"gold.{table}", key, what)
 

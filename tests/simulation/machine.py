@@ -18,6 +18,7 @@ from tests.simulation import actions as do
 from tests.simulation import operations, repairs, settings_actions, tables
 from tests.simulation.actions import Action
 from tests.simulation.checks import differences
+from tests.simulation.forms import BROKEN
 from tests.simulation.services import Shared
 from tests.simulation.world import World
 
@@ -199,10 +200,25 @@ _WRITES = {"Replay": 3, "RebuildSilver": 4, "RebuildGold": 3, "Maintain": 4, "Ad
 """About so many writes has an action."""
 
 
-def make(seed: int, number: int, length: int = LENGTH) -> Story:
-    """Return the story of this number."""
+_FORMS = {
+    "corrected": 8,
+    "unique": 2,
+    "plain": 2,
+    "windows": 2,
+    "sales": 2,
+    "calls": 3,
+    "debezium": 2,
+    "avro": 1,
+    "protobuf": 1,
+}
+"""How often each form is chosen."""
+
+
+def make(seed: int, number: int, length: int = LENGTH, form: str | None = None) -> Story:
+    """Return the story of this number, of this form if one is given."""
     rng = Random(f"{seed} {number}")
-    form = rng.choice(("corrected",) * 4 + ("unique", "plain", "windows", "sales"))
+    chosen = rng.choices(list(_FORMS), list(_FORMS.values()))[0]
+    form = form or chosen
     made: dict[str, Chosen] = {f"Send {kind}": partial(_send, kind=kind) for kind in dict.fromkeys(_KINDS)}
     made |= {name_of(chosen(Random(0))): chosen for _, chosen in _CHOICES if chosen is not _send}
     parts = [[made[name](rng) for name in pair] for pair in turns(seed, number, list(made))]
@@ -218,7 +234,7 @@ def make(seed: int, number: int, length: int = LENGTH) -> Story:
             actions.append(_by_chance(rng, actions[-1]))
     while len(actions) < length:
         actions.append(_by_chance(rng, actions[-1]))
-    return Story(form, tuple(_aimed(rng, actions)))
+    return Story(form, tuple(_of_form(rng, form, one) for one in _aimed(rng, actions)))
 
 
 def _by_chance(rng: Random, last: Action) -> Action:
@@ -252,6 +268,33 @@ def turns(seed: int, number: int, names: Sequence[str]) -> list[tuple[str, str]]
     pairs = [(one, other) for one in names for other in names]
     Random(f"pairs of {seed}").shuffle(pairs)
     return [pairs[(number * _PAIRS + place) % len(pairs)] for place in range(_PAIRS)]
+
+
+def _of_form(rng: Random, form: str, action: Action) -> Action:
+    """Return the action as a form has it: about one of its sides, and with poison of its own."""
+    if form == "calls":
+        return _of_calls(rng, action)
+    if isinstance(action, do.Send) and action.kind in {"malformed", "duplicate"} and form in BROKEN:
+        return replace(action, kind=rng.choice((action.kind, *BROKEN[form])))
+    return action
+
+
+def _of_calls(rng: Random, action: Action) -> Action:
+    """Return the action on a side; events lie about a gap apart, and waits are such that calls close."""
+    match action:
+        case do.Send(kind=kind):
+            plain = "clean" if kind in {"deleted", "corrected"} and rng.random() < 0.7 else kind
+            id_, age_s = rng.choice("aab"), rng.choice((0, 30, 60, 90, 150, 150, 400, 2 * _HOUR_S))
+            return replace(action, kind=plain, id=id_, age_s=age_s, side=rng.choice((0, 1)))
+        case do.Wait():
+            seconds = (50, 120, 250, 300, _HOUR_S, _DAY_S, 8 * _DAY_S, 20 * _DAY_S)
+            return replace(action, seconds=rng.choice(seconds))
+        case repairs.Maintain():
+            return replace(action, side=rng.choice((-1, -1, 0, 1)))
+        case _ if any(one.name == "side" for one in fields(action)):
+            return replace(action, side=rng.choice((0, 1)))  # type: ignore[call-arg]
+        case _:
+            return action
 
 
 def run(shared: Shared, story: Story) -> Ended:

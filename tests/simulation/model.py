@@ -21,7 +21,7 @@ from lakehouse.settings import Settings
 from lakehouse.stream import Source, Stream
 from tests.oracles import alone, records
 from tests.oracles.calls import SIDES, CallEvent, call_records
-from tests.oracles.judging import CONTRACTS, Event, Field, Kind
+from tests.oracles.judging import CONTRACTS, ENVELOPED, Event, Field, Kind
 from tests.oracles.metrics import Metric
 from tests.oracles.records import Decision, Headers, Lateness, Outcome, Place, Record, Taken
 from tests.oracles.sales import Sale, product_sales, sales_notifications
@@ -38,7 +38,8 @@ E = TypeVar("E", bound=Event)
 class Sent:
     """A record that the broker has; `says` is the JSON that an encoded value was made of, else null.
 
-    `source` is its silver table. `kafka_timestamp_ms` is -1 for none.
+    `source` is its silver table. `kafka_timestamp_ms` is -1 for none. `refused` is the rule of the format
+    that an encoded value was made to break, else null.
     """
 
     source: str
@@ -48,6 +49,7 @@ class Sent:
     value: bytes | None
     headers: Headers = ()
     says: bytes | None = None
+    refused: str | None = None
 
 
 @dataclass
@@ -140,6 +142,7 @@ def outcomes_of(life: Life, source: Source) -> dict[Place, Outcome]:
             one.key,
             one.headers,
             one.kafka_timestamp_ms,
+            one.refused,
         )
         for one in life.sent
         if one.source == source.table and one.place in life.landed
@@ -150,7 +153,7 @@ def outcomes_of(life: Life, source: Source) -> dict[Place, Outcome]:
 
 def settings_of(life: Life, source: Source) -> alone.Settings:
     """Return what the settings say about a source."""
-    contract = CONTRACTS[source.table]
+    contract = CONTRACTS[source.table] if source.deleted_if is None else ENVELOPED
     known = {one.name for one in contract.fields}
     for name, kind, column in (
         (source.unique_by, Kind.ID, source.id_column),
@@ -165,6 +168,8 @@ def settings_of(life: Life, source: Source) -> alone.Settings:
         life.lateness.get(source.table, (Lateness(source.allowed_lateness_s),)),
         source.future_tolerance_s,
         micros(source.earliest_event_time),
+        source.deletion_key,
+        source.deleted_if,
     )
 
 

@@ -39,9 +39,9 @@ def cpu_s() -> float:
     return sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True)))
 
 
-def one(seed: int, length: int, shrink: int, number: int) -> Done:
+def one(seed: int, length: int, form: str | None, shrink: int, number: int) -> Done:
     """Run a story; one that differs is shrunk, too, in so many runs."""
     (found,) = _shared
-    told = run(found, make(seed, number, length))
+    told = run(found, make(seed, number, length, form))
     best = shrunk(found, told, shrink) if told.differences and shrink else None
     return Done(number, told, best, os.getpid(), cpu_s())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -16,6 +17,7 @@ from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.repair.replay import discard, replay
 from lakehouse.repair.resolve import resolve_by_record
+from lakehouse.stream import Source
 from tests import pipeline
 from tests.pipeline import DEAD_LETTERS, Coordinates, Row, coordinates_of
 from tests.simulation.actions import Action
@@ -45,50 +47,56 @@ class _OfLetters(Action):
         selection = Selection() if self.which < 0 else Selection(id=chosen[0]["id"])
         places = {coordinates_of(letter) for letter in chosen}
         before = _admissions(world, places)
-        after_us, at = processed(world), world.decided_at()
+        after_us = {source.table: world.processed(source) for source in world.stream.sources}
+        at = world.decided_at()
         is_done = False
         with world.process(partial(self.do, world)), world.refusing():
             self._decide(world, selection, at)
             is_done = True
-        found = _admissions(world, places) - before
-        if found:  # when a replay has let them in, it says itself
-            after_us, _ = max(found, key=lambda one: one[1])
-        if found or is_done or {coordinates_of(one) for one in open_letters(world)} & places < places:
-            for place in sorted(places):
-                self._put_down(world, place, after_us, pipeline.micros(at))
+        for source in world.stream.sources:  # when a replay has let records in, it says itself
+            found = _admissions(world, places)[source.table] - before[source.table]
+            said = max(found, key=lambda one: one[1], default=(after_us[source.table], 0))
+            after_us[source.table], _ = said
+            is_done |= bool(found)
+        if is_done or {coordinates_of(one) for one in open_letters(world)} & places < places:
+            for letter in sorted(chosen, key=coordinates_of):
+                (source,) = (one for one in world.stream.sources if one.table == table_of(letter))
+                after = after_us[source.table]
+                self._put_down(world, source, coordinates_of(letter), after, pipeline.micros(at))
 
     @abstractmethod
     def _decide(self, world: World, selection: Selection, at: datetime) -> None: ...
 
-    def _put_down(self, world: World, place: Coordinates, after_us: int, at_us: int) -> None:
+    def _put_down(self, world: World, source: Source, place: Coordinates, after_us: int, at_us: int) -> None:
         made = Decision(
             self.what,  # type: ignore[arg-type]
             place,
             after_us,
             at_us,
             allows_late=getattr(self, "allow_late", False),
-            made_with=(world.source.unique_by, world.source.sequence_by),
-            has_admitted=self.what == "replay" and bool(_admissions(world, {place})),
+            made_with=(source.unique_by, source.sequence_by),
+            has_admitted=self.what == "replay" and bool(_admissions(world, {place})[source.table]),
         )
-        world.life.decisions[world.source.table].append(made)
+        world.life.decisions[source.table].append(made)
 
 
-def processed(world: World) -> int:
-    """Return the greatest landing, in microseconds, that silver's commits say it has processed; 0: none."""
-    table = f"silver.{world.source.table}"
-    return pipeline.noted(world.settings, table).get(f"{table} landed", 0)
+def table_of(letter: Row) -> str:
+    """Return the silver table of a letter's source."""
+    return str(letter["job"]).removeprefix("silver.")
 
 
-def _admissions(world: World, places: Collection[Coordinates]) -> set[tuple[int, int]]:
+def _admissions(world: World, places: Collection[Coordinates]) -> dict[str, set[tuple[int, int]]]:
     """Return when replays have let in records of some places: after what, and when, in microseconds."""
-    tables = (f"silver.{world.source.table}", DEAD_LETTERS)
-    rows = (row for table in tables for row in pipeline.rows_of(world.settings, table))
-    found = (row["admitted"] for row in rows if coordinates_of(row) in places)
-    return {
-        (0 if one["after"] is None else pipeline.micros(one["after"]), pipeline.micros(one["at"]))
-        for one in found
-        if one is not None
-    }
+    found = defaultdict[str, set[tuple[int, int]]](set)
+    letters = [(table_of(row), row) for row in pipeline.rows_of(world.settings, DEAD_LETTERS)]
+    for source in world.stream.sources:
+        rows = pipeline.rows_of(world.settings, f"silver.{source.table}")
+        for table, row in (*((source.table, row) for row in rows), *letters):
+            one = row["admitted"]
+            if table == source.table and one is not None and coordinates_of(row) in places:
+                after_us = 0 if one["after"] is None else pipeline.micros(one["after"])
+                found[table].add((after_us, pipeline.micros(one["at"])))
+    return found
 
 
 @dataclass(frozen=True)
@@ -138,21 +146,24 @@ class Resolve(Action):
 
     def do(self, world: World) -> None:
         letters = open_letters(world)
-        rows = pipeline.rows_of(world.settings, f"silver.{world.source.table}")
-        if not letters or not rows:
+        if not letters:
             return
         letter = letters[self.which % len(letters)]
+        (source,) = (one for one in world.stream.sources if one.table == table_of(letter))
+        rows = pipeline.rows_of(world.settings, f"silver.{source.table}")
+        if not rows:
+            return
         topic, partition, offset = by = max(map(coordinates_of, rows), key=lambda one: one[2])
-        after_us, at = processed(world), world.decided_at()
+        after_us, at = world.processed(source), world.decided_at()
         with world.process(partial(self.do, world)), world.refusing():
             world.where = "resolve"
             record = OffsetRange(topic, partition, offset, offset)
             resolve_by_record(world.lake, [world.stream], Selection(id=letter["id"]), record, at)
         place = coordinates_of(letter)
         if place not in map(coordinates_of, open_letters(world)):
-            ids = world.source.unique_by, world.source.sequence_by
+            ids = source.unique_by, source.sequence_by
             made = Decision("resolve", place, after_us, pipeline.micros(at), by=by, made_with=ids)
-            world.life.decisions[world.source.table].append(made)
+            world.life.decisions[source.table].append(made)
 
 
 @dataclass(frozen=True)
@@ -190,19 +201,18 @@ class RebuildGold(Action):
 
 @dataclass(frozen=True)
 class Maintain(Action):
-    """Maintain every table; 0 days keep everything."""
+    """Maintain every table; 0 days keep everything, and another side than the one that is named, too."""
 
     bronze: int = 0
     silver: int = 0
     gold: int = 0
+    side: int = -1
 
     def do(self, world: World) -> None:
-        (table,), name = world.stream.gold, world.source.table
-        given = {
-            f"bronze.{name}": self.bronze,
-            f"silver.{name}": self.silver,
-            f"gold.{table.name}": self.gold,
-        }
+        (table,), given = world.stream.gold, dict[str, int]()
+        for source in world.stream.sources if self.side < 0 else [world.side(self.side)]:
+            given |= {f"bronze.{source.table}": self.bronze, f"silver.{source.table}": self.silver}
+        given[f"gold.{table.name}"] = self.gold
         kept = {one: days for one, days in given.items() if days}
         settings = world.settings.model_copy(update={"kept_days": kept})
         world.tick()

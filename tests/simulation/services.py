@@ -7,18 +7,20 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 
 from lakehouse.kafka.clients import Producer
+from lakehouse.kafka.registry_access import RegistryAccess
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.session import build_session
 from lakehouse.testing.session import SMALL
 from tests import postgres_servers
+from tests.registries import registry
 
 
 @dataclass
@@ -32,6 +34,16 @@ class Shared:
     producer: Producer
     seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     templates: dict[str, Path] = field(default_factory=dict)
+    ending: ExitStack = field(default_factory=ExitStack)
+    _registry: RegistryAccess | None = None
+
+    def registry(self) -> RegistryAccess:
+        """Return the schema registry, which the first story that needs one starts."""
+        if self._registry is None:
+            directory = self.home / "registry"
+            directory.mkdir()
+            self._registry = self.ending.enter_context(registry(directory)).access
+        return self._registry
 
     @contextmanager
     def timed(self, what: str) -> Iterator[None]:
@@ -56,7 +68,8 @@ def shared(settings: Settings | None = None, spark: SparkSession | None = None) 
             # Not kafka-python's, which takes a core while it waits.
             producer = Producer(found.kafka, {"acks": "all", "linger.ms": 0})
             try:
-                yield Shared(session, found, postgres.url(), home, producer)
+                with ExitStack() as ending:
+                    yield Shared(session, found, postgres.url(), home, producer, ending=ending)
             finally:
                 if spark is None:
                     session.stop()

@@ -9,9 +9,14 @@ from typing import Any
 
 from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
-from tests.simulation.actions import Action, ids_of
+from tests.simulation.actions import Action
 from tests.simulation.world import World
 
+_IDS = {
+    "windows": ("id", "version"),
+    **dict.fromkeys(("corrected", "unique", "plain"), ("transactionId", "version")),
+}
+"""The fields with a record's id and sequence, by form; the others' are never changed."""
 _JUDGED = {"future_tolerance_s"}
 _MADE_WITH = {"sales_threshold", "sales_notify", "quantile_k", "call_gap_s", "call_grace_s"}
 
@@ -21,7 +26,7 @@ class SetIds(Action):
     """Compare records by id, or no longer, and rebuild silver and gold, as docs/ids.md says.
 
     Both are "field", the form's own; "header"; or "" for none. What retention has taken cannot be judged by
-    other ids, so nothing is done once it has been there; nor of sales, whose records have none.
+    other ids, so nothing is done once it has been there; nor in other forms than those of `_IDS`.
     """
 
     ids: str = "field"
@@ -29,9 +34,9 @@ class SetIds(Action):
 
     def do(self, world: World) -> None:
         taken = world.life.taken[world.source.table]
-        if world.form == "sales" or any(one.gone or one.before_us is not None for one in taken):
+        if world.form not in _IDS or any(one.gone or one.before_us is not None for one in taken):
             return
-        id_, sequence = ids_of(world.form)
+        id_, sequence = _IDS[world.form]
         names = {"field": id_, "header": "header:order", "": ""}
         places = {"field": sequence, "header": "header:turn", "": ""}
         topic = world.source.topic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 
@@ -11,7 +11,7 @@ from tests.pipeline import DEAD_LETTERS, coordinates_of
 from tests.simulation.actions import Action
 from tests.simulation.world import World
 
-_CHANGED = {"letters": {"status": "'replayed'"}, "gold": {"count": "99"}}
+_OF_SILVER = {"windows": {"value": "999"}, "sales": {"value": "999"}, "calls": {"user2": "'999'"}}
 
 
 @dataclass(frozen=True)
@@ -19,10 +19,11 @@ class _OfTable(Action):
     """Do something to a table of the stream: of bronze, of silver, of the letters or of gold."""
 
     layer: str = "silver"
+    side: int = field(default=0, kw_only=True)
 
     def table(self, world: World) -> str:
         names = {"letters": DEAD_LETTERS, "gold": f"gold.{world.stream.gold[0].name}"}
-        return names.get(self.layer, f"{self.layer}.{world.source.table}")
+        return names.get(self.layer, f"{self.layer}.{world.side(self.side).table}")
 
 
 @dataclass(frozen=True)
@@ -56,14 +57,19 @@ class Restore(_OfTable):
 
 @dataclass(frozen=True)
 class ForeignUpdate(_OfTable):
-    """UPDATE the first row of a table by delta-rs: 10 becomes 999, an open letter replayed, a count 99."""
+    """UPDATE the first row of a table by delta-rs.
+
+    10 becomes 999, in calls the other end; of the letters an open one is replayed; of gold the count is 99.
+    """
 
     def do(self, world: World) -> None:
         found = _first(world, self.table(world), self.layer)
         if found is not None:
-            amount = "value" if world.form in {"windows", "sales"} else "amount"
             table = DeltaTable(str(world.path(self.table(world))))
-            table.update(_CHANGED.get(self.layer, {amount: "999"}), predicate=found)
+            of_silver = _OF_SILVER.get(world.form, {"amount": "999"})
+            of_gold = {"user2": "'999'"} if world.form == "calls" else {"count": "99"}
+            of_layer = {"letters": {"status": "'replayed'"}, "gold": of_gold}
+            table.update(of_layer.get(self.layer, of_silver), predicate=found)
             world.foreign.add(self.layer)
 
 

@@ -17,6 +17,7 @@ from tests.chance import chance
 from tests.simulation import machine
 from tests.simulation.actions import Action, Kill, Run, Send, Wait, read
 from tests.simulation.coverage import Coverage
+from tests.simulation.forms import BROKEN, FORMS
 from tests.simulation.machine import Ended, Story, make, name_of, read_story, run, shrunk, turns
 from tests.simulation.repairs import Maintain
 from tests.simulation.services import Shared, shared
@@ -69,6 +70,22 @@ def test_stories_have_the_pairs_whose_turn_it_is() -> None:
     seen = {pair for number in range(300) for pair in pairwise(map(name_of, make(7, number).actions))}
 
     assert len(seen) > len(names) ** 2 / 2
+
+
+def test_every_form_is_chosen_and_corrected_records_are_the_usual_ones() -> None:
+    chosen = Counter(make(7, number).form for number in range(400))
+
+    assert chosen.keys() == FORMS.keys()
+    assert chosen.most_common(1)[0][0] == "corrected"
+
+
+def test_a_form_that_is_asked_for_has_its_sides_and_poison_of_its_own() -> None:
+    calls = [one for number in range(20) for one in make(7, number, form="calls").actions]
+    changes = [one for number in range(40) for one in make(7, number, form="debezium").actions]
+
+    assert {one.side for one in calls if isinstance(one, Send)} == {0, 1}
+    assert {one.side for one in calls if isinstance(one, Maintain)} == {-1, 0, 1}
+    assert {one.kind for one in changes if isinstance(one, Send)} > set(BROKEN["debezium"])
 
 
 def test_a_story_shrinks_to_what_its_difference_needs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -36,11 +37,12 @@ from lakehouse.testing.kills import CrashError
 from tests import pipeline
 from tests.pipeline import Coordinates, Raw, coordinates_of, path_of
 from tests.redis_databases import url_of
+from tests.simulation.forms import FORMS, Encoder, Said, Written
 from tests.simulation.model import Life, Sent, Taken
 from tests.simulation.services import Shared
 from tests.simulation.stepping import Stepping
 from tests.simulation.writes import Writes
-from tests.streams import METRICS, METRICS_1M, SALES, TRANSACTIONS, under
+from tests.streams import under
 
 EPOCH = datetime(2027, 1, 4, 12, tzinfo=UTC)
 PARTITIONS = 2
@@ -51,32 +53,19 @@ ANY_TIME = {
 _REDIS = 9
 _EVICTED_EVERY_S = 600
 
-_IDS = {"unique_by": {"transactions-topic": "transactionId"}}
-FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
-    "corrected": (TRANSACTIONS, {**_IDS, "sequence_by": {"transactions-topic": "version"}}),
-    "unique": (TRANSACTIONS, _IDS),
-    "plain": (TRANSACTIONS, {}),
-    "sales": (SALES, {}),
-    "windows": (
-        replace(METRICS, gold=(METRICS_1M,)),
-        {
-            "emit": {"metrics_1m": "final"},
-            "unique_by": {"metrics-events": "id"},
-            "sequence_by": {"metrics-events": "version"},
-        },
-    ),
-}
-"""What a story's stream is: its tables, and the settings under which they are made."""
-
 
 @dataclass(frozen=True)
 class Told:
-    """A record that the broker has taken, as it was sent, with what its story says of it."""
+    """A record that the broker has taken, as it was sent, with what its story says of it.
 
+    `source` is its silver table.
+    """
+
+    source: str
     place: tuple[str, int, int]
     at: datetime
     raw: Raw
-    fields: dict[str, Any] | None
+    fields: Said | None
 
 
 @dataclass(frozen=True)
@@ -112,6 +101,7 @@ class World:
         self._decided_us = 0
         self.partitions = PARTITIONS
         self._base = stream
+        self._is_standing = False
         self._made: Stream | None = None
         suffix = uuid.uuid4().hex[:8]
         names = {one.topic for one in stream.sources} | {
@@ -127,6 +117,7 @@ class World:
                 "redis_url": SecretStr(url_of(given.settings.redis_url.get_secret_value(), _REDIS)),
                 "postgres_url": SecretStr(given.postgres),
                 **changes,
+                **({"schema_registry_url": given.registry().url} if "formats" in changes else {}),
             }
         )
         self.life = Life(self.settings)
@@ -155,13 +146,22 @@ class World:
 
     @property
     def source(self) -> Source:
-        """Its only source."""
+        """Its first source, and for most forms the only one."""
         return self.stream.sources[0]
+
+    def side(self, number: int) -> Source:
+        """Return the source of this number; of a stream with one, that one."""
+        return self.stream.sources[number % len(self.stream.sources)]
 
     @property
     def topic(self) -> str:
-        """The topic that it reads."""
+        """The topic that the first source reads."""
         return self.settings.topic(self.source.topic)
+
+    @cached_property
+    def encoder(self) -> Encoder:
+        """What writes records in the format of the first source."""
+        return Encoder(self.source)
 
     @property
     def lake(self) -> Lake:
@@ -210,8 +210,9 @@ class World:
 
     # What actions are made of.
 
-    def tell(self, raw: Raw, fields: dict[str, Any] | None) -> None:
-        """Send a record, and wait until the broker has it."""
+    def tell(self, source: Source, written: Written) -> None:
+        """Send a record to a source, and wait until the broker has it."""
+        topic, raw = self.settings.topic(source.topic), written.raw
         at_ms, delivered = int(self.now.timestamp() * 1000), list[Message]()
 
         def note(error: object, message: Message) -> None:
@@ -221,7 +222,7 @@ class World:
 
         with self.shared.timed("send"):
             self.shared.producer.produce(
-                self.topic,
+                topic,
                 raw.value,
                 raw.key,
                 partition=-1 if raw.partition is None else raw.partition,
@@ -231,13 +232,14 @@ class World:
             )
             self.shared.producer.flush(60)
         (sent,) = delivered
-        place = self.topic, cast("int", sent.partition()), cast("int", sent.offset())
-        self.told.append(Told(place, self.now, raw, fields))
-        self.life.sent.append(Sent(self.source.table, place, at_ms, raw.key, raw.value, raw.headers))
+        place = topic, cast("int", sent.partition()), cast("int", sent.offset())
+        self.told.append(Told(source.table, place, self.now, raw, written.fields))
+        said = written.says, written.refused
+        self.life.sent.append(Sent(source.table, place, at_ms, raw.key, raw.value, raw.headers, *said))
 
     def tick(self) -> datetime:
         """Move the clock on by a second, and return what it shows."""
-        self.now += timedelta(seconds=1)
+        self.now += timedelta(seconds=0 if self._is_standing else 1)
         return self.now
 
     def decided_at(self) -> datetime:
@@ -310,13 +312,20 @@ class World:
 
     def note_landings(self) -> None:
         """Note when each record of bronze landed, which the oracle takes as given."""
-        for row in pipeline.rows_of(self.settings, f"bronze.{self.source.table}"):
-            self.life.landed[coordinates_of(row)] = row["ingested_at"]
+        for source in self.stream.sources:
+            for row in pipeline.rows_of(self.settings, f"bronze.{source.table}"):
+                self.life.landed[coordinates_of(row)] = row["ingested_at"]
 
-    def judged(self) -> list[Coordinates]:
-        """Return the records that silver has judged: its rows, and letters."""
-        names = (f"silver.{self.source.table}", pipeline.DEAD_LETTERS)
-        return [coordinates_of(row) for name in names for row in pipeline.rows_of(self.settings, name)]
+    def judged(self, source: Source) -> list[Coordinates]:
+        """Return the records of a source that silver has judged: its rows, and letters."""
+        names, topic = (f"silver.{source.table}", pipeline.DEAD_LETTERS), self.settings.topic(source.topic)
+        found = (coordinates_of(row) for name in names for row in pipeline.rows_of(self.settings, name))
+        return [place for place in found if place[0] == topic]
+
+    def processed(self, source: Source) -> int:
+        """Return the greatest landing, in microseconds, that silver has noted as processed; 0: none."""
+        table = f"silver.{source.table}"
+        return pipeline.noted(self.settings, table).get(f"{table} landed", 0)
 
     @contextmanager
     def retaining(self) -> Iterator[None]:
@@ -328,21 +337,24 @@ class World:
             self._note_taken()
 
     def _note_taken(self) -> None:
-        landed = retained.taken_of(self.lake, "bronze", self.source.table)
-        clean = retained.taken_of(self.lake, "silver", self.source.table)
-        kept = retained.taken_of(self.lake, "gold", self.stream.gold[0].name)
-        times = [pipeline.micros(one.before) for one in (clean, kept) if one.before is not None]
-        self.life.gold_us = (
-            {} if kept.before is None else {self.stream.gold[0].name: pipeline.micros(kept.before)}
-        )
-        self.life.taken[self.source.table].append(
-            Taken(
-                max(self.life.landed.values(), default=0),
-                max(times, default=None),
-                None if clean.before is None else pipeline.micros(clean.before),
-                {(one.topic, one.partition): one.last for one in landed.gone},
+        (table,), names = self.stream.gold, [source.table for source in self.stream.sources]
+        kept = retained.taken_of(self.lake, "gold", table.name).before
+        clean = {name: retained.taken_of(self.lake, "silver", name).before for name in names}
+        times = [pipeline.micros(before) for before in clean.values() if before is not None]
+        if kept is not None:  # a later record may not be counted with a row that is gone
+            self.life.gold_us = {table.name: pipeline.micros(kept)}
+            times.append(pipeline.micros(kept + table.merge_radius))
+        for source in self.stream.sources:
+            before = clean[source.table]
+            gone = retained.taken_of(self.lake, "bronze", source.table).gone
+            self.life.taken[source.table].append(
+                Taken(
+                    self.processed(source),
+                    max(times, default=None),
+                    None if before is None else pipeline.micros(before),
+                    {(one.topic, one.partition): one.last for one in gone},
+                )
             )
-        )
 
     def rest(self) -> None:
         """Do again what was killed, and run all layers until nothing waits.
@@ -356,8 +368,9 @@ class World:
             again()
         with self.process():
             self.run(LAYERS)
-            if self.form == "windows":  # whose living step may rest from its last look at the clock
+            if self.form in {"windows", "calls"}:  # whose step may rest from its last look at the clock
                 self.restart()
+                self._is_standing = True  # which stands until all is compared
                 self.run(LAYERS)
 
     def statuses(self) -> set[str]:

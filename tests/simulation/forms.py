@@ -1,0 +1,214 @@
+"""Forms of streams, and how each writes its records: JSON, by a registered schema, or in Debezium's envelope.
+
+A record begins as what its story says of it, whatever the form: {"id", "version", "amount", "at_ms"}. Every
+sending has a kind; those in `BROKEN` are a form's own, and its format, or its envelope, refuses them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+from lakehouse.contract import Field, FieldType
+from lakehouse.formats.encoding import Encode, registered_encoder
+from lakehouse.formats.wire import header
+from lakehouse.kafka.schema_registry import Registered, register
+from lakehouse.kinds import Records, windowed_sums
+from lakehouse.stream import Source, Stream
+from tests.pipeline import Raw
+from tests.streams import CALLS, METRICS, METRICS_1M, SALES, TRANSACTIONS
+
+Said = dict[str, Any]
+"""What a story says of a record."""
+
+_TOPIC = "transactions-topic"
+_IDS = {"unique_by": {_TOPIC: "transactionId"}}
+_CORRECTED = {**_IDS, "sequence_by": {_TOPIC: "version"}}
+
+ENVELOPED = windowed_sums(
+    "transactions",
+    Records(
+        _TOPIC,
+        event_time="source.ts_ms",
+        unique_by="after.id",
+        sequence_by="source.lsn",
+        deletion_key="json:id",
+        deleted_if="op=d",
+    ),
+    by=Field("after.userId", "user_id", FieldType.STRING),
+    value=Field("after.amount", "amount", FieldType.DECIMAL),
+    length_s=300,
+    gold="user_transactions_5m",
+    to="aggregated-transactions",
+    group="users",
+)
+"""Transactions as Debezium writes the changes of their table."""
+
+FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
+    "corrected": (TRANSACTIONS, _CORRECTED),
+    "unique": (TRANSACTIONS, _IDS),
+    "plain": (TRANSACTIONS, {}),
+    "sales": (SALES, {}),
+    "windows": (
+        replace(METRICS, gold=(METRICS_1M,)),
+        {
+            "emit": {"metrics_1m": "final"},
+            "unique_by": {"metrics-events": "id"},
+            "sequence_by": {"metrics-events": "version"},
+        },
+    ),
+    "calls": (CALLS, {"unique_by": {"analyticsTopic": "eventId"}}),
+    "avro": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "avro"}, "deletion_keys": {_TOPIC: "avro"}}),
+    "protobuf": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "protobuf"}}),
+    "debezium": (ENVELOPED, {"streams": (f"{__name__}:ENVELOPED",)}),
+}
+"""What a story's stream is: its tables, and the settings under which they are made."""
+
+_ENCODED = ("not_framed", "unknown_schema", "truncated")
+BROKEN: Mapping[str, tuple[str, ...]] = {
+    "avro": (*_ENCODED, "bad_key"),
+    "protobuf": _ENCODED,
+    "debezium": ("null_after", "no_object", "wrong_op", "no_before", "tombstone", "bad_key"),
+}
+"""Further kinds of records of a form, almost all of them poison."""
+
+_NO_SCHEMA = 2_000_000_000
+_CUT = 3  # bytes, less than a record's last field has
+
+
+@dataclass(frozen=True)
+class Written:
+    """A record to be sent, and what the oracle must know: the JSON in it, or the rule that it breaks.
+
+    `fields` is what the story says of it; null for what no later record is made of.
+    """
+
+    raw: Raw
+    fields: Said | None
+    says: bytes | None = None
+    refused: str | None = None
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """Writes a source's records of JSON in its format, by schemas that all stories share."""
+
+    source: Source
+
+    @cached_property
+    def value(self) -> Encode:
+        """What writes a value."""
+        return registered_encoder(self.source, f"simulated-{self.source.format}-{self.source.topic}")
+
+    @cached_property
+    def _key_header(self) -> bytes:
+        return header(register(self.source.registry, "simulated-key", Registered("AVRO", '"string"')))
+
+    def key(self, id_: str) -> bytes:
+        """Return the key of an id: Avro's if that is how keys are written, else its text."""
+        text = id_.encode()
+        is_avro = self.source.deletion_key == "avro"
+        return self._key_header + bytes([2 * len(text)]) + text if is_avro else text
+
+
+def written(form: str, kind: str, said: Said, side: int, encoder: Encoder) -> Sequence[Written]:
+    """Return the records of a sending: one, or two of Debezium's deletion.
+
+    `said` is what the story says of it; of a deletion, its id and version alone count.
+    """
+    if form == "debezium":
+        return _enveloped(kind, said)
+    key = encoder.key(said["id"])
+    if kind in {"deleted", "bad_key"}:
+        return [Written(Raw(None, key[:-1] if kind == "bad_key" else key), None)]
+    record = _MAKERS.get(form, _transaction)(form, said, side)
+    if form in BROKEN:
+        return [_encoded(kind, said, record, key, encoder.value)]
+    if kind == "malformed":
+        record[_BREAKABLE.get(form, "amount")] = _NONSENSE.get(form, "nonsense")
+    return [Written(Raw(json.dumps(record).encode(), key), said)]
+
+
+def _transaction(form: str, said: Said, _side: int) -> Said:
+    ids = {"unique": {"transactionId": said["id"]}}
+    both = {"transactionId": said["id"], "version": said["version"]}
+    user = _user_of(said)
+    return {**ids.get(form, both), "userId": user, "amount": said["amount"], "timestamp": said["at_ms"]}
+
+
+def _metric(_form: str, said: Said, _side: int) -> Said:
+    ids = {"id": said["id"], "version": said["version"]}
+    names = {"serviceId": _user_of(said), "metricName": "m"}
+    return {**ids, **names, "value": said["amount"], "timestamp": said["at_ms"]}
+
+
+def _sale(_form: str, said: Said, _side: int) -> Said:
+    return {"product": said["id"], "value": said["amount"], "timestamp": said["at_ms"]}
+
+
+def _event(_form: str, said: Said, side: int) -> Said:
+    """The id is that of a pair; analytics, the first side, have it as that of the event, too."""
+    pair = {"user1": said["id"], "user2": "z", "timestamp": said["at_ms"]}
+    ids = {} if side else {"eventId": said["id"]}
+    return {**ids, **pair, ("metrics" if side else "analytics"): said["amount"]}
+
+
+_MAKERS: Mapping[str, Callable[[str, Said, int], Said]] = {
+    "windows": _metric,
+    "sales": _sale,
+    "calls": _event,
+}
+_BREAKABLE = {"windows": "value", "sales": "value", "calls": "user2"}
+_NONSENSE: Mapping[str, Any] = {"calls": 5}
+
+
+def _user_of(said: Said) -> str:
+    return "u" if said["id"] < "c" else "v"
+
+
+def _encoded(kind: str, said: Said, record: Said, key: bytes, encode: Encode) -> Written:
+    """A malformed one has an amount that its schema can say, and that the contract refuses."""
+    if kind == "malformed":
+        record["amount"] = -record["amount"]
+    says = json.dumps(record).encode()
+    value = encode(says) or b""
+    made = partial(Written, fields=said if kind not in _ENCODED else None, says=says)
+    match kind:
+        case "not_framed":
+            return made(Raw(says, key), refused="not_framed")
+        case "unknown_schema":
+            return made(Raw(value[:1] + _NO_SCHEMA.to_bytes(4, "big") + value[5:], key), refused=kind)
+        case "truncated":
+            return made(Raw(value[:-_CUT], key), refused="undecodable")
+        case _:
+            return made(Raw(value, key))
+
+
+def _enveloped(kind: str, said: Said) -> Sequence[Written]:
+    """Return an event of Debezium's; a deletion is followed by a record without a value, as there."""
+    key = json.dumps({"id": said["id"]}).encode()
+    tombstone = Written(Raw(None, key), None)
+    row: Any = {"id": said["id"], "userId": _user_of(said), "amount": said["amount"]}
+    event: Said = {
+        "op": "c" if said["version"] == 1 else "u",
+        "before": None,
+        "after": row,
+        "source": {"ts_ms": said["at_ms"], "lsn": said["version"]},
+    }
+    changes: Mapping[str, Said] = {
+        "deleted": {"op": "d", "before": row, "after": None},
+        "malformed": {"after": {**row, "amount": "nonsense"}},
+        "null_after": {"op": "u", "after": None},
+        "no_object": {"after": "nonsense"},
+        "wrong_op": {"op": "x", "before": row, "after": None},
+        "no_before": {"op": "d", "after": None},
+    }
+    if kind in {"tombstone", "bad_key"}:
+        return [tombstone if kind == "tombstone" else Written(Raw(None, key[:-1]), None)]
+    event |= changes.get(kind, {})
+    fields = {**said, "is_deletion": True} if kind == "deleted" else said if event["after"] is row else None
+    sent = Written(Raw(json.dumps(event).encode(), key), fields)
+    return [sent, tombstone] if kind == "deleted" else [sent]
