@@ -14,8 +14,8 @@ that come. Bronze and gold go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -27,6 +27,7 @@ from lakehouse import tables
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import silver
 from lakehouse.layers.frozen import Frozen
+from lakehouse.layers.holding import holding
 from lakehouse.layers.letters import are_processed, without_leaving
 from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
@@ -52,7 +53,7 @@ from lakehouse.records.validation import (
 )
 from lakehouse.spark.execution import are_few, executing_a_handful
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import DELETED, Lake, Why, from_micros, leases
+from lakehouse.tables import DELETED, Lake, Why, from_micros
 
 _KEYS = list(COORDINATES)
 
@@ -156,19 +157,9 @@ class _SourceRebuild:
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         spark = self._lake.spark
         handful = executing_a_handful(spark) if self._is_small else nullcontext()
-        with nullcontext() if dry_run else self._holding(), handful:
+        alone = nullcontext() if dry_run else holding(self._lake, self._source, "rebuild")
+        with alone, handful:
             return self._rebuild(span, allow_late=allow_late, dry_run=dry_run)
-
-    @contextmanager
-    def _holding(self) -> Iterator[None]:
-        """Hold the letters, and let silver wait if what is kept of an id depends on all of its records."""
-        spark, job, dead = self._lake.spark, self._origin.job, self.paths.dead
-        with ExitStack() as held:
-            letters = leases.held_part(spark, dead, self._source.table, f"rebuild of {job}", alone=True)
-            held.enter_context(letters)
-            if self._source.unique_by is not None:
-                held.enter_context(leases.held(spark, self.paths.clean, job))
-            yield
 
     def _rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         landed = tables.read(self._lake.spark, self.paths.bronze)

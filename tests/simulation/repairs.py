@@ -187,6 +187,7 @@ class Maintain(Action):
     bronze: int = 0
     silver: int = 0
     gold: int = 0
+    letters: int = 0
 
     def do(self, world: World) -> None:
         (table,), name = world.stream.gold, world.source.table
@@ -194,6 +195,7 @@ class Maintain(Action):
             f"bronze.{name}": self.bronze,
             f"silver.{name}": self.silver,
             f"gold.{table.name}": self.gold,
+            DEAD_LETTERS: self.letters,
         }
         kept = {one: days for one, days in given.items() if days}
         settings = world.settings.model_copy(update={"kept_days": kept})

@@ -378,12 +378,16 @@ class World:
         self.life.gold_us = (
             {} if kept.before is None else {self.stream.gold[0].name: pipeline.micros(kept.before)}
         )
+        noted = pipeline.noted(self.settings, f"silver.{self.source.table}")
+        ids = retained.ids_taken(self.lake, self.source).collect()
         self.life.taken[self.source.table].append(
             Taken(
-                max(self.life.landed.values(), default=0),
+                noted.get(f"silver.{self.source.table} landed", 0),
                 max(times, default=None),
                 None if clean.before is None else pipeline.micros(clean.before),
                 {(one.topic, one.partition): one.last for one in landed.gone},
+                frozenset(bytes(row.fingerprint) for row in ids),
+                max(self._decided_us, pipeline.micros(self.now)),
             )
         )
 
