@@ -57,7 +57,9 @@ class _OfLetters(Action):
         if found:  # when a replay has let them in, it says itself
             after_us, _ = max(found, key=lambda one: one[1])
         if found or is_done or {coordinates_of(one) for one in open_letters(world)} & places < places:
-            for place in sorted(places):
+            # Letters of a micro-batch that silver has not finished are left alone.
+            landed = {coordinates_of(letter): letter["ingested_at"] or 0 for letter in chosen}
+            for place in sorted(place for place in places if landed[place] <= after_us):
                 self._put_down(world, place, after_us, pipeline.micros(at))
 
     @abstractmethod
