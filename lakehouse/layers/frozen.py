@@ -1,7 +1,7 @@
-"""What retention keeps closed: records of ids whose rows it has taken, or of times where it has been.
+"""What retention keeps closed: records of ids of which it has taken rows or letters, or of its times.
 
-Gold, topics and stores still have what these rows have added. So no later record may correct, delete or
-repeat them: it is an open letter, `retained` or `late`.
+Gold, topics and stores still have what these rows have added, and nobody knows any more up to where an id was
+deleted. So no later record may correct, delete or repeat them: it is an open letter, `retained` or `late`.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Frozen:
         self._closed: datetime | None = None
         self._ids: Packed = np.empty(0, np.int64)
         self._versions: tuple[int, ...] | None = None
+        self._marked: tuple[Columns, Columns] | None = None  # judged records' columns, and with what is asked
 
     def look(self) -> None:
         """Read what has been taken, if more has been since the last look."""
@@ -55,7 +56,10 @@ class Frozen:
         """Return the columns of judged records with what `are_taken` needs; as they are if no id is taken."""
         if not len(self._ids):
             return facts
-        return facts.and_more({_SHORT: _short(retained.fingerprint_of(F.col(identity.OF_ID)))})
+        if self._marked is None or self._marked[0] is not facts:
+            short = _short(retained.fingerprint_of(F.col(identity.OF_ID)))
+            self._marked = facts, facts.and_more({_SHORT: short})
+        return self._marked[1]
 
     def are_taken(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
         """Tell for each judged record whether the row of its id may have been taken."""

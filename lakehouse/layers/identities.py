@@ -41,8 +41,8 @@ from lakehouse.records.comparing import (
     removed_by,
     with_outcome,
 )
-from lakehouse.records.dead_letters import REPLAYED, status_by
 from lakehouse.records.dead_letters import SCHEMA as LETTERS_SCHEMA
+from lakehouse.records.dead_letters import status_by
 from lakehouse.records.identity import (
     DELETION,
     LETTERS,
@@ -83,7 +83,6 @@ class Settled:
     `seen` has, of each record with an id, `packed` (its fingerprint), `status` (that of its letter, or
     ACCEPTED) and `deletes`. `removed` are rows of silver that leave it, with reasons and ids, and `changed`
     letters that change, with reasons; null for none. `near` are the commit's files that may have the rows.
-    `have_letters`: some of the removed ones may have letters already.
     """
 
     rows: DataFrame
@@ -91,7 +90,6 @@ class Settled:
     removed: DataFrame | None
     changed: DataFrame | None
     near: Candidates
-    have_letters: bool = False
 
 
 class Identities:
@@ -113,7 +111,6 @@ class Identities:
         self._known = Fingerprints()
         self._lettered = Fingerprints()  # ids that have letters, without their day
         self._pending = Fingerprints()  # of these, what is open, and what deletes
-        self._replayed = Fingerprints()  # ids of letters whose records are rows
         self._version: int | None = None
         self._since_day: int | None = None  # fingerprints of earlier days are not kept
 
@@ -180,12 +177,7 @@ class Identities:
             removed_by(outcome) if pc.any(is_removed).as_py() else None,
             changed_by(outcome) if pc.any(is_letter).as_py() else None,
             near,
-            self._have_letters(found.filter(is_removed)),
         )
-
-    def _have_letters(self, removed: pa.Table) -> bool:
-        let_in = removed.column("admitted").null_count < len(removed)
-        return let_in or bool(self._replayed.found(removed.column("packed").to_numpy()).any())
 
     def _alike(self, rows: DataFrame, id_: str, wanted: DataFrame) -> DataFrame:
         """Keep the rows whose id may be a wanted one."""
@@ -271,10 +263,8 @@ class Identities:
 
     def _look_at_letters(self, spark: SparkSession) -> None:
         of_job = tables.read(spark, self._dead).where(F.col("job") == self._job)
-        letters, is_row = of_job.where(are_compared()), F.col("status") == REPLAYED
+        letters = of_job.where(are_compared())
         packed = fingerprint(self._source, F.col("unique_id")).alias("packed")
-        of_rows = of_job.where(is_row & F.col("unique_id").isNotNull())
-        self._replayed = Fingerprints(_numbers(of_rows.select(packed)))
         self._lettered = Fingerprints(_numbers(letters.select(packed)))
         pending = letters.where(F.col("status").isin(OPEN, DELETION))
         self._pending = Fingerprints(_numbers(pending.select(packed)))

@@ -347,7 +347,7 @@ class _Cleaning(TableStep):
         is_repeated = attempt.has_letters or attempt.batch.is_resumed
         accepted = filter_clean(settled.rows) if is_repeated else None
         more = Verdicts(changed=settled.changed, accepted=accepted)
-        again = attempt.has_letters or settled.changed is not None or settled.have_letters
+        again = attempt.has_letters or settled.changed is not None or self._have_letters(settled.removed)
         if dead or removed or again or is_repeated:
             self._bury(dead_rows, attempt.batch, now, more, again=again, noted=attempt.has_letters)
             attempt.has_letters = True
@@ -358,6 +358,13 @@ class _Cleaning(TableStep):
         result = BatchResult(rows, written, refused=dead - facts.closed)
         clean = InMemory(filter_clean(settled.rows), rows - dead, version)
         return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
+
+    def _have_letters(self, removed: DataFrame | None) -> bool:
+        """Tell whether rows that leave silver have letters: a replay has let them in, or was killed."""
+        if removed is None:
+            return False
+        there = tables.read(removed.sparkSession, self._paths.dead).where(letters.at_places(removed))
+        return not there.where(F.col("job") == self.name).isEmpty()
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
         """Return what a commit to silver notes; it expects lateness and front to be as known here."""

@@ -7,17 +7,20 @@ These rows are deleted, a whole day (UTC) at a time. The limit is the end of the
                   gold table made of them has times, and no row that a later record is counted with
     gold          final rows whose time ends before the limit, which no later record can change; the export
                   sends their deletion like any other
-    dead letters  replayed and discarded letters whose record is no longer in bronze; open letters stay
+    dead letters  settled letters whose record is no longer in bronze; open letters stay, and of a source with
+                  `sequence_by` those that later records of an id are compared with, while it has a row
     ops           rows from before the limit
 
 The limit is noted in ops.retention first (`lakehouse.ops.retained`): audits and rebuilds leave out the
-rows before it. A rerun deletes nothing. If retention is killed, run it again to finish.
+rows before it. Ids of which rows go, or all letters by which it is known that they were deleted, are noted in
+ops.retained_ids; silver waits meanwhile. A rerun deletes nothing. If retention is killed, run it again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time, timedelta
 from functools import reduce
 
@@ -26,47 +29,76 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.layers import silver
+from lakehouse.layers.holding import holding
 from lakehouse.maintenance.fold_state import out_of_reach
 from lakehouse.maintenance.readers import Reader, have_read
 from lakehouse.ops import retained
 from lakehouse.ops.retained import TakenRows
-from lakehouse.records.dead_letters import DISCARDED, REPLAYED, RESENT
-from lakehouse.records.identity import DUPLICATE, SUPERSEDED
+from lakehouse.records.dead_letters import DEAD_LETTERS, DISCARDED, REPLAYED, RESENT
+from lakehouse.records.identity import CLOSED
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import OWN_TIME
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
-from lakehouse.tables import Lake, TableSpec, Why
+from lakehouse.tables import DELETED, Lake, TableSpec, Why
 
 _LANDING = timedelta(hours=1)  # between a record's landing time and its commit, at most
+_SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The rows of a table that are to go, and what is noted of them; null: nothing, for tables of ops.
+    """The rows of a table that are to go, and what is noted of them; null: nothing.
 
-    `id_column` has the ids that are noted, too; null: none.
+    `stay` are those that stay nevertheless, by their `id`; null: none. `frozen` are sources, each with the
+    ids, the only column, of which no later record is accepted.
     """
 
     where: Column
-    taken: TakenRows | None
-    id_column: str | None = None
+    taken: TakenRows | None = None
+    stay: DataFrame | None = None
+    frozen: Mapping[Source, DataFrame] = field(default_factory=dict)
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
 """Makes the cut of a table as of now (UTC); null where nothing may go."""
 
 
-def take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime, *, dry_run: bool) -> int:
-    """Delete the rows of a cut and return how many; a dry run only counts them."""
-    rows = lake.read(spec.layer, spec.name).where(cut.where).count()
+def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
+    """Delete the rows of a cut and return how many; a dry run only counts them.
+
+    Raises TableError where ids are to be noted, and a replay or a rebuild of their source is running.
+    """
+    cut = make(lake, now)
+    if cut is None:
+        return 0
+    rows = _going(lake, spec, cut).count()
     if not rows or dry_run:
         return rows
+    with ExitStack() as held:
+        for source in cut.frozen:
+            held.enter_context(holding(lake, source, "retention"))
+        decided = make(lake, now) if cut.frozen else cut  # again: silver and replays have gone on until now
+        return 0 if decided is None else _take(lake, spec, decided, now)
+
+
+def _take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime) -> int:
+    path = lake.path(spec.layer, spec.name)
     if cut.taken is not None:
         retained.note(lake, spec.layer, spec.name, cut.taken, now)
-    if cut.id_column is not None:
-        going = lake.read(spec.layer, spec.name).where(cut.where)
-        retained.note_ids(lake, spec.name, going.select(cut.id_column))
-    return tables.delete(lake.spark, lake.path(spec.layer, spec.name), cut.where, why=Why.RETAINED)
+    for source, ids in cut.frozen.items():
+        retained.note_ids(lake, source.table, ids)
+    if cut.stay is None:
+        return tables.delete(lake.spark, path, cut.where, why=Why.RETAINED)
+    gone = _going(lake, spec, cut).select("id", F.lit(True).alias(DELETED)).persist()
+    try:
+        return tables.replace(gone, path, ("id",), within=cut.where, why=Why.RETAINED)
+    finally:
+        gone.unpersist()
+
+
+def _going(lake: Lake, spec: TableSpec, cut: Cut) -> DataFrame:
+    rows = lake.read(spec.layer, spec.name).where(cut.where)
+    return rows if cut.stay is None else rows.join(cut.stay, "id", "left_anti")
 
 
 def bronze_cut(source: Source, days: int) -> CutMaker:
@@ -107,8 +139,11 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
         before = _cut_for(lake, stream, reading, now - timedelta(days=days))
         if before is None or not gone:
             return None
-        id_column = None if source.sequence_by is None else source.id_column
-        return Cut((F.col("event_time") < F.lit(before)) & within(gone), TakenRows(before), id_column)
+        where = (F.col("event_time") < F.lit(before)) & within(gone)
+        if source.sequence_by is None:
+            return Cut(where, TakenRows(before))
+        ids = lake.read("silver", source.table).where(where).select(source.id_column or "")
+        return Cut(where, TakenRows(before), frozen={source: ids})
 
     return make
 
@@ -130,22 +165,47 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
     """Cut by the time at which a letter was written, among those that are settled."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
-        of = [source for stream in streams for source in stream.sources]
-        gone = (
-            (F.col("job") == silver.query_name(source))
-            & within(retained.taken_of(lake, "bronze", source.table).gone)
-            for source in of
-        )
-        settled = F.col("status").isin(REPLAYED, DISCARDED, RESENT, DUPLICATE, SUPERSEDED)
-        old = F.col("first_seen") < F.lit(_midnight(now - timedelta(days=days)))
-        return Cut(settled & old & reduce(Column.__or__, gone, F.lit(False)), None)
+        before = _midnight(now - timedelta(days=days))
+        old = F.col("status").isin(*_SETTLED) & (F.col("first_seen") < F.lit(before))
+        of, stay, frozen = list[Column](), list[DataFrame](), dict[Source, DataFrame]()
+        for stream, source in ((one, source) for one in streams for source in one.sources):
+            gone = retained.taken_of(lake, "bronze", source.table).gone
+            if not gone:
+                continue
+            own = old & (F.col("job") == silver.query_name(source)) & within(gone)
+            of.append(own)
+            if source.sequence_by is not None:
+                counting = lake.read_or_empty(DEAD_LETTERS).where(own & _counts())
+                standing = _standing(lake, stream, source)
+                stay.append(counting.join(standing, "unique_id", "left_semi").select("id"))
+                frozen[source] = counting.join(standing, "unique_id", "left_anti").select("unique_id")
+        if not of:
+            return None
+        staying = reduce(DataFrame.union, stay) if stay else None
+        return Cut(reduce(Column.__or__, of), stay=staying, frozen=frozen)
 
     return make
 
 
+def _counts() -> Column:
+    """Select the letters with which later records of their ids are compared, if these have sequences.
+
+    Letters that are replayed, discarded or resent count for nothing: a row, or nothing, stands for them.
+    """
+    return F.col("status").isin(*CLOSED) & F.col("unique_id").isNotNull()
+
+
+def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
+    """Return the ids that have a row, which may still be corrected; the only column, `unique_id`."""
+    closed = retained.closed_before(lake, stream, source)
+    rows = lake.read("silver", source.table)
+    may_change = F.lit(True) if closed is None else F.col("event_time") >= F.lit(closed)
+    return rows.where(may_change).select(F.col(source.id_column or "").cast("string").alias("unique_id"))
+
+
 def ops_cut(column: str, days: int) -> CutMaker:
     """Cut by a column of times."""
-    return lambda _lake, now: Cut(F.col(column) < F.lit(_midnight(now - timedelta(days=days))), None)
+    return lambda _lake, now: Cut(F.col(column) < F.lit(_midnight(now - timedelta(days=days))))
 
 
 def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:

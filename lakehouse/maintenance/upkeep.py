@@ -192,11 +192,10 @@ class Keeper:
         return Kept(spec.qualified_name, rows, (files, merged), (stored, left), removed, held)
 
     def _take(self, task: Task, now: datetime, *, dry_run: bool) -> int:
-        cut = None if task.cut is None else task.cut(self._lake, now)
-        if cut is None:
+        if task.cut is None:
             return 0
         with nullcontext() if dry_run else self._holding(task):
-            return retention.take(self._lake, task.spec, cut, now, dry_run=dry_run)
+            return retention.take(self._lake, task.spec, task.cut, now, dry_run=dry_run)
 
     def _merge_files(self, task: Task, path: str, files: Size, *, dry_run: bool) -> Size:
         spark, target_bytes = self._lake.spark, self._target_bytes_of(task, path)

@@ -7,8 +7,9 @@ taken that are rows of silver; null for other tables, and if there is none. `at`
 cut is noted before the rows go, so who compares tables never misses rows without a reason. A rerun replaces
 the row.
 
-Grain of ops.retained_ids: one row per id whose row of silver has been taken, or is about to be; key:
-table_id, fingerprint. Only of sources whose records replace each other by id. A rerun adds none.
+Grain of ops.retained_ids: one row per id whose row of silver has been taken, or is about to be, or that has
+no row and letters with which later records would be compared; key: table_id, fingerprint. Only of sources
+whose records replace each other by id. A rerun adds none.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ RETAINED_IDS = TableSpec(
         ("fingerprint", "binary", "The first 16 bytes of the SHA-256 of the id's text."),
     ),
     stats=("table_id",),
-    comment="One row per id whose row of silver was deleted because it was old.",
+    comment="One row per id whose row of silver, or letters, were deleted because they were old.",
 )
 
 
@@ -107,7 +108,7 @@ def fingerprint_of(id_: Column) -> Column:
 
 
 def note_ids(lake: Lake, name: str, ids: DataFrame) -> None:
-    """Note the ids, the only column, of rows that are about to be taken of a table of silver."""
+    """Note the ids, the only column, of rows of silver, or of letters, that are about to be taken."""
     path, table_id = lake.ensure(RETAINED_IDS), tables.table_id(lake.spark, lake.path("silver", name))
     found = ids.select(
         F.lit(table_id).alias("table_id"), fingerprint_of(F.col(ids.columns[0])).alias("fingerprint")
@@ -120,7 +121,7 @@ def note_ids(lake: Lake, name: str, ids: DataFrame) -> None:
 
 
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
-    """Return the fingerprints of the ids whose rows have been taken of a source's silver table."""
+    """Return the fingerprints of the ids of a source whose rows or letters have been taken."""
     noted = RETAINED_IDS.layer, RETAINED_IDS.name
     if not (lake.exists("silver", source.table) and lake.exists(*noted)):
         return lake.spark.createDataFrame([], RETAINED_IDS.schema).select("fingerprint")

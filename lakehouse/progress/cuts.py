@@ -79,6 +79,8 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
         return tables.read(spark, path).where(F.lit(False))
     if position.version > 0 and not position.is_beginning and tables.is_followed(spark, path):
         return tables.read_version(spark, path, with_same_rows(spark, path, position.version - 1))
+    if position.is_beginning and (until := parts.landed_before(spark, path, position)) is not None:
+        return parts.landed_within(tables.read(spark, path), None, until)
     newest = tables.version_of(spark, path)
     first = position.version + 1 if position.is_beginning else position.version
     later = list(parts.entries(spark, path, first, newest + 1))

@@ -2,26 +2,31 @@
 
 A query reads either appends or the change feed. Appends are the files of commits that only add rows; commits
 that change or remove rows are skipped. A query that follows the table reads those of them that correct rows.
-A query that begins with the rows of a table reads the files of one version first, the oldest first. A file is
-read as its commit names it, though compaction may have replaced it since.
+A query that begins with the rows of a table reads the files of one version first. A table whose
+files all say when their records landed is read in that order, whatever OPTIMIZE has put where: a part ends
+where the next file begins, and has the rows of all files that landed before. A file is read as its commit
+names it, though compaction may have replaced it since.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import reduce
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import TableError
 from lakehouse.progress.positions import BEFORE_ALL
 from lakehouse.spark import storage
 from lakehouse.tables import Position
-from lakehouse.tables.entries import Action, LogEntry, rows_of, size_of, total
+from lakehouse.tables.entries import Action, LogEntry, landings_of, rows_of, size_of, total
+from lakehouse.tables.specs import FIRST, LANDED_AT, LAST
 
 MOST_COMMITS = 50
 """So many versions are read at once, at most."""
@@ -34,6 +39,8 @@ class Part:
     There may be no files: for compaction, say, or commits that change rows and are skipped. `changed`: the
     versions, as first and last ones, whose rows are to be taken from the change feed, because some have left
     the table or changed; empty: the files are appends. `foreign`: commits of other writers that are skipped.
+    Of the files with which a query begins, it has the rows that landed from `since` and before `until` (UTC);
+    null: all on that side. `is_least`: fewer cannot be taken.
     """
 
     first: Position
@@ -41,6 +48,9 @@ class Part:
     files: tuple[Action, ...] = ()
     changed: tuple[tuple[int, int], ...] = ()
     foreign: tuple[LogEntry, ...] = ()
+    since: datetime | None = None
+    until: datetime | None = None
+    is_least: bool = False
 
     def __str__(self) -> str:
         return f"{self.first} to {self.end}"
@@ -48,12 +58,13 @@ class Part:
     @property
     def rows(self) -> int | None:
         """The number of its rows, null where a file does not say."""
-        return None if self.changed else total([rows_of(file) for file in self.files])
+        is_unknown = self.changed or self.since is not None or self.until is not None
+        return None if is_unknown else total([rows_of(file) for file in self.files])
 
     @property
     def divisible_bytes(self) -> int:
-        """The size of its files, 0 if nothing less can be taken: one commit, or one of the first files."""
-        one = len(self.files) == 1 if self.first.is_beginning else self.end.version - self.first.version == 1
+        """The size of its files, 0 if nothing less can be taken: one commit, or the least first files."""
+        one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
@@ -61,7 +72,7 @@ class Part:
         if self.changed:
             every = (tables.read_changes(spark, path, first, last) for first, last in self.changed)
             return reduce(DataFrame.unionByName, every)
-        return tables.read_files(spark, path, self.files)
+        return landed_within(tables.read_files(spark, path, self.files), self.since, self.until)
 
 
 def beginning(spark: SparkSession, path: str) -> Position:
@@ -76,7 +87,13 @@ def beginning(spark: SparkSession, path: str) -> Position:
 
 
 def appends(
-    spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int, follows: bool = False
+    spark: SparkSession,
+    path: str,
+    first: Position,
+    end: int,
+    *,
+    max_bytes: int,
+    follows: bool = False,
 ) -> Part:
     """Return the next appends before the version `end`: about `max_bytes` of files, at least one commit.
 
@@ -108,9 +125,8 @@ def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_by
 def between(spark: SparkSession, path: str, first: Position, end: Position, *, follows: bool = False) -> Part:
     """Return the appends between two positions, however many, as `appends` does."""
     if first.is_beginning:
-        files = tables.files_at(spark, path, first.version)
-        last = len(files) if end.files is None else end.files
-        return Part(first, end, tuple(files[first.files or 0 : last]))
+        every = tables.files_at(spark, path, first.version)
+        return _part_of(every, first, len(every) if end.files is None else end.files)
     found = list(entries(spark, path, first.version, end.version))
     given = tuple(file for entry in found for file in _read_of(entry, follows=follows))
     return _with_changes(Part(first, end, given), found, follows=follows)
@@ -215,14 +231,59 @@ def _versions(
     return Part(first, Position(end), tuple(files))
 
 
+def landed_before(spark: SparkSession, path: str, position: Position) -> datetime | None:
+    """Return before when (UTC) records landed that are read up to a position among the first files.
+
+    Null: the files do not say, and are read one after the other.
+    """
+    every = tables.files_at(spark, path, position.version)
+    return _until(every, position.files or 0) if every and _landings(every) is not None else None
+
+
+def landed_within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
+    """Keep the rows that landed from a time and before another (UTC); null: all on that side."""
+    at = F.col(LANDED_AT)
+    kept = rows if since is None else rows.where(at >= F.lit(since))
+    return kept if until is None else kept.where(at.isNull() | (at < F.lit(until)))
+
+
 def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int) -> Part:
-    every = tables.files_at(spark, path, first.version)
-    chosen, size = list[Action](), 0
-    for file in every[first.files or 0 :]:
-        size += size_of([file])
-        if chosen and size > max_bytes:
-            break
-        chosen.append(file)
-    read = (first.files or 0) + len(chosen)
-    end = Position(first.version + 1) if read == len(every) else Position(first.version, read)
-    return Part(first, end, tuple(chosen))
+    every, begin = tables.files_at(spark, path, first.version), first.files or 0
+    least = end = min(begin + 1, len(every))
+    while end < len(every) and _until(every, end) == _until(every, begin) != FIRST:
+        least = end = end + 1  # which landed with them
+    size = size_of(every[begin:end])
+    while end < len(every) and (size := size + size_of([every[end]])) <= max_bytes:
+        end += 1
+    return replace(_part_of(every, first, end), is_least=end == least)
+
+
+def _part_of(every: Sequence[Action], first: Position, end: int) -> Part:
+    """Return the part between a position among the first files, and so many of them."""
+    begin = first.files or 0
+    position = Position(first.version + 1) if end == len(every) else Position(first.version, end)
+    times = _landings(every)
+    if times is None:
+        return Part(first, position, tuple(every[begin:end]))
+    since = times[begin][0] if begin else None
+    until = times[end][0] if end < len(every) else None
+    chosen = [place for place in range(end) if since is None or place >= begin or times[place][1] >= since]
+    is_shared = until is not None and any(times[place][1] > until for place in chosen)
+    return Part(
+        first,
+        position,
+        tuple(every[place] for place in chosen),
+        since=since if chosen[:1] != [begin] else None,
+        until=until if is_shared else None,
+    )
+
+
+def _landings(files: Sequence[Action]) -> list[tuple[datetime, datetime]] | None:
+    """Return between when the records of each file landed; null if one does not say."""
+    found = [landings_of(file) for file in files]
+    return None if any(FIRST in one or LAST in one for one in found) else found
+
+
+def _until(files: Sequence[Action], place: int) -> datetime:
+    """Return the first landing in a file, by its place."""
+    return landings_of(files[place])[0]

@@ -13,8 +13,8 @@ alone, and say its status:
 
 Three more are open letters: `conflicting_id` has the row's id (and event time or sequence), but other fields;
 `nothing_to_delete` is a deletion whose id no record has had yet; `retained` comes after retention has taken
-the row of its id. An open letter whose record was sent again ends with `resent`. The compared fields are
-those of the contract, and the event time.
+the row of its id, or what was known of a deleted one. An open letter whose record was sent again ends with
+`resent`. The compared fields are those of the contract, and the event time.
 
 Records are ordered by landing: `ingested_at`, then topic, partition and offset. One that a replay has let in
 stands where it was admitted. So the outcome depends neither on micro-batches nor on crashes.
@@ -111,9 +111,9 @@ def is_compared(source: Source) -> Column:
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason against a judged record whose id is that of a row which retention has taken."""
+    """Return the reason against a judged record of whose id retention has taken the row, or the letters."""
     name = header_of(source.unique_by) or source.unique_by
-    text = F.concat(F.lit(f"retention has taken the row of {name} "), shown(F.col(OF_ID)))
+    text = F.concat(F.lit(f"retention has taken what there was of {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)
 
 

@@ -15,7 +15,7 @@ that come. Bronze and gold go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import reduce
@@ -27,6 +27,7 @@ from lakehouse import tables
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import silver
 from lakehouse.layers.frozen import Frozen
+from lakehouse.layers.holding import holding
 from lakehouse.layers.identities import columns_of_ids
 from lakehouse.layers.letters import are_processed, without_leaving
 from lakehouse.ops import fronts, lateness, retained
@@ -53,7 +54,7 @@ from lakehouse.records.validation import (
 )
 from lakehouse.spark.execution import are_few, executing_a_handful
 from lakehouse.stream import Source, Stream
-from lakehouse.tables import DELETED, Lake, Why, from_micros, leases
+from lakehouse.tables import DELETED, Lake, Why, from_micros
 
 _KEYS = list(COORDINATES)
 _RENAMED = "_renamed"
@@ -162,7 +163,7 @@ class _SourceRebuild:
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
         spark = self._lake.spark
         handful = executing_a_handful(spark) if self._is_small else nullcontext()
-        with nullcontext() if dry_run else self._holding(), handful:
+        with nullcontext() if dry_run else self._alone(), handful:
             return self._rebuild(span, allow_late=allow_late, dry_run=dry_run)
 
     @property
@@ -171,15 +172,10 @@ class _SourceRebuild:
         return self._source.unique_by is not None or self._are_other_ids
 
     @contextmanager
-    def _holding(self) -> Iterator[None]:
-        """Hold the letters, and silver if it is rebuilt whole; note today's settings about ids at the end."""
-        spark, job, dead = self._lake.spark, self._origin.job, self.paths.dead
-        with ExitStack() as held:
-            letters = leases.held_part(spark, dead, self._source.table, f"rebuild of {job}", alone=True)
-            held.enter_context(letters)
-            if self.is_whole:
-                held.enter_context(leases.held(spark, self.paths.clean, job))
-            held.enter_context(self._lake.made_anew(silver.spec(self._source), columns_of_ids))
+    def _alone(self) -> Iterator[None]:
+        """Hold the source, and note today's settings about ids at the end."""
+        made = self._lake.made_anew(silver.spec(self._source), columns_of_ids)
+        with holding(self._lake, self._source, "rebuild", is_whole=self.is_whole), made:
             yield
 
     def _rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from threading import Lock
 from typing import Any
 
@@ -20,7 +21,7 @@ from lakehouse.spark import storage
 from lakehouse.tables import delta_internals as delta
 from lakehouse.tables import entries
 from lakehouse.tables.delta_internals import Action, Snapshot
-from lakehouse.tables.entries import bounds_of, is_file, rows_of
+from lakehouse.tables.entries import bounds_of, is_file, landings_of, reading_order, rows_of
 from lakehouse.tables.inside import refuse_outside
 from lakehouse.tables.log import read_commit, snapshot
 from lakehouse.tables.pruning import Bounds
@@ -70,11 +71,13 @@ def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
 
 
 def files_at(spark: SparkSession, path: str, version: int) -> list[entries.Action]:
-    """Return the files of a version in the words of the log, the oldest first."""
+    """Return the files of a version in the words of the log, in the order in which they are read first.
+
+    `lakehouse.telemetry.delta_log` orders them in the same way.
+    """
     at = snapshot(spark, path, version)
     by_name = _read(spark, path, at, delta.table_id(at), version).by_name
-    files = (file.action for file in by_name.values())
-    return sorted(files, key=lambda file: (int(file["modificationTime"]), str(file["path"])))
+    return sorted((file.action for file in by_name.values()), key=_reading_order)
 
 
 def frame_of_files(spark: SparkSession, at: Snapshot, files: Iterable[File]) -> DataFrame:
@@ -125,6 +128,10 @@ def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]]
         return None
     files = found.get("allFiles") if isinstance(found, dict) else None
     return files if isinstance(files, list) and all(map(is_file, files)) else None
+
+
+def _reading_order(file: entries.Action) -> tuple[datetime, int, str]:
+    return reading_order(landings_of(file)[0], int(file["modificationTime"]), str(file["path"]))
 
 
 def _name(action: Mapping[str, Any]) -> str:

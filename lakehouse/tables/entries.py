@@ -11,10 +11,11 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 from lakehouse.tables.inside import refuse_outside
-from lakehouse.tables.specs import Why
+from lakehouse.tables.specs import FIRST, LANDED_AT, LAST, TRUNCATED, Why, shifted
 
 Action = Mapping[str, Any]
 """An action's fields, in the words of the log."""
@@ -179,6 +180,17 @@ def bounds_of(action: Action) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     return least if isinstance(least, dict) else {}, greatest if isinstance(greatest, dict) else {}
 
 
+def landings_of(action: Action) -> tuple[datetime, datetime]:
+    """Return the times (UTC) between which the records of a file landed; if it does not say, any time."""
+    least, greatest = (_moment(values.get(LANDED_AT)) for values in bounds_of(action))
+    return least or FIRST, LAST if greatest is None else shifted(greatest, TRUNCATED)
+
+
+def reading_order(landed: datetime, modified_ms: int, path: str) -> tuple[datetime, int, str]:
+    """Return by what the files are ordered with which a query begins: the least landing, then their age."""
+    return landed, modified_ms, path
+
+
 def total(numbers: Sequence[int | None]) -> int | None:
     """Return the sum, null if a number is null."""
     return None if None in numbers else sum(number or 0 for number in numbers)
@@ -187,6 +199,15 @@ def total(numbers: Sequence[int | None]) -> int | None:
 def size_of(files: Sequence[Action]) -> int:
     """Return the bytes of files, as far as the log says."""
     return sum(int(file.get("size") or 0) for file in files)
+
+
+def _moment(noted: object) -> datetime | None:
+    """Return a time as a writer has noted it; null if it is none, or without an offset."""
+    try:
+        moment = datetime.fromisoformat(str(noted))
+        return None if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def _without_nulls(action: Action) -> Action:

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache, reduce
 from typing import Any, TypeVar
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from lakehouse.tables.specs import shifted
+from lakehouse.tables.specs import TRUNCATED, shifted
 
 Value = datetime | int | str
 T = TypeVar("T", int, datetime)
 
 MOST_SPANS = 50
 """Comparing more of them with files takes longer than it saves."""
-
-_TRUNCATED = timedelta(milliseconds=1)  # Delta cuts the times in its statistics to whole milliseconds
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def _reach_of_text(text: str) -> tuple[Value, Value]:
         return text, text
     if moment.tzinfo is None:
         return text, text
-    return moment, shifted(moment, _TRUNCATED)
+    return moment, shifted(moment, TRUNCATED)
 
 
 def merged(spans: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:

@@ -15,11 +15,15 @@ DELETED = "_deleted"
 
 FIXED_PREFIX = "lakehouse."
 """How the names of the properties begin that say what a table was made with."""
+LANDED_AT = "ingested_at"
+"""The column with the time (UTC) at which a record landed: a table is first read in this order."""
+TRUNCATED = timedelta(milliseconds=1)
+"""Delta cuts the times in its statistics to whole milliseconds."""
+FIRST = datetime.min.replace(tzinfo=UTC)
+LAST = datetime.max.replace(tzinfo=UTC)
 
 _MICROSECOND = timedelta(microseconds=1)
 _MARK = "lakehouse: "
-_FIRST = datetime.min.replace(tzinfo=UTC)
-_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -58,8 +62,8 @@ class TableSpec:
 class Position:
     """How far a table has been read: every version before `version`.
 
-    A query that begins with the rows of a table reads the files of one version first, the oldest first: then
-    `files` of that version have been read, and nothing else.
+    A query that begins with the rows of a table reads the files of one version first, in the order of
+    `entries.reading_order`: then `files` of that version have been read, and nothing else.
     """
 
     version: int
@@ -162,4 +166,4 @@ def shifted(moment: datetime, by: timedelta) -> datetime:
     try:
         return moment + by
     except OverflowError:
-        return _FIRST if by < timedelta(0) else _LAST
+        return FIRST if by < timedelta(0) else LAST

@@ -27,7 +27,8 @@ _RowsOf = Callable[[CommitFacts], Sequence[int | None]]
 def unread_appends(log: Log, position: Position | None) -> Unread:
     """Return the appends behind a position, null for all.
 
-    A reader of appends skips commits that change or remove rows.
+    A reader of appends skips commits that change or remove rows. Of the files with which it begins, one whose
+    records landed at other times too counts as read once the reader has come to it.
     """
     return _unread(log, position, lambda commit: () if commit.rewrites else commit.added)
 
@@ -39,7 +40,7 @@ def unread_changes(log: Log, position: Position | None) -> Unread:
 
 def _unread(log: Log, position: Position | None, rows_of: _RowsOf) -> Unread:
     if position is None:
-        return _of_files(sorted(log.files.values(), key=lambda file: file.modified_ms))
+        return _of_files(tuple(log.files.values()))
     if position.is_beginning:
         files = log.files_at(position.version)
         if files is None:
@@ -76,7 +77,8 @@ def _of_files(files: Sequence[FileFacts]) -> Unread:
     rows = total([file.records for file in files])
     if rows is None:
         return Unread(None, reason="the table has files whose rows are not known")
-    return Unread(rows, files[0].modified_ms if rows else None, 1 if rows else 0)
+    since = min((file.modified_ms for file in files), default=None)
+    return Unread(rows, since if rows else None, 1 if rows else 0)
 
 
 def _lost(version: int) -> Unread:

@@ -28,6 +28,8 @@ from lakehouse.tables.entries import (
     commits_among,
     committed_ms_of,
     entry_of,
+    landings_of,
+    reading_order,
     rows_of,
     total,
 )
@@ -45,12 +47,13 @@ _Other = TypeVar("_Other")
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A data file: its rows (null without statistics), bytes, time of writing, and newest time."""
+    """A data file: its rows (null without statistics), bytes, time of writing, newest time, first landing."""
 
     records: int | None
     size_bytes: int
     modified_ms: int
     newest: datetime | None
+    landed: datetime
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,10 @@ class Log:
         return self._feed_rows[path]
 
     def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
-        """Return the files of an earlier version, the oldest first; null if the log does not say."""
+        """Return the files of an earlier version, in the order in which they are read first.
+
+        Null if the log does not say.
+        """
         self._asked.add(version)
         if version not in self._starts:
             earlier = Log(self.path)
@@ -175,8 +181,11 @@ class Log:
                 if read is None:
                     return None
                 earlier._take(*read)
-            by_age = sorted(earlier.files.items(), key=lambda item: (item[1].modified_ms, item[0]))
-            self._starts[version] = tuple(file for _, file in by_age)
+            in_order = sorted(
+                earlier.files.items(),
+                key=lambda item: reading_order(item[1].landed, item[1].modified_ms, item[0]),
+            )
+            self._starts[version] = tuple(file for _, file in in_order)
         return self._starts[version]
 
     def _let_go(self) -> None:
@@ -257,7 +266,9 @@ class Log:
 
     def _data_file(self, add: Mapping[str, Any]) -> FileFacts:
         newest = bounds_of(add)[1].get(self._time_column or "")
-        return FileFacts(rows_of(add), int(add["size"]), int(add["modificationTime"]), _time(newest))
+        return FileFacts(
+            rows_of(add), int(add["size"]), int(add["modificationTime"]), _time(newest), landings_of(add)[0]
+        )
 
 
 def _facts(entry: LogEntry) -> CommitFacts:

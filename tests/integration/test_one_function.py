@@ -10,15 +10,23 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from pyspark.sql import functions as F
 
+from lakehouse import tables
 from lakehouse.kinds import Records, windowed_sums
 from lakehouse.layers import silver
 from lakehouse.layers.step import Permitted
+from lakehouse.maintenance import retention
+from lakehouse.ops import retained
+from lakehouse.ops.retained import TakenRows
+from lakehouse.records.dead_letters import DEAD_LETTERS as LETTERS
 from lakehouse.records.dead_letters import Selection
+from lakehouse.records.offsets import OffsetRange
 from lakehouse.repair.replay import replay
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.tables import Lake, entries
+from lakehouse.telemetry.delta_log import Log
 from lakehouse.testing.kills import take_next
 from tests import pipeline
 from tests.pipeline import DEAD_LETTERS, Raw
@@ -73,10 +81,24 @@ class Run:
             source=source,
         )
         self.landed += sum(map(len, commits))
+        self.catch_up()
+
+    def catch_up(self) -> int:
+        """Let silver, made anew, take what has landed, and return in how many micro-batches."""
         (maker,) = silver.steps(self.lake, self.stream, self.max_bytes, Permitted())
         step = maker.make()
+        taken = 0
         while take_next(step, now=LANDED + timedelta(hours=1)) is not None:
-            pass
+            taken += 1
+        return taken
+
+    def rearrange_bronze(self, order: str, rows_a_file: int) -> None:
+        """Put bronze's rows into one file after the other in this order, as another writer's ZORDER does."""
+        path = str(pipeline.path_of(self.settings, "bronze.payments"))
+        rows = self.lake.spark.read.format("delta").load(path).coalesce(1)
+        sorted_ = rows.sortWithinPartitions(F.expr(order), "offset")
+        writer = sorted_.write.format("delta").mode("overwrite").option("dataChange", "false")
+        writer.option("maxRecordsPerFile", rows_a_file).save(path)
 
     @property
     def rows(self) -> list[int]:
@@ -173,6 +195,42 @@ def test_a_record_is_late_by_what_landed_before_it_in_other_commits(
     assert run.letters == {2: ("open", "late")}
 
 
+@pytest.mark.parametrize(
+    ("stream", "order", "taken"),
+    [(PLAIN, "-offset", (1, 4)), (UNIQUE, "-(offset DIV 2)", (2, 2)), (CORRECTED, "-(offset % 2)", (2, 2))],
+    ids=["turned round", "two and two", "mixed"],
+)
+def test_what_another_writer_has_put_out_of_order_is_read_in_the_order_of_landing(
+    lake: Lake, lake_settings: Settings, stream: Stream, order: str, taken: tuple[int, int]
+) -> None:
+    """Bronze has files of so many rows each; the numbers of rows and of micro-batches are `taken`."""
+    rows_a_file, micro_batches = taken
+    run = Run(lake, lake_settings, stream)
+    old = LANDED_MS - 8 * DAY_MS
+    records = [paid("b", 1, at_ms=old), paid("a", 1), paid("a", 1), paid("c", 1, at_ms=old)]
+    for second, record in enumerate(records):
+        pipeline.land(
+            lake.spark,
+            lake_settings,
+            [[record]],
+            landed_at=LANDED + timedelta(seconds=second),
+            first_offset=second,
+            source=stream.sources[0],
+        )
+    run.rearrange_bronze(order, rows_a_file)
+    path, log = lake.path("bronze", "payments"), Log(lake.path("bronze", "payments"))
+    log.refresh()
+    in_order = [entries.landings_of(file)[0] for file in tables.files_at(lake.spark, path, log.version)]
+    assert in_order == sorted(in_order) == [file.landed for file in log.files_at(log.version) or ()]
+
+    assert run.catch_up() == micro_batches
+
+    is_plain = stream is PLAIN
+    assert run.rows == ([0, 1, 2] if is_plain else [0, 1])
+    repeated = {} if is_plain else {2: ("duplicate", "duplicate")}
+    assert run.letters == {**repeated, 3: ("open", "late")}
+
+
 def test_the_front_does_not_fall_when_the_newest_record_is_deleted(
     lake: Lake, lake_settings: Settings
 ) -> None:
@@ -219,3 +277,29 @@ def test_a_replay_does_not_bring_back_what_was_deleted(lake: Lake, lake_settings
 
     assert (done.passed, run.rows) == (0, [0])
     assert run.letters == {1: ("superseded", "superseded"), 2: ("deletion", "deletion")}
+
+
+def test_letters_of_an_id_without_a_row_may_go_and_it_is_closed(lake: Lake, lake_settings: Settings) -> None:
+    """Bronze has been emptied of the first four records; "b" has a row, and its letter stays."""
+    run = Run(lake, lake_settings, CORRECTED)
+    run.take([paid("a", 1)], [paid("b", 1)], [paid("b", 2)], [deleted("a", sent_s=60)])
+    topic = lake_settings.topic(CORRECTED.sources[0].topic)
+    later = LANDED + timedelta(days=3)
+    retained.note(lake, "bronze", "payments", TakenRows(gone=(OffsetRange(topic, 0, 0, 3),)), later)
+    cut = retention.letters_cut([CORRECTED], days=1)
+
+    assert retention.take(lake, LETTERS, cut, later, dry_run=True) == 2
+    assert sorted(run.letters) == [0, 1, 3]
+    assert retention.take(lake, LETTERS, cut, later, dry_run=False) == 2
+    assert retention.take(lake, LETTERS, cut, later, dry_run=False) == 0
+    assert run.letters == {1: ("superseded", "superseded")}
+
+    run.take([paid("a", 1, sent_s=61)], [paid("a", 9)], [paid("b", 3)])
+
+    assert run.rows == [6]
+    assert run.letters == {
+        1: ("superseded", "superseded"),
+        2: ("superseded", "superseded"),
+        4: ("open", "retained"),
+        5: ("open", "retained"),
+    }

@@ -13,11 +13,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, Literal
 
 from tests.oracles.alone import NO_TIMESTAMP, Alone, Headers, Lateness, Place, Record, Settings, looked_at
 from tests.oracles.judging import SECOND_US
 
+_CLOSED = {"duplicate", "superseded", "deletion"}
 __all__ = ["Decision", "Headers", "Lateness", "Outcome", "Place", "Record", "Settings", "Taken", "outcomes"]
 
 
@@ -49,14 +51,16 @@ class Taken:
 
     No record that is processed later is accepted with an event time before `before_us`, which is null if
     nothing has been taken of silver or of gold. Rows of silver have left it if they lie before `silver_us`
-    and their record up to `gone`, the last offset taken from bronze of each (topic, partition). `at_us` is
-    its place among decisions.
+    and their record up to `gone`, the last offset taken from bronze of each (topic, partition). `ids` are the
+    first 16 bytes of the SHA-256 of each id whose letters it has taken, so far. `at_us` is its place among
+    decisions.
     """
 
     after_us: int
     before_us: int | None = None
     silver_us: int | None = None
     gone: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    ids: frozenset[bytes] = frozenset()
     at_us: int = 0
 
 
@@ -69,6 +73,7 @@ class Outcome:
     row       the columns of the contract, with `event_time` and `own_time`; null for a letter
     by        of a resent letter, the record that was sent again
     is_taken  whether retention has taken the row from silver
+    is_asked  whether what becomes of a later record depends on the letter, so that retention must leave it
     """
 
     kind: Literal["row", "letter"]
@@ -77,6 +82,7 @@ class Outcome:
     row: Mapping[str, Any] | None = None
     by: Place | None = None
     is_taken: bool = False
+    is_asked: bool = False
 
 
 def outcomes(
@@ -101,7 +107,7 @@ def outcomes(
             else:
                 source.decide(event)
         if not source.found:
-            return {place: one.outcome for place, one in source.all.items()}
+            return {place: source.outcome_of(one) for place, one in source.all.items()}
         beforehand |= source.found
 
 
@@ -235,11 +241,18 @@ class _Source:
         for of_id in self._ids.values():
             row_us = None if of_id.row is None else of_id.row.alone.event_time_us
             of_id.is_frozen |= _is_before(row_us, self._closed_us)
+        for id_ in [one for one in self._ids if self._ids[one].row is None]:
+            self._ids[id_].is_frozen |= sha256(str(id_).encode()).digest()[:16] in taken.ids
         for one in self.all.values():
             topic, partition, offset = one.place
             is_gone = offset <= taken.gone.get((topic, partition), -1)
             if one.outcome.kind == "row" and is_gone and _is_before(one.alone.event_time_us, taken.silver_us):
                 one.outcome = replace(one.outcome, is_taken=True)
+
+    def outcome_of(self, known: _Known) -> Outcome:
+        """Return what a record is after all."""
+        counts = self._settings.sequence_by is not None and known.outcome.status in _CLOSED
+        return replace(known.outcome, is_asked=counts and not self._ids[known.alone.id].is_frozen)
 
     def _watermark_us(self, record: Record) -> int | None:
         """The front at the landing minus what holds for the record's offset."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -444,6 +445,30 @@ def test_an_id_whose_row_retention_has_taken_is_frozen() -> None:
         "row",
         "open late",
     ]
+
+
+def test_an_id_whose_letters_retention_has_taken_is_frozen_unless_it_has_a_row() -> None:
+    ids = frozenset(sha256(id_).digest()[:16] for id_ in (b"a", b"b"))
+    records = [
+        sent(0, landed=1),
+        sent(1, landed=1, id_="b"),
+        deletion(2, landed=2, kafka=5),
+        sent(3, landed=4, kafka=9),
+        sent(4, landed=4, version=2, kafka=9),
+        sent(5, landed=4, id_="b", version=2),
+    ]
+    taken = [Taken(us(3), ids=ids)]
+
+    assert become(records, CORRECTED, taken=taken) == [
+        "superseded",
+        "superseded",
+        "deletion",
+        "open retained",
+        "open retained",
+        "row",
+    ]
+    found = outcomes(records, [], CORRECTED, taken)
+    assert [place[2] for place, one in found.items() if one.is_asked] == [1]
 
 
 # Open letters that are answered.

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.errors import TableError
@@ -54,6 +55,29 @@ def test_a_cut_is_what_a_reader_has_been_given_part_by_part(spark: SparkSession,
     assert sorted(seen) == list(range(40))
     assert places[:2] == [Position(1, 1), Position(1, 2)]
     assert places[-3:] == [Position(2), Position(3), Position(4)]
+
+
+def test_a_table_is_read_in_the_order_of_landing_wherever_its_records_lie(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two records landed each second; the files have offsets 2, 5, 1 and 4, 7, 0 and 3, 6."""
+    path, position = str(tmp_path / "landed"), Position(0, 0)
+    landed = "'t' AS topic", "0 AS partition", "id AS offset", "timestamp_seconds(id DIV 2) AS ingested_at"
+    rows = spark.range(8).selectExpr(*landed).coalesce(1)
+    rows = rows.sortWithinPartitions(F.expr("-(offset % 3)"), "offset")
+    rows.write.format("delta").option("maxRecordsPerFile", 3).save(path)
+
+    found, seen = list[list[int]](), list[int]()
+    while position.version < 1:
+        part = parts.appends(spark, path, position, 1, max_bytes=1)
+        assert part.divisible_bytes == 0
+        found.append(offsets_of(part.frame(spark, path)))
+        assert offsets_of(parts.between(spark, path, position, part.end).frame(spark, path)) == found[-1]
+        assert offsets_of(cuts.read_up_to(spark, path, position)) == sorted(seen)
+        seen += found[-1]
+        position = part.end
+
+    assert found == [[0, 1], [2, 3, 4, 5, 6, 7]]
 
 
 def test_commits_that_rewrite_rows_count_as_read_and_appends_behind_them_do_not(

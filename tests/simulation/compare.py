@@ -208,9 +208,9 @@ def _is_of_an_attempt(letter: Row, outcomes: Mapping[Place, Outcome]) -> bool:
 
 
 def _may_be_taken(table: str, place: Place, one: Outcome, life: Life) -> bool:
-    """Tell whether retention may have taken a letter: one that is settled, whose record has left bronze."""
+    """Tell whether retention may have taken a letter: settled, not asked, its record gone from bronze."""
     ends = [taken.gone.get(place[:2], -1) for taken in life.taken[table]]
-    return one.status not in {"open", "deletion"} and place[2] <= max(ends, default=-1)
+    return one.status != "open" and not one.is_asked and place[2] <= max(ends, default=-1)
 
 
 def _gold(table: str, rows: Sequence[Row], wanted: Expected, life: Life) -> Iterator[Difference]:

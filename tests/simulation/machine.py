@@ -103,7 +103,7 @@ def _rebuild(rng: Random) -> Action:
 
 
 def _maintain(rng: Random) -> Action:
-    return repairs.Maintain(rng.choice((0, 1, 3)), rng.choice((0, 1, 3)), rng.choice((0, 0, 3)))
+    return repairs.Maintain(*(rng.choice(days) for days in ((0, 1, 3), (0, 1, 3), (0, 0, 3), (0, 1))))
 
 
 def _set_ids(rng: Random) -> Action:

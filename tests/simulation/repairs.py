@@ -62,7 +62,9 @@ class _OfLetters(Action):
             for letter in sorted(chosen, key=coordinates_of):
                 (source,) = (one for one in world.stream.sources if one.table == table_of(letter))
                 after = after_us[source.table]
-                self._put_down(world, source, coordinates_of(letter), after, pipeline.micros(at))
+                # Letters of a micro-batch that silver has not finished are left alone.
+                if (letter["ingested_at"] or 0) <= after:
+                    self._put_down(world, source, coordinates_of(letter), after, pipeline.micros(at))
 
     @abstractmethod
     def _decide(self, world: World, selection: Selection, at: datetime) -> None: ...
@@ -206,13 +208,14 @@ class Maintain(Action):
     bronze: int = 0
     silver: int = 0
     gold: int = 0
+    letters: int = 0
     side: int = -1
 
     def do(self, world: World) -> None:
         (table,), given = world.stream.gold, dict[str, int]()
         for source in world.stream.sources if self.side < 0 else [world.side(self.side)]:
             given |= {f"bronze.{source.table}": self.bronze, f"silver.{source.table}": self.silver}
-        given[f"gold.{table.name}"] = self.gold
+        given |= {f"gold.{table.name}": self.gold, DEAD_LETTERS: self.letters}
         kept = {one: days for one, days in given.items() if days}
         settings = world.settings.model_copy(update={"kept_days": kept})
         world.tick()

@@ -347,12 +347,15 @@ class World:
         for source in self.stream.sources:
             before = clean[source.table]
             gone = retained.taken_of(self.lake, "bronze", source.table).gone
+            ids = retained.ids_taken(self.lake, source).collect()
             self.life.taken[source.table].append(
                 Taken(
                     self.processed(source),
                     max(times, default=None),
                     None if before is None else pipeline.micros(before),
                     {(one.topic, one.partition): one.last for one in gone},
+                    frozenset(bytes(row.fingerprint) for row in ids),
+                    max(self._decided_us, pipeline.micros(self.now)),
                 )
             )
 

@@ -277,7 +277,8 @@ def test_a_notification_that_retention_has_taken_does_not_come_back_with_its_pro
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)
     assert notified(settings) == {("pen", 1): Decimal(2500), ("pen", 4): Decimal(2000)}
     cut = Cut(F.col("event_time") < F.lit(before), TakenRows(before))
-    retention.take(Lake(spark, settings.lake), gold.spec(SALES_NOTIFICATIONS), cut, LANDED, dry_run=False)
+    lake, spec = Lake(spark, settings.lake), gold.spec(SALES_NOTIFICATIONS)
+    retention.take(lake, spec, lambda _lake, _now: cut, LANDED, dry_run=False)
 
     pipeline.land(spark, settings, [[at(3, sold("pen", 1))]], landed_at=LANDED, source=SOURCE)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)

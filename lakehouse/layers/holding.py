@@ -1,0 +1,25 @@
+"""What keeps everybody else off a source's records while one decides about all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from lakehouse.layers import silver
+from lakehouse.stream import Source
+from lakehouse.tables import Lake, leases
+
+
+@contextmanager
+def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
+    """Keep replays, discards and rebuilds off a source's letters; its silver waits if all of it is held.
+
+    What is kept of an id depends on all of its records. Raises TableError while somebody else holds either.
+    """
+    paths, name = silver.paths_of(lake, source), silver.query_name(source)
+    with ExitStack() as held:
+        letters = leases.held_part(lake.spark, paths.dead, source.table, f"{what} of {name}", alone=True)
+        held.enter_context(letters)
+        if is_whole:
+            held.enter_context(leases.held(lake.spark, paths.clean, name))
+        yield
