@@ -79,6 +79,7 @@ chaos: dev ## Kill, stop and starve a pipeline under load for 15 minutes, then c
 stories: dev ## Run new stories of a small lake for HOURS=8, each checked and shrunk; SEED=N repeats a run
 	@scripts/redis.sh
 	@scripts/postgres.sh
+	@scripts/apicurio.sh $(VENV)
 	@echo "stories: seed $(SEED)"
 	@$(BIN)/python -m tests.simulation --seed $(SEED) --stories 1000000 --minutes $$(( 60 * $(HOURS) )) \
 	  --keep build/stories $(ARGS)
