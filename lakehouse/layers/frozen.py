@@ -1,7 +1,8 @@
 """What retention keeps closed: records of ids of which it has taken rows or letters, or of its times.
 
-Gold, topics and stores still have what these rows have added, and nobody knows any more up to where an id was
-deleted. So no later record may correct, delete or repeat them: it is an open letter, `retained` or `late`.
+Gold, topics and stores still have what these rows have added. So no later record may correct, delete or
+repeat them: it is an open letter, `retained` or `late`. Of an id that was deleted before, the bar is known:
+records up to it are `retained`, and the others are compared as if its letters were still there.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from lakehouse.layers.fingerprints import Packed
 from lakehouse.ops import retained
 from lakehouse.ops.retained import RETAINED_IDS, RETENTION
 from lakehouse.records import identity
+from lakehouse.records.dead_letters import SCHEMA as LETTERS_SCHEMA
 from lakehouse.records.identity import IS_CLOSED
 from lakehouse.records.validation import late_reason
 from lakehouse.spark.columns import Columns
@@ -26,6 +28,7 @@ from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake, TableSpec
 
 _SHORT = "short"
+_FROZEN, _BAR = "_frozen", "_bar"
 
 
 class Frozen:
@@ -78,14 +81,27 @@ class Frozen:
         ids = None if self._source.sequence_by is None else self._frozen(judged, standing)
         return _closed(self._source, judged, ids, self._closed)
 
+    def letters(self, judged: DataFrame) -> DataFrame | None:
+        """Return what stands for the letters taken of judged records' ids, with LETTERS; null: nothing.
+
+        It is a deletion with the bar, the last one without a sequence, and a version that they have taken.
+        """
+        if self._source.sequence_by is None or not len(self._ids):
+            return None
+        return _standing_for(_taken_of(self._lake, self._source, judged).where(F.col("bar").isNotNull()))
+
     def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
-        """Return the ids whose rows have been taken, or lie where retention has been."""
-        taken = _taken_of(self._lake, self._source, judged)
-        if standing is None:
-            return taken
-        own = F.col(self._source.id_column or "").cast("string").alias(identity.OF_ID)
-        old = standing.where(F.col("event_time") < F.lit(self._closed).cast("timestamp")).select(own)
-        return taken.union(old).distinct()
+        """Return the ids that retention has taken something of, or whose rows lie where it has been.
+
+        _FROZEN: no later record is accepted; else those above _BAR are.
+        """
+        taken = _taken_of(self._lake, self._source, judged).select(identity.OF_ID, "bar")
+        if standing is not None:
+            own = F.col(self._source.id_column or "").cast("string").alias(identity.OF_ID)
+            old = standing.where(F.col("event_time") < F.lit(self._closed).cast("timestamp"))
+            taken = taken.union(old.select(own, F.lit(None).cast("long")))
+        is_whole = F.bool_or(F.col("bar").isNull()).alias(_FROZEN)
+        return taken.groupBy(identity.OF_ID).agg(is_whole, F.max("bar").alias(_BAR))
 
     def _version(self, spec: TableSpec) -> int:
         if not self._lake.exists(spec.layer, spec.name):
@@ -99,29 +115,57 @@ def _short(fingerprint: Column) -> Column:
 
 
 def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
-    """Return the ids of judged records whose rows have been taken; one column, OF_ID."""
+    """Return the ids of judged records of which something has been taken: OF_ID, and what was noted."""
     found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
     ids = judged.select(identity.OF_ID, found).distinct()
-    return ids.join(retained.ids_taken(lake, source), "fingerprint", "left_semi").select(identity.OF_ID)
+    return ids.join(retained.ids_taken(lake, source), "fingerprint")
+
+
+def _standing_for(noted: DataFrame) -> DataFrame:
+    """Return letters that say the same as those which have been taken: deletions first, of no place."""
+
+    def letter(turn: int, status: str, sequence: Column, sent: Column) -> Column:
+        return F.struct(
+            F.timestamp_seconds(F.lit(turn)).alias("ingested_at"),
+            F.lit(status).alias("status"),
+            sequence.alias("sequence"),
+            sent.alias("kafka_timestamp"),
+        )
+
+    bar, until, since = F.col("bar"), F.col("until"), F.col("since")
+    letters = F.array(
+        letter(0, identity.DELETION, bar, F.timestamp_seconds(F.lit(0))),
+        letter(1, identity.DELETION, F.lit(None).cast("long"), until),
+        letter(2, identity.SUPERSEDED, bar, since),
+    )
+    known = noted.select(F.col(identity.OF_ID).alias("unique_id"), F.explode(letters).alias("letter"))
+    known = known.select("unique_id", "letter.*").where(F.col("kafka_timestamp").isNotNull())
+    given = (F.col(name) if name in known.columns else _none(name) for name in identity.LETTERS)
+    return known.select(*given)
+
+
+def _none(name: str) -> Column:
+    return F.lit(None).cast(LETTERS_SCHEMA[name].dataType).alias(name)
 
 
 def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
     """Return judged records with IS_CLOSED, and the reason against those that were sound.
 
-    They are of some `ids` (null: none), or have an event time `before` this one (UTC; null: none).
+    They are of some `ids` (as of `_frozen`; null: none), or have an event time `before` this one (UTC; null:
+    none).
     """
     if ids is None:
-        marked = judged.withColumn("_frozen", F.lit(False))
+        marked = judged.withColumns({_FROZEN: F.lit(False), _BAR: F.lit(None).cast("long")})
     else:
-        marked = judged.join(ids.withColumn("_frozen", F.lit(True)), identity.OF_ID, "left")
-    frozen = F.coalesce("_frozen", F.lit(False))
+        marked = judged.join(ids, identity.OF_ID, "left")
+    is_sound, frozen = identity.is_compared(source), F.coalesce(_FROZEN, F.lit(False))
+    is_taken = is_sound & (frozen | F.coalesce(F.col(identity.OF_SEQUENCE) <= F.col(_BAR), F.lit(False)))
     late = late_reason(F.lit(before).cast("timestamp"))
     is_late = F.coalesce(late.isNotNull(), F.lit(False))
-    is_sound = identity.is_compared(source)
     reasons = (
-        F.when(is_sound & frozen, F.array(identity.retained_reason(source)))
+        F.when(is_taken, F.array(identity.retained_reason(source)))
         .when(is_sound & is_late, F.array(late))
         .otherwise(F.col("reasons"))
     )
-    closing = marked.withColumns({"reasons": reasons, IS_CLOSED: frozen | is_late})
+    closing = marked.withColumns({"reasons": reasons, IS_CLOSED: frozen | is_taken | is_late})
     return closing.select(*judged.columns, IS_CLOSED)

@@ -163,7 +163,8 @@ class Identities:
         chosen = self._alike(judged, OF_ID, wanted)
         closing = self._frozen.closing(chosen, standing)
         with executing_for(spark, few=near.rows <= _SCANNED_ROWS):
-            others = self._letters(seen, hashes, chosen, standing)
+            others, taken = self._letters(seen, hashes, chosen, standing), self._frozen.letters(chosen)
+            others = others if taken is None else others.select(*LETTERS).union(taken)
             outcome = compared(source, chosen if closing is None else closing, standing, others)
             found = self._of_outcome.added_to(outcome).toArrow()
         outcome = spark.createDataFrame(found)

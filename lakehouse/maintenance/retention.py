@@ -12,8 +12,8 @@ These rows are deleted, a whole day (UTC) at a time. The limit is the end of the
     ops           rows from before the limit
 
 The limit is noted in ops.retention first (`lakehouse.ops.retained`): audits and rebuilds leave out the
-rows before it. Ids of which rows go, or all letters by which it is known that they were deleted, are noted in
-ops.retained_ids; silver waits meanwhile. A rerun deletes nothing. If retention is killed, run it again.
+rows before it. Ids of which rows go, or letters by which it is known up to where they were deleted, are noted
+in ops.retained_ids; silver waits meanwhile. A rerun deletes nothing. If retention is killed, run it again.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from pyspark.sql import functions as F
 from lakehouse import tables
 from lakehouse.layers import silver
 from lakehouse.layers.holding import holding
+from lakehouse.layers.letters import are_processed
 from lakehouse.maintenance.fold_state import out_of_reach
 from lakehouse.maintenance.readers import Reader, have_read
 from lakehouse.ops import retained
 from lakehouse.ops.retained import TakenRows
 from lakehouse.records.dead_letters import DEAD_LETTERS, DISCARDED, REPLAYED, RESENT
-from lakehouse.records.identity import CLOSED
+from lakehouse.records.identity import CLOSED, DELETION
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import OWN_TIME
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
@@ -50,7 +51,7 @@ class Cut:
     """The rows of a table that are to go, and what is noted of them; null: nothing.
 
     `stay` are those that stay nevertheless, by their `id`; null: none. `frozen` are sources, each with the
-    ids, the only column, of which no later record is accepted.
+    ids of which something goes, as `retained.note_ids` takes them.
     """
 
     where: Column
@@ -86,7 +87,7 @@ def _take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime) -> int:
     if cut.taken is not None:
         retained.note(lake, spec.layer, spec.name, cut.taken, now)
     for source, ids in cut.frozen.items():
-        retained.note_ids(lake, source.table, ids)
+        retained.note_ids(lake, source, ids)
     if cut.stay is None:
         return tables.delete(lake.spark, path, cut.where, why=Why.RETAINED)
     gone = _going(lake, spec, cut).select("id", F.lit(True).alias(DELETED)).persist()
@@ -142,7 +143,7 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
         where = (F.col("event_time") < F.lit(before)) & within(gone)
         if source.sequence_by is None:
             return Cut(where, TakenRows(before))
-        ids = lake.read("silver", source.table).where(where).select(source.id_column or "")
+        ids = _closed_for_good(lake.read("silver", source.table).where(where), source)
         return Cut(where, TakenRows(before), frozen={source: ids})
 
     return make
@@ -178,7 +179,8 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
                 counting = lake.read_or_empty(DEAD_LETTERS).where(own & _counts())
                 standing = _standing(lake, stream, source)
                 stay.append(counting.join(standing, "unique_id", "left_semi").select("id"))
-                frozen[source] = counting.join(standing, "unique_id", "left_anti").select("unique_id")
+                going = counting.join(standing, "unique_id", "left_anti").select("unique_id").distinct()
+                frozen[source] = _deleted(lake, source, going)
         if not of:
             return None
         staying = reduce(DataFrame.union, stay) if stay else None
@@ -193,6 +195,34 @@ def _counts() -> Column:
     Letters that are replayed, discarded or resent count for nothing: a row, or nothing, stands for them.
     """
     return F.col("status").isin(*CLOSED) & F.col("unique_id").isNotNull()
+
+
+def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
+    """Return the ids of rows of silver as those of which no later record is accepted."""
+    never = F.lit(None).cast("timestamp")
+    own = F.col(source.id_column or "").cast("string").alias("id")
+    return rows.select(own, F.lit(None).cast("long").alias("bar"), never.alias("until"), never.alias("since"))
+
+
+def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
+    """Return ids without a row that may change, with what their letters say of their deletions.
+
+    Without a row, all that counts has been deleted. Letters of a micro-batch that silver has not finished say
+    nothing yet. An id whose row retention has reached is closed for good.
+    """
+    query, clean = silver.query_name(source), lake.path("silver", source.table)
+    finished = (F.col("job") == query) & are_processed(lake.spark, query, clean)
+    letters = lake.read_or_empty(DEAD_LETTERS).where(finished & _counts())
+    sent = F.coalesce("kafka_timestamp", "ingested_at")
+    is_deletion = F.col("status") == DELETION
+    known = letters.join(ids, "unique_id", "left_semi").groupBy(F.col("unique_id").alias("id"))
+    found = known.agg(
+        F.max("sequence").alias("bar"),
+        F.max(F.when(is_deletion & F.col("sequence").isNull(), sent)).alias("until"),
+        F.min(F.when(~is_deletion, sent)).alias("since"),
+    )
+    rows = _closed_for_good(lake.read("silver", source.table), source)
+    return found.union(rows.join(ids, F.col("id") == F.col("unique_id"), "left_semi"))
 
 
 def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:

@@ -8,8 +8,12 @@ cut is noted before the rows go, so who compares tables never misses rows withou
 the row.
 
 Grain of ops.retained_ids: one row per id whose row of silver has been taken, or is about to be, or that has
-no row and letters with which later records would be compared; key: table_id, fingerprint. Only of sources
-whose records replace each other by id. A rerun adds none.
+no row, because it was deleted, and letters with which later records would be compared; key: table_id,
+fingerprint. Only of sources whose records replace each other by id. `bar` is the greatest sequence that
+deletions of the id have taken; null: its row has been taken, so no later record is accepted. `until`: when
+the last of its deletions without a sequence was sent; null: none. `since`: when the first of its versions was
+sent (both UTC). `sequence_by`: the setting by which `bar` is known; under another one, it counts as null. An
+id that is noted again keeps the greatest bar, and null once it has that. A rerun changes nothing.
 """
 
 from __future__ import annotations
@@ -44,13 +48,17 @@ RETENTION = TableSpec(
     comment="One row per table of which rows were deleted because they were old.",
 )
 
-
+_STATE = ("bar", "until", "since")
 RETAINED_IDS = TableSpec(
     "ops",
     "retained_ids",
     described(
         ("table_id", "string", "Delta's id of the table of silver."),
         ("fingerprint", "binary", "The first 16 bytes of the SHA-256 of the id's text."),
+        ("bar", "long", "The greatest sequence that deletions have taken; null: the row was taken."),
+        ("until", "timestamp", "When its last deletion without a sequence was sent, UTC; null: none."),
+        ("since", "timestamp", "When its first version was sent, UTC; null: bar is null."),
+        ("sequence_by", "string", "The setting sequence_by under which the bar holds."),
     ),
     stats=("table_id",),
     comment="One row per id whose row of silver, or letters, were deleted because they were old.",
@@ -107,26 +115,39 @@ def fingerprint_of(id_: Column) -> Column:
     return F.substring(F.unhex(F.sha2(id_.cast("string"), 256)), 1, 16)
 
 
-def note_ids(lake: Lake, name: str, ids: DataFrame) -> None:
-    """Note the ids, the only column, of rows of silver, or of letters, that are about to be taken."""
-    path, table_id = lake.ensure(RETAINED_IDS), tables.table_id(lake.spark, lake.path("silver", name))
-    found = ids.select(
-        F.lit(table_id).alias("table_id"), fingerprint_of(F.col(ids.columns[0])).alias("fingerprint")
-    )
-    found = found.where(F.col("fingerprint").isNotNull()).distinct().persist()
+def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
+    """Note the ids of rows of silver, or of letters, that are about to be taken.
+
+    `ids` has `id`, `bar`, `until` and `since`, as ops.retained_ids; an id may be there several times.
+    """
+    path, table_id = lake.ensure(RETAINED_IDS), tables.table_id(lake.spark, lake.path("silver", source.table))
+    new = ids.select(fingerprint_of(F.col("id")).alias("fingerprint"), *_STATE)
+    known = new.where(F.col("fingerprint").isNotNull())
+    before = ids_taken(lake, source).join(known, "fingerprint", "left_semi")
+    is_whole = F.bool_or(F.col("bar").isNull())
+    state = (F.max("bar"), F.max("until"), F.min("since"))
+    joined = (F.when(~is_whole, one).alias(name) for one, name in zip(state, _STATE, strict=True))
+    found = known.union(before).groupBy("fingerprint").agg(*joined)
+    found = found.withColumns({"table_id": F.lit(table_id), "sequence_by": F.lit(source.sequence_by)})
+    found = found.select(*RETAINED_IDS.schema.names).persist()
     try:
-        tables.insert_missing(found, path, found.columns, F.col("table_id") == table_id)
+        tables.replace(found, path, ("table_id", "fingerprint"), within=F.col("table_id") == table_id)
     finally:
         found.unpersist()
 
 
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
-    """Return the fingerprints of the ids of a source whose rows or letters have been taken."""
+    """Return the ids of a source whose rows or letters have been taken: fingerprint, bar, until and since.
+
+    A bar that was noted under another `sequence_by` is null.
+    """
     noted = RETAINED_IDS.layer, RETAINED_IDS.name
     if not (lake.exists("silver", source.table) and lake.exists(*noted)):
-        return lake.spark.createDataFrame([], RETAINED_IDS.schema).select("fingerprint")
+        return lake.spark.createDataFrame([], RETAINED_IDS.schema).select("fingerprint", *_STATE)
     this = F.col("table_id") == tables.table_id(lake.spark, lake.path("silver", source.table))
-    return lake.read(*noted).where(this).select("fingerprint")
+    holds = F.col("sequence_by") == F.lit(source.sequence_by)
+    state = (F.when(holds, F.col(name)).alias(name) for name in _STATE)
+    return lake.read(*noted).where(this).select("fingerprint", *state)
 
 
 def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:

@@ -21,6 +21,7 @@ from lakehouse.records.identity import (
     OPEN,
     PLACE,
     RESENT,
+    RETAINED,
     SENT_AGAIN_AS,
     SUPERSEDED,
     TIMES,
@@ -196,7 +197,8 @@ def _decided(source: Source) -> tuple[Columns, ...]:
     is_taken = was(F.col("sent") <= F.col("until")) | was(seq <= F.col("bar"))
     counted, own, least = F.col("counts") & ~F.col("conflicts"), F.col("own_seq"), F.col("least_seq")
     row = F.struct(F.col("number").alias("number"), "seq", *PLACE)
-    waits = (kind == _OTHER) & ~F.array_contains("reasons.rule", F.lit(CONFLICTING))
+    stay_open = F.array(F.lit(CONFLICTING), F.lit(RETAINED))
+    waits = (kind == _OTHER) & ~F.arrays_overlap("reasons.rule", stay_open)
     waits = (waits | ((kind == _ROW) & ~F.col("counts"))) & seq.isNotNull()
     answers = F.filter("rows", lambda one: (one["number"] > F.col("number")) & (one["seq"] >= F.col("seq")))
     deleter = F.max(F.when(is_deletion, F.struct("sent", *PLACE)))
@@ -250,7 +252,7 @@ def _reasons(source: Source) -> Column:
 
     def at(event: str, between: str = ":") -> Column:
         place = (F.col(f"{event}.{name}").cast("string") for name in PLACE)
-        return F.coalesce(F.concat_ws(between, *place), F.lit("an earlier record"))
+        return F.coalesce(F.nullif(F.concat_ws(between, *place), F.lit("")), F.lit("an earlier record"))
 
     other = "sequence" if source.sequence_by is not None else "event time"
     again = F.array_append(

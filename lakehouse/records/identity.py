@@ -13,8 +13,8 @@ alone, and say its status:
 
 Three more are open letters: `conflicting_id` has the row's id (and event time or sequence), but other fields;
 `nothing_to_delete` is a deletion whose id no record has had yet; `retained` comes after retention has taken
-the row of its id, or what was known of a deleted one. An open letter whose record was sent again ends with
-`resent`. The compared fields are those of the contract, and the event time.
+the row of its id, or letters of a deleted one, up to whose sequence it is. An open letter whose record was
+sent again ends with `resent`. The compared fields are those of the contract, and the event time.
 
 Records are ordered by landing: `ingested_at`, then topic, partition and offset. One that a replay has let in
 stands where it was admitted. So the outcome depends neither on micro-batches nor on crashes.

@@ -158,6 +158,7 @@ class _SourceRebuild:
         self._now = now
         self._origin = silver.origin_of(stream, source, now)
         self.paths = silver.opened(lake, source)
+        self._frozen = Frozen(lake, stream, source)
         self._are_other_ids = lake.is_made_otherwise(silver.spec(source))
 
     def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
@@ -281,9 +282,8 @@ class _SourceRebuild:
 
     def _closed(self, known: DataFrame) -> DataFrame:
         """Mark the records that retention keeps apart; what is said of them stays so."""
-        kept = Frozen(self._lake, self._stream, self._source)
-        kept.look()
-        marked = kept.closing(known.withColumn("_own", F.col("reasons")))
+        self._frozen.look()
+        marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")))
         if marked is None:
             return known
         stands = F.col("_standing").isNotNull()
@@ -310,6 +310,8 @@ class _SourceRebuild:
         letters = tables.read(spark, self.paths.dead).where(F.col("job") == self._origin.job)
         letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
         own = judged.where(F.col(identity.OF_ID).isNotNull())
+        letters, taken = letters.select(*identity.LETTERS), self._frozen.letters(own)
+        letters = letters if taken is None else letters.union(taken)
         return comparing.with_outcome(judged, comparing.compared(source, own, older, letters))
 
     def _done(self) -> DataFrame:

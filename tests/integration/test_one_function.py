@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from hashlib import sha256
 
 import pytest
 from pyspark.sql import functions as F
@@ -22,6 +23,7 @@ from lakehouse.ops.retained import TakenRows
 from lakehouse.records.dead_letters import DEAD_LETTERS as LETTERS
 from lakehouse.records.dead_letters import Selection
 from lakehouse.records.offsets import OffsetRange
+from lakehouse.repair.rebuild_silver import differing
 from lakehouse.repair.replay import replay
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
@@ -279,7 +281,9 @@ def test_a_replay_does_not_bring_back_what_was_deleted(lake: Lake, lake_settings
     assert run.letters == {1: ("superseded", "superseded"), 2: ("deletion", "deletion")}
 
 
-def test_letters_of_an_id_without_a_row_may_go_and_it_is_closed(lake: Lake, lake_settings: Settings) -> None:
+def test_letters_of_a_deleted_id_may_go_and_records_above_its_bar_are_compared_as_before(
+    lake: Lake, lake_settings: Settings
+) -> None:
     """Bronze has been emptied of the first four records; "b" has a row, and its letter stays."""
     run = Run(lake, lake_settings, CORRECTED)
     run.take([paid("a", 1)], [paid("b", 1)], [paid("b", 2)], [deleted("a", sent_s=60)])
@@ -293,13 +297,74 @@ def test_letters_of_an_id_without_a_row_may_go_and_it_is_closed(lake: Lake, lake
     assert retention.take(lake, LETTERS, cut, later, dry_run=False) == 2
     assert retention.take(lake, LETTERS, cut, later, dry_run=False) == 0
     assert run.letters == {1: ("superseded", "superseded")}
+    (noted,) = pipeline.rows_of(lake_settings, "ops.retained_ids")
+    landed = pipeline.micros(LANDED)
+    assert bytes(noted["fingerprint"]) == sha256(b"a").digest()[:16]
+    assert (noted["bar"], noted["sequence_by"]) == (1, "version")
+    assert (noted["since"], noted["until"]) == (landed, landed + 60_000_000)
 
-    run.take([paid("a", 1, sent_s=61)], [paid("a", 9)], [paid("b", 3)])
+    run.take([paid("a", 1, sent_s=61)], [paid("a", 2, sent_s=60)], [deleted("a", sent_s=-1)], [paid("b", 3)])
+    run.take([paid("a", 3, sent_s=61, at_ms=LANDED_MS - 8 * DAY_MS)])
 
-    assert run.rows == [6]
-    assert run.letters == {
+    assert run.rows == [7, 8]
+    kept: dict[int, tuple[str, str]] = {
         1: ("superseded", "superseded"),
         2: ("superseded", "superseded"),
         4: ("open", "retained"),
-        5: ("open", "retained"),
+        5: ("superseded", "superseded"),  # it was sent before the deletion that retention has taken
+        6: ("open", "nothing_to_delete"),  # it was sent before all that retention has taken
     }
+    assert run.letters == kept
+
+    run.take([deleted("a", sent_s=70)], [paid("a", 2, sent_s=80)])
+
+    assert run.rows == [7]
+    assert run.letters == {
+        **kept,
+        8: ("superseded", "superseded"),
+        9: ("deletion", "deletion"),
+        10: ("superseded", "superseded"),
+    }
+    (source,) = CORRECTED.sources
+    assert differing(lake, CORRECTED, source, later).collect() == []
+
+
+def test_an_id_that_is_noted_again_keeps_the_greatest_bar_and_none_once_its_row_is_taken(
+    lake: Lake, lake_settings: Settings
+) -> None:
+    run = Run(lake, lake_settings, CORRECTED)
+    run.take([paid("c", 1)])
+    (source,) = CORRECTED.sources
+
+    def note(id_: str, bar: int | None, until_s: int | None, since_s: int | None) -> None:
+        times = (None if one is None else LANDED + timedelta(seconds=one) for one in (until_s, since_s))
+        types = "id string, bar long, until timestamp, since timestamp"
+        retained.note_ids(lake, source, lake.spark.createDataFrame([(id_, bar, *times)], types))
+
+    def noted() -> dict[str, tuple[int | None, ...]]:
+        start = pipeline.micros(LANDED)
+        names = {sha256(one.encode()).digest()[:16]: one for one in "ab"}
+
+        def seconds(at: int | None) -> int | None:
+            return None if at is None else (at - start) // 1_000_000
+
+        return {
+            names[bytes(row["fingerprint"])]: (row["bar"], seconds(row["until"]), seconds(row["since"]))
+            for row in pipeline.rows_of(lake_settings, "ops.retained_ids")
+        }
+
+    note("a", 5, 60, 0)
+    note("a", 3, 70, 10)
+    note("b", 5, None, 0)
+    assert noted() == {"a": (5, 70, 0), "b": (5, None, 0)}
+
+    note("b", None, None, None)
+    note("b", 7, 60, 0)
+    assert noted() == {"a": (5, 70, 0), "b": (None, None, None)}
+
+    run.take([paid("a", 5, sent_s=80)], [paid("a", 6, sent_s=80)], [paid("b", 9, sent_s=80)])
+    assert run.rows == [0, 2]
+    assert run.letters == {1: ("open", "retained"), 3: ("open", "retained")}
+
+    other = payments(unique_by="id", sequence_by="header:turn")
+    assert [row.bar for row in retained.ids_taken(lake, other.sources[0]).collect()] == [None, None]

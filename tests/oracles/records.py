@@ -52,8 +52,8 @@ class Taken:
     No record that is processed later is accepted with an event time before `before_us`, which is null if
     nothing has been taken of silver or of gold. Rows of silver have left it if they lie before `silver_us`
     and their record up to `gone`, the last offset taken from bronze of each (topic, partition). `ids` are the
-    first 16 bytes of the SHA-256 of each id whose letters it has taken, so far. `at_us` is its place among
-    decisions.
+    first 16 bytes of the SHA-256 of each id whose letters it has taken. `sequence_by` is that of then; null:
+    as now. `at_us` is its place among decisions.
     """
 
     after_us: int
@@ -61,6 +61,7 @@ class Taken:
     silver_us: int | None = None
     gone: Mapping[tuple[str, int], int] = field(default_factory=dict)
     ids: frozenset[bytes] = frozenset()
+    sequence_by: str | None = None
     at_us: int = 0
 
 
@@ -148,8 +149,8 @@ class _Known:
 
     @property
     def is_answerable(self) -> bool:
-        """A conflicting record and a deletion stay open until a person decides, and one that was skipped."""
-        stays = self.alone.is_deletion or self.outcome.rules & {"conflicting_id", "skipped"}
+        """A conflicting, retained or skipped record and a deletion stay open until a person decides."""
+        stays = self.alone.is_deletion or self.outcome.rules & {"conflicting_id", "retained", "skipped"}
         return self.outcome.status == "open" and not stays
 
     def accept(self) -> None:
@@ -170,12 +171,37 @@ class _Known:
 
 @dataclass
 class _Id:
-    """What is known of an id (with `unique_by` alone, of an id and event time), in the order of records."""
+    """What is known of an id (with `unique_by` alone, of an id and event time), in the order of records.
+
+    Retention has taken letters that say what became of sequences up to `taken`, and of what was sent up to
+    `taken_us`; null: none.
+    """
 
     counting: list[_Known] = field(default_factory=list)
     deletions: list[_Known] = field(default_factory=list)
     row: _Known | None = None
     is_frozen: bool = False
+    taken: int | None = None
+    taken_us: int | None = None
+
+    def is_retained(self, alone: Alone) -> bool:
+        """Tell whether a later record or deletion is kept out: all are, or those up to what was taken."""
+        return self.is_frozen or _is_up_to(alone.sequence, self.taken)
+
+    def take(self) -> None:
+        """Let retention take the letters of an id without a row: all that counts has been deleted."""
+        taking = [one for one in self.deletions if _takes(one, self.counting)]
+        bars = [_bar_of(one, self.counting) for one in taking]
+        untold = [one.sent_us for one in taking if one.alone.sequence is None]
+        self.taken = max((bar for bar in [self.taken, *bars] if bar is not None), default=None)
+        self.taken_us = max((one for one in [self.taken_us, *untold] if one is not None), default=None)
+
+    def is_asked(self, known: _Known) -> bool:
+        """Tell whether later records are compared with a closed letter of this id."""
+        is_told = self.is_retained(known.alone)
+        if known.alone.is_deletion and known.alone.sequence is None:
+            is_told |= _is_up_to(known.sent_us, self.taken_us)
+        return not is_told
 
 
 class _Source:
@@ -236,13 +262,16 @@ class _Source:
             self._settle(known, is_late=False)
 
     def retain(self, taken: Taken) -> None:
-        """Freeze the ids whose rows lie where retention has been, and tell which rows have left silver."""
+        """Freeze the ids whose rows lie where retention has been, and tell what has gone of the others."""
         self._closed_us = max(self._closed_us, taken.before_us or self._closed_us)
         for of_id in self._ids.values():
             row_us = None if of_id.row is None else of_id.row.alone.event_time_us
             of_id.is_frozen |= _is_before(row_us, self._closed_us)
         for id_ in [one for one in self._ids if self._ids[one].row is None]:
-            self._ids[id_].is_frozen |= sha256(str(id_).encode()).digest()[:16] in taken.ids
+            if sha256(str(id_).encode()).digest()[:16] in taken.ids:
+                self._ids[id_].take()
+                are_others = taken.sequence_by not in {None, self._settings.sequence_by}
+                self._ids[id_].is_frozen |= are_others or self._ids[id_].taken is None
         for one in self.all.values():
             topic, partition, offset = one.place
             is_gone = offset <= taken.gone.get((topic, partition), -1)
@@ -252,7 +281,7 @@ class _Source:
     def outcome_of(self, known: _Known) -> Outcome:
         """Return what a record is after all."""
         counts = self._settings.sequence_by is not None and known.outcome.status in _CLOSED
-        return replace(known.outcome, is_asked=counts and not self._ids[known.alone.id].is_frozen)
+        return replace(known.outcome, is_asked=counts and self._ids[known.alone.id].is_asked(known))
 
     def _watermark_us(self, record: Record) -> int | None:
         """The front at the landing minus what holds for the record's offset."""
@@ -286,7 +315,8 @@ class _Source:
     def _settle(self, known: _Known, *, is_late: bool) -> None:
         """Say what a sound record or a deletion is among the others of its id."""
         settings, alone = self._settings, known.alone
-        if settings.sequence_by is not None and alone.id is not None and self._ids[alone.id].is_frozen:
+        has_order = settings.sequence_by is not None and alone.id is not None
+        if has_order and self._ids[alone.id].is_retained(alone):
             known.refuse("retained")
         elif _is_before(alone.event_time_us, self._closed_us):
             known.refuse("late")
@@ -379,6 +409,10 @@ def _takes(deletion: _Known, counting: Iterable[_Known]) -> bool:
     listed = list(counting)
     bar = _bar_of(deletion, listed)
     return bar is not None and any(one.sequence <= bar for one in listed)
+
+
+def _is_up_to(number: int | None, last: int | None) -> bool:
+    return number is not None and last is not None and number <= last
 
 
 def _is_before(moment_us: int | None, limit_us: int | None) -> bool:

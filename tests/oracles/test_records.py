@@ -447,15 +447,18 @@ def test_an_id_whose_row_retention_has_taken_is_frozen() -> None:
     ]
 
 
-def test_an_id_whose_letters_retention_has_taken_is_frozen_unless_it_has_a_row() -> None:
+def test_an_id_whose_letters_retention_has_taken_comes_back_above_its_bar() -> None:
     ids = frozenset(sha256(id_).digest()[:16] for id_ in (b"a", b"b"))
     records = [
         sent(0, landed=1),
         sent(1, landed=1, id_="b"),
         deletion(2, landed=2, kafka=5),
         sent(3, landed=4, kafka=9),
-        sent(4, landed=4, version=2, kafka=9),
+        sent(4, landed=4, version=2, kafka=5),
         sent(5, landed=4, id_="b", version=2),
+        sent(6, landed=5, version=3, kafka=9, time=-30 * 86_400),
+        deletion(7, landed=6, kafka=10),
+        sent(8, landed=7, version=2, kafka=11),
     ]
     taken = [Taken(us(3), ids=ids)]
 
@@ -464,11 +467,26 @@ def test_an_id_whose_letters_retention_has_taken_is_frozen_unless_it_has_a_row()
         "superseded",
         "deletion",
         "open retained",
-        "open retained",
+        "superseded",
         "row",
+        "superseded",
+        "deletion",
+        "superseded",
     ]
     found = outcomes(records, [], CORRECTED, taken)
-    assert [place[2] for place, one in found.items() if one.is_asked] == [1]
+    assert [place[2] for place, one in found.items() if one.is_asked] == [1, 4, 6, 7, 8]
+
+    again = [*taken, Taken(us(7), ids=ids - {sha256(b"b").digest()[:16]})]
+    after = [*records, sent(9, landed=8, version=3, kafka=12), sent(10, landed=8, version=4, kafka=12)]
+    assert become(after, CORRECTED, taken=again)[9:] == ["open retained", "row"]
+    assert [place[2] for place, one in outcomes(after, [], CORRECTED, again).items() if one.is_asked] == [1]
+
+
+def test_an_id_whose_letters_were_taken_under_another_sequence_is_frozen() -> None:
+    records = [sent(0, landed=1), deletion(1, landed=2, kafka=5), sent(2, landed=4, version=9, kafka=9)]
+    taken = [Taken(us(3), ids=frozenset([sha256(b"a").digest()[:16]]), sequence_by="another")]
+
+    assert become(records, CORRECTED, taken=taken) == ["superseded", "deletion", "open retained"]
 
 
 # Open letters that are answered.

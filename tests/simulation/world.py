@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,7 @@ from unittest.mock import patch
 import psycopg
 import redis
 from pydantic import SecretStr
+from pyspark.sql import Row
 
 from lakehouse.errors import LakehouseError
 from lakehouse.kafka.clients import Message
@@ -331,12 +332,17 @@ class World:
     def retaining(self) -> Iterator[None]:
         """Note what retention takes in the block."""
         self.note_landings()
+        known = {source.table: self._ids_taken(source) for source in self.stream.sources}
         try:
             yield
         finally:
-            self._note_taken()
+            self._note_taken(known)
 
-    def _note_taken(self) -> None:
+    def _ids_taken(self, source: Source) -> set[Row]:
+        """Return the ids that retention has taken something of, with what it has noted."""
+        return set(retained.ids_taken(self.lake, source).collect())
+
+    def _note_taken(self, known: Mapping[str, set[Row]]) -> None:
         (table,), names = self.stream.gold, [source.table for source in self.stream.sources]
         kept = retained.taken_of(self.lake, "gold", table.name).before
         clean = {name: retained.taken_of(self.lake, "silver", name).before for name in names}
@@ -347,7 +353,7 @@ class World:
         for source in self.stream.sources:
             before = clean[source.table]
             gone = retained.taken_of(self.lake, "bronze", source.table).gone
-            ids = retained.ids_taken(self.lake, source).collect()
+            ids = self._ids_taken(source) - known[source.table]
             self.life.taken[source.table].append(
                 Taken(
                     self.processed(source),
@@ -355,6 +361,7 @@ class World:
                     None if before is None else pipeline.micros(before),
                     {(one.topic, one.partition): one.last for one in gone},
                     frozenset(bytes(row.fingerprint) for row in ids),
+                    source.sequence_by,
                     max(self._decided_us, pipeline.micros(self.now)),
                 )
             )
