@@ -58,6 +58,7 @@ from lakehouse.tables.commits import changed_rows
 
 DEAD_LETTERS = "silver.dead_letters"
 _IDS = ("unique_id", "sequence")
+_TIMES = ("event_time", "own_time", "admitted")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MOST_ROWS, _MOST_BYTES = 10_000_000, 1 << 40
@@ -260,7 +261,7 @@ class Folding:
             raw = (
                 reduce(DataFrame.unionByName, self._raw[name])
                 .join(left.drop("kafka_timestamp"), places)
-                .select(*places, "raw.*", "ingested_at", "event_time", "admitted", "reasons", *_IDS)
+                .select(*places, "raw.*", "ingested_at", *_TIMES, "reasons", *_IDS)
             )
             self._dead.append(raw.localCheckpoint())
         return comparing.with_outcome(judged, outcome).localCheckpoint()

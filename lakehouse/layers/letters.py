@@ -105,23 +105,25 @@ def at_places(rows: DataFrame) -> Column:
 
 def _settled(there: DataFrame, stage: str, verdicts: Verdicts, now: datetime) -> DataFrame:
     """Return the letters that are new, or that change, as they have to be."""
-    nothing = there.select("id", "status", "reasons").limit(0)
+    nothing = there.select("id", "status", "reasons", "own_time").limit(0)
     said = nothing
     if verdicts.new is not None:
-        said = said.unionByName(verdicts.new.select("id", "status", "reasons"))
+        said = said.unionByName(verdicts.new.select(*nothing.columns))
     if verdicts.changed is not None:
         status = status_by(F.col("reasons")).alias("status")
-        said = said.unionByName(verdicts.changed.select(letter_id(stage).alias("id"), status, "reasons"))
+        of_letter = verdicts.changed.select(letter_id(stage).alias("id"), status, "reasons")
+        said = said.unionByName(of_letter, allowMissingColumns=True)
     if verdicts.accepted is not None:
         of_row = verdicts.accepted.select(letter_id(stage).alias("id"), F.lit(REPLAYED).alias("status"))
         said = said.unionByName(of_row, allowMissingColumns=True)
-    said = said.select("id", F.col("status").alias("_status"), F.col("reasons").alias("_reasons"))
+    said = said.select("id", *(F.col(name).alias(f"_{name}") for name in ("status", "reasons", "own_time")))
     rules, old_rules = F.col("_reasons.rule"), F.col("reasons.rule")
     is_same = (F.col("_status") == F.col("status")) & (F.col("_reasons").isNull() | (rules == old_rules))
     is_decided = F.col("status").isin(DISCARDED, RESENT)
     values = {
         "status": F.col("_status"),
         "reasons": F.coalesce("_reasons", "reasons"),
+        "own_time": F.coalesce("own_time", "_own_time"),
         "attempts": F.col("attempts") + 1,
         "last_attempt": F.lit(now),
     }

@@ -127,10 +127,22 @@ def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None =
 
 def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
     """Return the front before each landing of some bronze rows (`lakehouse.ops.fronts`)."""
-    rows = tables.read(lake.spark, paths_of(lake, source).clean)
-    times = fronts.own_times(rows, F.col("admitted").isNull())
     of_landed = landed.select("ingested_at", F.lit(None).cast("timestamp").alias(OWN_TIME))
-    return fronts.before_landings(times.unionByName(of_landed), None)
+    taken = retained.taken_of(lake, "bronze", source.table)
+    return fronts.before_landings(sound_times(lake, source).unionByName(of_landed), taken.front)
+
+
+def sound_times(lake: Lake, source: Source, where: Column | None = None) -> DataFrame:
+    """Return when the records of rows and letters landed, and the own times of those sound by themselves.
+
+    A record that is no longer a row has a letter, which keeps its own time. `where` selects records by their
+    coordinates; null: all.
+    """
+    paths, chosen = paths_of(lake, source), F.lit(True) if where is None else where
+    rows = tables.read(lake.spark, paths.clean).where(chosen)
+    of_rows = fronts.own_times(rows, F.col("admitted").isNull())
+    dead = tables.read(lake.spark, paths.dead).where((F.col("job") == query_name(source)) & chosen)
+    return of_rows.unionByName(dead.where(F.col(OWN_TIME).isNotNull()).select("ingested_at", OWN_TIME))
 
 
 def identities_of(lake: Lake, stream: Stream, source: Source) -> Identities:

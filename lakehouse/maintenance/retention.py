@@ -122,12 +122,9 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the greatest own time (UTC) of rows of silver whose records lie at some offsets; null: none.
-
-    Silver's commits note the front of records that are no longer rows.
-    """
-    rows = lake.read("silver", source.table).where(within(gone))
-    found = rows.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
+    """Return the greatest own time (UTC) of sound records that lie at some offsets; null: none."""
+    times = silver.sound_times(lake, source, within(gone))
+    found = times.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else tables.from_micros(found.micros)
 
 

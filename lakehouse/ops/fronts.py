@@ -5,7 +5,8 @@
 
 The watermark of a record is the front over the sound records that landed before it, minus the lateness that
 is allowed for it (`lakehouse.ops.lateness`). All records of a commit of bronze have one landing, and so one
-watermark. Sound records count whatever becomes of them. One that a replay has let in does not: what a person
+watermark. Sound records count whatever becomes of them: one that is no row has a letter, which keeps its own
+time, and retention notes the greatest that it takes. One that a replay has let in does not: what a person
 decides about a record makes no other one late.
 """
 

@@ -33,6 +33,7 @@ from lakehouse.stream import ID, Source, header_of
 IS_REMOVED, IS_LETTER = "_is_removed", "_is_letter"
 """Of an outcome: it is of a row of silver that leaves it; it is of a letter that was there before."""
 
+_OF_REMOVED = ("reasons", "unique_id", "sequence", *TIMES, "own_time", "admitted")
 _ROW, _DELETION, _OTHER, _APART = "row", "deletion", "other", "apart"
 _STANDING, _LETTER, _COMING = 0, 1, 2
 
@@ -57,7 +58,7 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: Da
 
 def removed_by(outcome: DataFrame) -> DataFrame:
     """Return the rows of silver that leave it, with reasons, ids and times."""
-    return outcome.where(IS_REMOVED).select(*PLACE, "reasons", "unique_id", "sequence", *TIMES, "admitted")
+    return outcome.where(IS_REMOVED).select(*PLACE, *_OF_REMOVED)
 
 
 def changed_by(outcome: DataFrame) -> DataFrame:
@@ -98,6 +99,7 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
         "unique_id": F.col("id"),
         "sequence": F.col("own_seq"),
         "event_time": F.col("event_time"),
+        "own_time": F.col("own_time"),
         "kafka_timestamp": F.col("kafka_timestamp"),
         "ingested_at": F.col("ingested_at"),
         "admitted": F.col("admitted"),
@@ -115,7 +117,9 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
             | {"reasons": F.col("reasons")}
         ),
         standing=Columns(
-            of_row | {"kind": F.lit(_ROW), "at": no_time, "reasons": none, "admitted": F.col("admitted")}
+            of_row
+            | {"kind": F.lit(_ROW), "at": no_time, "reasons": none}
+            | {"own_time": F.col("own_time"), "admitted": F.col("admitted")}
         ),
         letters=Columns(
             _side(_LETTER, "unique_id", F.col("sequence"), F.lit(None))
@@ -139,7 +143,7 @@ def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, C
         "after": F.col("ingested_at"),
     }
     kept = {name: F.col(name) for name in (*PLACE, "event_time", "kafka_timestamp", "ingested_at")}
-    nothing = dict.fromkeys(("kind", "at", "reasons", "admitted"), F.lit(None))
+    nothing = dict.fromkeys(("kind", "at", "reasons", "own_time", "admitted"), F.lit(None))
     return kept | known | nothing
 
 

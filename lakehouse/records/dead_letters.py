@@ -56,6 +56,7 @@ SCHEMA = described(
     ("sequence", "long", "Its sequence; null if it is unknown, or if its source has no sequence_by."),
     ("ingested_at", "timestamp", "When the record landed, UTC."),
     ("event_time", "timestamp", "The record's event time, UTC; null if it is unknown."),
+    ("own_time", "timestamp", "Its own time, UTC, if it was sound by itself as it landed; else null."),
     ("admitted", ADMITTED, "When a replay has let it into silver; null: none has."),
 )
 
@@ -103,7 +104,7 @@ rules of their own. Those who filter letters are told of a rule that is neither 
 
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
 
-_LACKING = ("unique_id", "sequence", "ingested_at", "event_time", "admitted")
+_LACKING = ("unique_id", "sequence", "ingested_at", "event_time", "own_time", "admitted")
 
 DEAD_LETTERS = TableSpec(
     "silver",
@@ -281,6 +282,14 @@ def status_by(reasons: Column) -> Column:
     return F.when(is_closed, rule).when(last == RESENT, F.lit(RESENT)).otherwise(F.lit(OPEN))
 
 
+def own_time_by(reasons: Column) -> Column:
+    """Return the own time of a refused record, UTC, by which the front goes (`lakehouse.ops.fronts`).
+
+    It is null for a record that was not sound by itself as it landed: a replay may have let it in since.
+    """
+    return F.when(F.col("admitted").isNull() & identity.is_sound_alone(reasons), F.col("own_time"))
+
+
 def letter_id(stage: str) -> Column:
     """Return the id of a record's letter, by its place."""
     place = ("topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage))
@@ -294,6 +303,7 @@ def _letter(stream: str, stage: str, job: str, code_version: str) -> Columns:
         "stream": F.lit(stream),
         "stage": F.lit(stage),
         "status": status_by(F.col("reasons")),
+        "own_time": own_time_by(F.col("reasons")),
         "attempts": F.lit(1),
         "first_seen": F.col("_now"),
         "last_attempt": F.col("_now"),

@@ -110,6 +110,12 @@ def is_compared(source: Source) -> Column:
     return F.col(OF_ID).isNotNull() & sound
 
 
+def is_sound_alone(reasons: Column) -> Column:
+    """Tell by a letter's reasons whether the record was sound by itself, and only its id is against it."""
+    of_id = F.array(*map(F.lit, (DUPLICATE, SUPERSEDED, CONFLICTING, RETAINED)))
+    return F.size(F.array_except(reasons.getField("rule"), of_id)) == 0
+
+
 def retained_reason(source: Source) -> Column:
     """Return the reason against a judged record of whose id retention has taken the row, or the letters."""
     name = header_of(source.unique_by) or source.unique_by
@@ -151,5 +157,5 @@ def row_columns(source: Source) -> list[str]:
     """Return the columns of silver by which its rows are compared with judged records."""
     ids = (one for one in (source.id_column, source.sequence_column) if one is not None)
     fields = (field.column for field in source.contract.fields)
-    times = ("event_time", "kafka_timestamp", "ingested_at", "admitted")
+    times = ("event_time", "own_time", "kafka_timestamp", "ingested_at", "admitted")
     return list(dict.fromkeys((*PLACE, *times, *ids, *fields)))

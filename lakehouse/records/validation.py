@@ -221,7 +221,7 @@ def filter_dead(judged: DataFrame) -> DataFrame:
     """Keep the rows with a reason: coordinates, raw record, times, reasons and, where they have them, ids."""
     ids = {identity.OF_ID: "unique_id", identity.OF_SEQUENCE: "sequence"}
     known = (F.col(name).alias(ids[name]) for name in ids if name in judged.columns)
-    times = ("ingested_at", "event_time", "admitted")
+    times = ("ingested_at", "event_time", OWN_TIME, "admitted")
     return judged.where(F.size("reasons") > 0).select(*COORDINATES, "raw.*", *times, "reasons", *known)
 
 

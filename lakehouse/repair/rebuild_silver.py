@@ -40,6 +40,7 @@ from lakehouse.records.dead_letters import (
     RESENT,
     attempted,
     is_skipped,
+    own_time_by,
     status_by,
     to_dead_letters,
 )
@@ -47,6 +48,7 @@ from lakehouse.records.offsets import OffsetRange, ranges_of, runs_of, within
 from lakehouse.records.shown import shown
 from lakehouse.records.validation import (
     COORDINATES,
+    OWN_TIME,
     filter_dead,
     judge,
     late_reason,
@@ -354,8 +356,16 @@ class _SourceRebuild:
             letters = to_dead_letters(filter_dead(work.where("_refused")), self._origin)
             tables.insert_missing(letters, self.paths.dead, ("id",), lie)
         if found["_reopened"] or found["_reworded"]:
-            again = work.where("_reopened OR _reworded").select(F.col("_letter").alias("id"), "reasons")
-            values = {"status": status_by(F.col("s.reasons")), "reasons": F.col("s.reasons")}
+            own_time = own_time_by(F.col("reasons")).alias(OWN_TIME)
+            again = work.where("_reopened OR _reworded").select(
+                F.col("_letter").alias("id"), "reasons", own_time
+            )
+            is_sound = identity.is_sound_alone(F.col("s.reasons"))
+            values = {
+                "status": status_by(F.col("s.reasons")),
+                "reasons": F.col("s.reasons"),
+                OWN_TIME: F.when(is_sound, F.coalesce(f"t.{OWN_TIME}", f"s.{OWN_TIME}")),
+            }
             self._amend(again, F.col("t.status") != DISCARDED, values, lie)
         if self._are_other_ids:
             self._rename(work.where(_RENAMED), lie)

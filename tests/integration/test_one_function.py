@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from hashlib import sha256
 
@@ -14,8 +15,9 @@ import pytest
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.audit.records import check_records
 from lakehouse.kinds import Records, windowed_sums
-from lakehouse.layers import silver
+from lakehouse.layers import bronze, silver
 from lakehouse.layers.step import Permitted
 from lakehouse.maintenance import retention
 from lakehouse.ops import retained
@@ -23,8 +25,8 @@ from lakehouse.ops.retained import TakenRows
 from lakehouse.records.dead_letters import DEAD_LETTERS as LETTERS
 from lakehouse.records.dead_letters import Selection
 from lakehouse.records.offsets import OffsetRange
-from lakehouse.repair.rebuild_silver import differing
-from lakehouse.repair.replay import replay
+from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, differing, rebuild_silver
+from lakehouse.repair.replay import discard, replay
 from lakehouse.settings import Settings
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, entries
@@ -248,6 +250,76 @@ def test_the_front_does_not_fall_when_the_newest_record_is_deleted(
     noted = pipeline.noted(lake_settings, "silver.payments")
     assert noted["silver.payments front"] == LANDED_MS * 1000
     assert noted["silver.payments landed"] == pipeline.micros(LANDED) + 3
+
+
+OLD = LANDED_MS - 8 * DAY_MS
+
+
+def assert_late(run: Run, offset: int) -> None:
+    """A record is late to the live run, to a replay and a rebuild, and to one that has lost its letter."""
+    now, (source,) = LANDED + timedelta(hours=2), CORRECTED.sources
+    assert run.letters[offset] == ("open", "late")
+
+    assert replay(run.lake, [CORRECTED], Selection(rule="late"), now).failed == 1
+    done = rebuild_silver(run.lake, CORRECTED, Landed(), now)
+    assert done == SilverRebuilt(judged=done.judged)
+    assert [one.is_clean for one in check_records(run.lake, CORRECTED, source, now)] == [True]
+
+    letters = run.lake.path(LETTERS.layer, LETTERS.name)
+    assert tables.delete(run.lake.spark, letters, F.col("offset") == offset) == 1
+    (check,) = check_records(run.lake, CORRECTED, source, now)
+    assert [(one.key["offset"], one.what) for one in check.examples] == [
+        (offset, "neither in silver nor a dead letter")
+    ]
+    assert rebuild_silver(run.lake, CORRECTED, Landed(), now) == replace(done, newly_refused=1)
+    assert run.letters[offset] == ("open", "late")
+
+
+@pytest.mark.parametrize("max_bytes", [1, 1 << 30], ids=["each by itself", "at once"])
+@pytest.mark.parametrize(
+    "leaving",
+    [deleted("b", sent_s=60), paid("b", 2, at_ms=OLD + 1)],
+    ids=["deleted", "corrected with an earlier time"],
+)
+def test_a_record_that_is_no_longer_a_row_moves_the_front_for_good(
+    lake: Lake, lake_settings: Settings, leaving: Raw, max_bytes: int
+) -> None:
+    run = Run(lake, lake_settings, CORRECTED, max_bytes)
+
+    run.take([paid("a", 1, at_ms=OLD + 1)], [paid("b", 1)], [leaving], [paid("c", 1, at_ms=OLD)])
+
+    assert run.letters[1] == ("superseded", "superseded")
+    assert_late(run, 3)
+
+
+def test_what_retention_takes_moves_the_front_for_good(lake: Lake, lake_settings: Settings) -> None:
+    """The record of the front has been deleted; then retention takes it from bronze, and its letter."""
+    run = Run(lake, lake_settings, CORRECTED)
+    run.take([paid("a", 1, at_ms=OLD + 1)], [paid("b", 1)], [deleted("b", sent_s=60)])
+    later, (source,) = LANDED + timedelta(days=3), CORRECTED.sources
+    cut = retention.bronze_cut(source, days=1)
+    assert retention.take(lake, bronze.spec(source), cut, later, dry_run=False) == 3
+    assert retained.taken_of(lake, "bronze", "payments").front == LANDED
+    cut = retention.letters_cut([CORRECTED], days=1)
+    assert retention.take(lake, LETTERS, cut, later, dry_run=False) == 2
+    assert run.letters == {}
+
+    run.take([paid("c", 1, at_ms=OLD)])
+
+    assert_late(run, 3)
+
+
+def test_a_conflicting_record_moves_the_front_even_if_a_person_gives_it_up(
+    lake: Lake, lake_settings: Settings
+) -> None:
+    run = Run(lake, lake_settings, CORRECTED)
+    run.take([paid("a", 1, at_ms=OLD + 1)], [paid("a", 1, 2)])
+    assert run.letters == {1: ("open", "conflicting_id")}
+    assert discard(lake, [CORRECTED], Selection(), LANDED + timedelta(hours=1)).count == 1
+
+    run.take([paid("c", 1, at_ms=OLD)])
+
+    assert_late(run, 2)
 
 
 def test_a_late_record_that_was_replayed_and_corrected_has_one_letter(
