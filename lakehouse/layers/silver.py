@@ -138,10 +138,10 @@ def sound_times(lake: Lake, source: Source, where: Column | None = None) -> Data
     A record that is no longer a row has a letter, which keeps its own time. `where` selects records by their
     coordinates; null: all.
     """
-    paths, chosen = paths_of(lake, source), F.lit(True) if where is None else where
-    rows = tables.read(lake.spark, paths.clean).where(chosen)
+    chosen = F.lit(True) if where is None else where
+    rows = tables.read(lake.spark, paths_of(lake, source).clean).where(chosen)
     of_rows = fronts.own_times(rows, F.col("admitted").isNull())
-    dead = tables.read(lake.spark, paths.dead).where((F.col("job") == query_name(source)) & chosen)
+    dead = lake.read_or_empty(DEAD_LETTERS).where((F.col("job") == query_name(source)) & chosen)
     return of_rows.unionByName(dead.where(F.col(OWN_TIME).isNotNull()).select("ingested_at", OWN_TIME))
 
 

@@ -103,7 +103,7 @@ def letters(spark: SparkSession) -> DataFrame:
             0,
             "1",
             *(None, None),
-            *(seen, None, None),
+            *(seen, None, None, None),
         )
 
     rows = [
