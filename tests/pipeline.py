@@ -76,7 +76,10 @@ def send(settings: Settings, records: Iterable[Raw], source: Source = SOURCE) ->
 
 
 def read_topic(bootstrap_servers: str, topic: str, isolation_level: str = "read_committed") -> list[Any]:
-    """Return every record of a topic, in the order of each partition, by a client not of the pipeline."""
+    """Return every record of a topic, in the order of each partition, by a client not of the pipeline.
+
+    There are none if there is no such topic.
+    """
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=bootstrap_servers,
@@ -85,6 +88,8 @@ def read_topic(bootstrap_servers: str, topic: str, isolation_level: str = "read_
         isolation_level=isolation_level,
     )
     try:
+        if not consumer.partitions_for_topic(topic):
+            return []
         while not consumer.assignment():
             consumer.poll(timeout_ms=100)
         consumer.seek_to_beginning()
