@@ -10,7 +10,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.records.dead_letters import status_by
-from lakehouse.records.identity import OPEN
+from lakehouse.records.identity import OPEN, is_sound
 from lakehouse.records.validation import OWN_TIME
 from lakehouse.tables import from_micros
 
@@ -45,11 +45,6 @@ class Facts:
     def least(self) -> datetime | None:
         """The least event time of sound records, UTC."""
         return None if self.least_us is None else from_micros(self.least_us)
-
-
-def is_sound() -> Column:
-    """Select judged rows without a reason against them."""
-    return F.size("reasons") == 0
 
 
 @cache

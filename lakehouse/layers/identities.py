@@ -53,6 +53,7 @@ from lakehouse.records.identity import (
     fingerprint,
     hash_of_same,
     is_compared,
+    is_sound,
     row_columns,
 )
 from lakehouse.records.validation import COORDINATES, filter_clean
@@ -215,7 +216,7 @@ class Identities:
         """Return what `Settled.seen` has of judged records with this id, by name."""
         return {
             "packed": fingerprint(self._source, id_),
-            "status": F.when(F.size("reasons") == 0, ACCEPTED).otherwise(status_by(F.col("reasons"))),
+            "status": F.when(is_sound(), ACCEPTED).otherwise(status_by(F.col("reasons"))),
             "deletes": F.arrays_overlap("reasons.rule", F.array(F.lit(DELETION), F.lit(NOTHING_TO_DELETE))),
         }
 

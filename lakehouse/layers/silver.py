@@ -34,7 +34,7 @@ from lakehouse.events import Kind, note
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import bronze, identities, letters
 from lakehouse.layers.culprits import blamed
-from lakehouse.layers.facts import Facts, is_sound
+from lakehouse.layers.facts import Facts
 from lakehouse.layers.frozen import Frozen
 from lakehouse.layers.identities import Identities, Settled, letters_of
 from lakehouse.layers.letters import Verdicts
@@ -43,6 +43,7 @@ from lakehouse.ops import fronts, lateness, retained
 from lakehouse.progress import cuts
 from lakehouse.progress.reading import Filled, InMemory, Reading
 from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, is_skipped, to_dead_letters
+from lakehouse.records.identity import is_sound
 from lakehouse.records.offsets import OffsetRange, ranges_of, runs_of, within
 from lakehouse.records.validation import (
     OWN_TIME,

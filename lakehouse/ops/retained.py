@@ -1,11 +1,11 @@
 """What retention has taken: rows that were deleted because they were old, not because they were wrong.
 
 Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. `before` (UTC): rows whose
-time lies before it have been taken, or are about to be; null for bronze. `gone`: for bronze, the last offset
-taken of each partition; else empty. `front` (UTC): for bronze, the greatest own time of records among those
-taken that are rows of silver; null for other tables, and if there is none. `at`: when this was noted, UTC. A
-cut is noted before the rows go, so who compares tables never misses rows without a reason. A rerun replaces
-the row.
+time lies before it have been taken, or are about to be; null for bronze. `gone`: for bronze, the last
+offset taken of each partition; else empty. `front` (UTC): for bronze, the greatest own time of records
+among those taken that were sound by themselves; null for other tables, and if there is none. `at`: when
+this was noted, UTC. A cut is noted before the rows go, so who compares tables never misses rows without a
+reason. A rerun replaces the row.
 
 Grain of ops.retained_ids: one row per id whose row of silver has been taken, or is about to be, or that has
 no row, because it was deleted, and letters with which later records would be compared; key: table_id,

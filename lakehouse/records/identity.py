@@ -28,7 +28,7 @@ from pyspark.sql.types import DataType, LongType, StringType
 
 from lakehouse.records import deletions
 from lakehouse.records.fields import reason
-from lakehouse.records.headers import header_text as _header
+from lakehouse.records.headers import header_text
 from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.stream import ID, SEQUENCE, Source, header_of
 
@@ -65,10 +65,11 @@ def from_headers(source: Source) -> dict[str, Column]:
     """Return these columns for raw records; null where a record lacks the header or it is unreadable."""
     columns = {}
     if name := header_of(source.unique_by):
-        text = _header(name)
+        text = header_text(name)
         columns[ID] = F.when(F.is_valid_utf8(text) & (text != ""), text)
     if name := header_of(source.sequence_by):
-        columns[SEQUENCE] = F.when(_header(name).rlike(r"^-?[0-9]{1,19}$"), _header(name).try_cast("long"))
+        text = header_text(name)
+        columns[SEQUENCE] = F.when(text.rlike(r"^-?[0-9]{1,19}$"), text.try_cast("long"))
     return columns
 
 
@@ -77,12 +78,12 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
     found = []
     has_value = F.col("_value").isNotNull()
     if name := header_of(source.unique_by):
-        broken = F.when(~F.is_valid_utf8(_header(name)), shown_bytes(_header(name).cast("binary")))
+        broken = F.when(~F.is_valid_utf8(header_text(name)), shown_bytes(header_text(name).cast("binary")))
         message = with_value(f"the record has no header {name} with text in UTF-8", broken)
         found.append(F.when(has_value & F.col(ID).isNull(), reason("missing_id", ID, message)))
     if name := header_of(source.sequence_by):
         message = with_value(
-            f"the record has no header {name} with a whole number of 64 bits", shown(_header(name))
+            f"the record has no header {name} with a whole number of 64 bits", shown(header_text(name))
         )
         found.append(F.when(has_value & F.col(SEQUENCE).isNull(), reason("bad_sequence", SEQUENCE, message)))
     return tuple(found)
@@ -101,10 +102,15 @@ def columns_of(source: Source) -> dict[str, Column]:
     return {OF_ID: own, OF_SEQUENCE: sequence.cast("long")}
 
 
+def is_sound() -> Column:
+    """Select judged records without a reason against them."""
+    return F.size("reasons") == 0
+
+
 def is_compared(source: Source) -> Column:
     """Select the judged records that may become rows, or delete some: sound and late ones, and deletions."""
     rules = F.col("reasons.rule")
-    sound = (F.size("reasons") == 0) | (rules == F.array(F.lit(LATE)))
+    sound = is_sound() | (rules == F.array(F.lit(LATE)))
     if source.sequence_by is not None:
         sound = sound | (rules == F.array(F.lit(DELETION)))
     return F.col(OF_ID).isNotNull() & sound

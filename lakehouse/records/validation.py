@@ -214,7 +214,7 @@ def _verdict(source: Source) -> _Verdict:
 
 def filter_clean(judged: DataFrame) -> DataFrame:
     """Keep the rows without a reason, with the silver table's columns."""
-    return judged.where(F.size("reasons") == 0).drop("reasons", "raw", *identity.COLUMNS)
+    return judged.where(identity.is_sound()).drop("reasons", "raw", *identity.COLUMNS)
 
 
 def filter_dead(judged: DataFrame) -> DataFrame:

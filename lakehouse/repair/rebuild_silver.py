@@ -420,7 +420,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
     ranges = ranges_of(landed)
     landed, _ = place.without_skipped(landed, ranges)
     stands = F.col("_standing").isNotNull()
-    should = F.when(F.size("reasons") == 0, F.lit("a row")).otherwise(status_by(F.col("reasons")))
+    should = F.when(identity.is_sound(), F.lit("a row")).otherwise(status_by(F.col("reasons")))
     found = F.when(stands, F.lit("a row")).otherwise(F.col("_status"))
     says = F.concat(F.lit("it is "), found, F.lit(", and by bronze it is "), should)
     is_wrong = found.isNotNull() & (found != should)
@@ -450,7 +450,7 @@ def _work() -> dict[str, Column]:
     """Return the work for a record: on its row, inserted to removed; on its letter, the others."""
     stands, passes, has_letter = (
         F.col("_standing").isNotNull(),
-        F.size("reasons") == 0,
+        identity.is_sound(),
         F.col("_letter").isNotNull(),
     )
     same_reasons = F.sort_array("reasons.rule").eqNullSafe(F.sort_array("_said.rule"))

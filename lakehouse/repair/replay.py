@@ -40,6 +40,7 @@ from lakehouse.records.dead_letters import (
     status_by,
     to_dead_letters,
 )
+from lakehouse.records.identity import is_sound
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
 from lakehouse.records.validation import COORDINATES, filter_clean, judge
 from lakehouse.stream import Source, Stream
@@ -316,7 +317,7 @@ class _SelectedLetters:
             decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
         )
         judged = judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
-        return judged.withColumn("admitted", F.when(F.size("reasons") == 0, self._admission()))
+        return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
 
     def _admission(self) -> Column:
         """Return when records that are sound by themselves are let in: after all that silver has processed.
@@ -363,7 +364,7 @@ class _SelectedLetters:
 
     def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         if self._source.unique_by is not None:
-            return judged.where(F.size("reasons") == 0).count()  # they are there
+            return judged.where(is_sound()).count()  # they are there
         rows = filter_clean(judged).drop("_letter")
         return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
