@@ -65,9 +65,9 @@ def test_each_pair_of_actions_has_its_turn_before_any_has_it_again() -> None:
 
 
 def test_stories_have_the_pairs_whose_turn_it_is() -> None:
-    names = list(dict.fromkeys(name_of(one) for number in range(300) for one in make(7, number).actions))
+    names = list(dict.fromkeys(name_of(one) for number in range(500) for one in make(7, number).actions))
 
-    seen = {pair for number in range(300) for pair in pairwise(map(name_of, make(7, number).actions))}
+    seen = {pair for number in range(500) for pair in pairwise(map(name_of, make(7, number).actions))}
 
     assert len(seen) > len(names) ** 2 / 2
 
@@ -80,7 +80,7 @@ def test_every_form_is_chosen_and_corrected_records_are_the_usual_ones() -> None
 
 
 def test_a_form_that_is_asked_for_has_its_sides_and_poison_of_its_own() -> None:
-    calls = [one for number in range(20) for one in make(7, number, form="calls").actions]
+    calls = [one for number in range(60) for one in make(7, number, form="calls").actions]
     changes = [one for number in range(40) for one in make(7, number, form="debezium").actions]
 
     assert {one.side for one in calls if isinstance(one, Send)} == {0, 1}

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -141,7 +141,10 @@ def test_of_a_large_table_with_which_a_query_begins_what_it_has_not_read_waits(
     """Its first commits have left the log, so silver begins with its files: here one in a micro-batch."""
     settings, now = lake_settings.model_copy(update={"max_bytes_per_batch": "1"}), datetime.now(UTC)
     counts = (2, 3, 4)
-    pipeline.land(spark, settings, [events(count, now) for count in counts], landed_at=now)
+    for number, count in enumerate(counts):  # by seconds: statistics have milliseconds
+        at = now + timedelta(seconds=number)
+        first = sum(counts[:number])
+        pipeline.land(spark, settings, [events(count, now)], landed_at=at, first_offset=first)
     bronze = DeltaTable(str(pipeline.path_of(settings, BRONZE)))
     bronze.create_checkpoint()
     pipeline.forget_commits(pipeline.path_of(settings, BRONZE), before=len(counts))
