@@ -275,11 +275,12 @@ def assert_late(run: Run, offset: int) -> None:
     assert run.letters[offset] == ("open", "late")
 
 
-@pytest.mark.parametrize("max_bytes", [1, 1 << 30], ids=["each by itself", "at once"])
 @pytest.mark.parametrize(
-    "leaving",
-    [deleted("b", sent_s=60), paid("b", 2, at_ms=OLD + 1)],
-    ids=["deleted", "corrected with an earlier time"],
+    ("leaving", "max_bytes"),
+    [
+        pytest.param(deleted("b", sent_s=60), 1 << 30, id="deleted, at once"),
+        pytest.param(paid("b", 2, at_ms=OLD + 1), 1, id="corrected", marks=pytest.mark.soak),
+    ],
 )
 def test_a_record_that_is_no_longer_a_row_moves_the_front_for_good(
     lake: Lake, lake_settings: Settings, leaving: Raw, max_bytes: int
@@ -292,6 +293,7 @@ def test_a_record_that_is_no_longer_a_row_moves_the_front_for_good(
     assert_late(run, 3)
 
 
+@pytest.mark.soak
 def test_what_retention_takes_moves_the_front_for_good(lake: Lake, lake_settings: Settings) -> None:
     """The record of the front has been deleted; then retention takes it from bronze, and its letter."""
     run = Run(lake, lake_settings, CORRECTED)
@@ -309,6 +311,7 @@ def test_what_retention_takes_moves_the_front_for_good(lake: Lake, lake_settings
     assert_late(run, 3)
 
 
+@pytest.mark.soak
 def test_a_conflicting_record_moves_the_front_even_if_a_person_gives_it_up(
     lake: Lake, lake_settings: Settings
 ) -> None:
@@ -401,6 +404,7 @@ def test_letters_of_a_deleted_id_may_go_and_records_above_its_bar_are_compared_a
     assert differing(lake, CORRECTED, source, later).collect() == []
 
 
+@pytest.mark.soak
 def test_an_id_that_is_noted_again_keeps_the_greatest_bar_and_none_once_its_row_is_taken(
     lake: Lake, lake_settings: Settings
 ) -> None:
