@@ -195,10 +195,13 @@ class RecreateTopic(Action):
     """Delete the topic, make it anew and fill it beyond where the old one was read; go on in another lake.
 
     Bronze refuses it, in the living process as in a new one, if it has read the old one. Then the new lake's
-    export is refused until it may send again (docs/refused-topics.md).
+    export is refused until it may send again (docs/refused-topics.md). Nothing is done to calls, whose other
+    topic the new lake would read again.
     """
 
     def do(self, world: World) -> None:
+        if len(world.stream.sources) > 1:
+            return
         world.note_landings()
         has_read = bool(world.life.landed)
         ends = Counter(one.place[1] for one in world.life.sent)

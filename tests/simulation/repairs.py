@@ -197,7 +197,7 @@ class RebuildGold(Action):
             world.where = "rebuild gold"
             for table in world.stream.gold:
                 rebuild_gold(world.lake, table, span, force=self.force)
-            if not self.hours:
+            if not self.hours and "silver" not in world.foreign:
                 world.foreign.discard("gold")
 
 

@@ -70,7 +70,7 @@ def rebuild(world: World, layers: str = "silver gold") -> None:
         if "silver" in layers:
             world.where = "rebuild silver"
             rebuild_silver(world.lake, world.stream, Landed(), world.now)
-            world.foreign -= {"silver", "letters"}
+            world.foreign -= {"silver", "letters", "gold"}
             world.run(("gold",))
         world.where = "rebuild gold"
         for table in world.stream.gold:
