@@ -81,14 +81,15 @@ class Frozen:
         ids = None if self._source.sequence_by is None else self._frozen(judged, standing)
         return _closed(self._source, judged, ids, self._closed)
 
-    def letters(self, judged: DataFrame) -> DataFrame | None:
-        """Return what stands for the letters taken of judged records' ids, with LETTERS; null: nothing.
+    def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
+        """Return letters, and what stands for those that have been taken of judged records' ids, by LETTERS.
 
         It is a deletion with the bar, the last one without a sequence, and a version that they have taken.
         """
         if self._source.sequence_by is None or not len(self._ids):
-            return None
-        return _standing_for(_taken_of(self._lake, self._source, judged).where(F.col("bar").isNotNull()))
+            return letters
+        noted = _taken_of(self._lake, self._source, judged).where(F.col("bar").isNotNull())
+        return letters.select(*identity.LETTERS).union(_standing_for(noted))
 
     def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
         """Return the ids that retention has taken something of, or whose rows lie where it has been.
@@ -97,7 +98,7 @@ class Frozen:
         """
         taken = _taken_of(self._lake, self._source, judged).select(identity.OF_ID, "bar")
         if standing is not None:
-            own = F.col(self._source.id_column or "").cast("string").alias(identity.OF_ID)
+            own = identity.id_of_row(self._source).alias(identity.OF_ID)
             old = standing.where(F.col("event_time") < F.lit(self._closed).cast("timestamp"))
             taken = taken.union(old.select(own, F.lit(None).cast("long")))
         is_whole = F.bool_or(F.col("bar").isNull()).alias(_FROZEN)

@@ -52,6 +52,7 @@ from lakehouse.records.identity import (
     are_compared,
     fingerprint,
     hash_of_same,
+    id_of_row,
     is_compared,
     is_sound,
     row_columns,
@@ -164,8 +165,8 @@ class Identities:
         chosen = self._alike(judged, OF_ID, wanted)
         closing = self._frozen.closing(chosen, standing)
         with executing_for(spark, few=near.rows <= _SCANNED_ROWS):
-            others, taken = self._letters(seen, hashes, chosen, standing), self._frozen.letters(chosen)
-            others = others if taken is None else others.select(*LETTERS).union(taken)
+            others = self._letters(seen, hashes, chosen, standing)
+            others = self._frozen.with_taken_letters(others, chosen)
             outcome = compared(source, chosen if closing is None else closing, standing, others)
             found = self._of_outcome.added_to(outcome).toArrow()
         outcome = spark.createDataFrame(found)
@@ -272,7 +273,7 @@ class Identities:
         self._pending = Fingerprints(_numbers(pending.select(packed)))
 
     def _packed(self, rows: DataFrame) -> DataFrame:
-        id_ = F.col(self._source.id_column or "").cast("string")
+        id_ = id_of_row(self._source)
         return rows.where(id_.isNotNull()).select(fingerprint(self._source, id_).alias("packed"))
 
 

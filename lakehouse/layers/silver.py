@@ -301,8 +301,12 @@ class _Cleaning(TableStep):
 
     def _skipped_before(self, rows: DataFrame) -> tuple[OffsetRange, ...]:
         """Return the records that the first attempt of a micro-batch has passed over: it has left letters."""
+        return runs_of(self._letters_at(rows).where(is_skipped()))
+
+    def _letters_at(self, rows: DataFrame) -> DataFrame:
+        """Return the letters of records, by their places."""
         there = tables.read(self._lake.spark, self._paths.dead).where(letters.at_places(rows))
-        return runs_of(there.where((F.col("job") == self.name) & is_skipped()))
+        return there.where(F.col("job") == self.name)
 
     def _tell_skipped(self, skipping: Mapping[OffsetRange, int]) -> None:
         for one, count in skipping.items():
@@ -374,10 +378,7 @@ class _Cleaning(TableStep):
 
     def _have_letters(self, removed: DataFrame | None) -> bool:
         """Tell whether rows that leave silver have letters: a replay has let them in, or was killed."""
-        if removed is None:
-            return False
-        there = tables.read(removed.sparkSession, self._paths.dead).where(letters.at_places(removed))
-        return not there.where(F.col("job") == self.name).isEmpty()
+        return removed is not None and not self._letters_at(removed).isEmpty()
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
         """Return what a commit to silver notes; it expects lateness and front to be as known here."""

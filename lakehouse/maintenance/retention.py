@@ -36,7 +36,7 @@ from lakehouse.maintenance.readers import Reader, have_read
 from lakehouse.ops import retained
 from lakehouse.ops.retained import TakenRows
 from lakehouse.records.dead_letters import DEAD_LETTERS, DISCARDED, REPLAYED, RESENT
-from lakehouse.records.identity import CLOSED, DELETION
+from lakehouse.records.identity import CLOSED, DELETION, id_of_row
 from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.records.validation import OWN_TIME
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
@@ -197,7 +197,7 @@ def _counts() -> Column:
 def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
     """Return the ids of rows of silver as those of which no later record is accepted."""
     never = F.lit(None).cast("timestamp")
-    own = F.col(source.id_column or "").cast("string").alias("id")
+    own = id_of_row(source).alias("id")
     return rows.select(own, F.lit(None).cast("long").alias("bar"), never.alias("until"), never.alias("since"))
 
 
@@ -227,7 +227,7 @@ def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
     closed = retained.closed_before(lake, stream, source)
     rows = lake.read("silver", source.table)
     may_change = F.lit(True) if closed is None else F.col("event_time") >= F.lit(closed)
-    return rows.where(may_change).select(F.col(source.id_column or "").cast("string").alias("unique_id"))
+    return rows.where(may_change).select(id_of_row(source).alias("unique_id"))
 
 
 def ops_cut(column: str, days: int) -> CutMaker:

@@ -28,6 +28,9 @@ from lakehouse.tables import Position
 from lakehouse.tables.entries import Action, LogEntry, landings_of, rows_of, size_of, total
 from lakehouse.tables.specs import FIRST, LANDED_AT, LAST
 
+Landings = tuple[datetime, datetime]
+"""The times (UTC) between which the records of a file landed."""
+
 MOST_COMMITS = 50
 """So many versions are read at once, at most."""
 
@@ -87,13 +90,7 @@ def beginning(spark: SparkSession, path: str) -> Position:
 
 
 def appends(
-    spark: SparkSession,
-    path: str,
-    first: Position,
-    end: int,
-    *,
-    max_bytes: int,
-    follows: bool = False,
+    spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int, follows: bool = False
 ) -> Part:
     """Return the next appends before the version `end`: about `max_bytes` of files, at least one commit.
 
@@ -126,7 +123,8 @@ def between(spark: SparkSession, path: str, first: Position, end: Position, *, f
     """Return the appends between two positions, however many, as `appends` does."""
     if first.is_beginning:
         every = tables.files_at(spark, path, first.version)
-        return _part_of(every, first, len(every) if end.files is None else end.files)
+        times = [landings_of(file) for file in every]
+        return _part_of(every, times, first, len(every) if end.files is None else end.files)
     found = list(entries(spark, path, first.version, end.version))
     given = tuple(file for entry in found for file in _read_of(entry, follows=follows))
     return _with_changes(Part(first, end, given), found, follows=follows)
@@ -236,8 +234,8 @@ def landed_before(spark: SparkSession, path: str, position: Position) -> datetim
 
     Null: the files do not say, and are read one after the other.
     """
-    every = tables.files_at(spark, path, position.version)
-    return _until(every, position.files or 0) if every and _landings(every) is not None else None
+    times = [landings_of(file) for file in tables.files_at(spark, path, position.version)]
+    return times[position.files or 0][0] if times and _all_say(times) else None
 
 
 def landed_within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
@@ -249,21 +247,21 @@ def landed_within(rows: DataFrame, since: datetime | None, until: datetime | Non
 
 def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int) -> Part:
     every, begin = tables.files_at(spark, path, first.version), first.files or 0
+    times = [landings_of(file) for file in every]
     least = end = min(begin + 1, len(every))
-    while end < len(every) and _until(every, end) == _until(every, begin) != FIRST:
+    while end < len(every) and times[end][0] == times[begin][0] != FIRST:
         least = end = end + 1  # which landed with them
     size = size_of(every[begin:end])
     while end < len(every) and (size := size + size_of([every[end]])) <= max_bytes:
         end += 1
-    return replace(_part_of(every, first, end), is_least=end == least)
+    return replace(_part_of(every, times, first, end), is_least=end == least)
 
 
-def _part_of(every: Sequence[Action], first: Position, end: int) -> Part:
-    """Return the part between a position among the first files, and so many of them."""
+def _part_of(every: Sequence[Action], times: Sequence[Landings], first: Position, end: int) -> Part:
+    """Return the part between a position among the first files, with their landings, and so many of them."""
     begin = first.files or 0
     position = Position(first.version + 1) if end == len(every) else Position(first.version, end)
-    times = _landings(every)
-    if times is None:
+    if not _all_say(times):
         return Part(first, position, tuple(every[begin:end]))
     since = times[begin][0] if begin else None
     until = times[end][0] if end < len(every) else None
@@ -278,12 +276,6 @@ def _part_of(every: Sequence[Action], first: Position, end: int) -> Part:
     )
 
 
-def _landings(files: Sequence[Action]) -> list[tuple[datetime, datetime]] | None:
-    """Return between when the records of each file landed; null if one does not say."""
-    found = [landings_of(file) for file in files]
-    return None if any(FIRST in one or LAST in one for one in found) else found
-
-
-def _until(files: Sequence[Action], place: int) -> datetime:
-    """Return the first landing in a file, by its place."""
-    return landings_of(files[place])[0]
+def _all_say(times: Sequence[Landings]) -> bool:
+    """Tell whether each file says between when its records landed."""
+    return not any(FIRST in one or LAST in one for one in times)

@@ -25,6 +25,8 @@ from lakehouse.records.identity import (
     SENT_AGAIN_AS,
     SUPERSEDED,
     TIMES,
+    is_only,
+    may_be_row,
 )
 from lakehouse.records.shown import shown
 from lakehouse.spark.columns import Columns
@@ -94,15 +96,10 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
     none, no_time = F.array().cast(REASONS), F.lit(None).cast("timestamp")
     of_row = _side(_STANDING, source.id_column or ID, sequence.cast("long"), content)
     outcome = {
-        **{name: F.col(name) for name in PLACE},
+        **{name: F.col(name) for name in (*PLACE, *TIMES, "own_time", "admitted")},
         "reasons": F.coalesce("found", none),
         "unique_id": F.col("id"),
         "sequence": F.col("own_seq"),
-        "event_time": F.col("event_time"),
-        "own_time": F.col("own_time"),
-        "kafka_timestamp": F.col("kafka_timestamp"),
-        "ingested_at": F.col("ingested_at"),
-        "admitted": F.col("admitted"),
         IS_REMOVED: F.col("rank") == _STANDING,
         IS_LETTER: F.col("rank") == _LETTER,
     }
@@ -111,7 +108,7 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
             _side(_COMING, OF_ID, F.col(OF_SEQUENCE), content)
             | {
                 "kind": _kind_of_judged(are_marked=are_marked),
-                "late": F.col("reasons.rule") == F.array(F.lit(LATE)),
+                "late": is_only(LATE),
             }
             | {"after": F.coalesce("admitted.after", "ingested_at"), "at": F.col("admitted.at")}
             | {"reasons": F.col("reasons")}
@@ -142,21 +139,15 @@ def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, C
         "sent": F.unix_micros(F.coalesce("kafka_timestamp", "ingested_at")),
         "after": F.col("ingested_at"),
     }
-    kept = {name: F.col(name) for name in (*PLACE, "event_time", "kafka_timestamp", "ingested_at")}
+    kept = {name: F.col(name) for name in (*PLACE, *TIMES)}
     nothing = dict.fromkeys(("kind", "at", "reasons", "own_time", "admitted"), F.lit(None))
     return kept | known | nothing
 
 
 def _kind_of_judged(*, are_marked: bool) -> Column:
-    rules = F.col("reasons.rule")
     is_apart = F.col(IS_CLOSED) if are_marked else F.lit(False)
-    is_row = (F.size(rules) == 0) | (rules == F.array(F.lit(LATE)))
-    return (
-        F.when(is_apart, _APART)
-        .when(is_row, _ROW)
-        .when(rules == F.array(F.lit(DELETION)), _DELETION)
-        .otherwise(_OTHER)
-    )
+    of_others = F.when(may_be_row(), _ROW).when(is_only(DELETION), _DELETION).otherwise(_OTHER)
+    return F.when(is_apart, _APART).otherwise(of_others)
 
 
 def _kind_of_letter() -> Column:

@@ -107,13 +107,27 @@ def is_sound() -> Column:
     return F.size("reasons") == 0
 
 
+def is_only(rule: str) -> Column:
+    """Select judged records that have this one rule against them."""
+    return F.col("reasons.rule") == F.array(F.lit(rule))
+
+
+def may_be_row() -> Column:
+    """Select judged records that are sound, or late and nothing else."""
+    return is_sound() | is_only(LATE)
+
+
 def is_compared(source: Source) -> Column:
     """Select the judged records that may become rows, or delete some: sound and late ones, and deletions."""
-    rules = F.col("reasons.rule")
-    sound = is_sound() | (rules == F.array(F.lit(LATE)))
+    sound = may_be_row()
     if source.sequence_by is not None:
-        sound = sound | (rules == F.array(F.lit(DELETION)))
+        sound = sound | is_only(DELETION)
     return F.col(OF_ID).isNotNull() & sound
+
+
+def id_of_row(source: Source) -> Column:
+    """Return the id of a row of silver as text; of a source with ids."""
+    return F.col(source.id_column or "").cast("string")
 
 
 def is_sound_alone(reasons: Column) -> Column:

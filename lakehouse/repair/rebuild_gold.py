@@ -87,15 +87,16 @@ def rebuild_gold(
             lake.ensure(gold.spec(one))
     if dry_run:
         return list(_put_right(lake, table, span, force=True, dry_run=True).values())
+    by = " by today's settings" if is_made_otherwise else ""
     if is_made_otherwise and not force:
-        _put_right(lake, table, span, force=False, dry_run=True)  # before anything is noted
+        _put_right(lake, table, span, by, force=False, dry_run=True)  # before anything is noted
     done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
     with ExitStack() as held:
         held.enter_context(leases.held(lake.spark, lake.path("gold", table.name), f"gold.{table.name}"))
         for one in kept:
             held.enter_context(lake.made_anew(gold.spec(one)))
         for _ in range(_ROUNDS):
-            once = _put_right(lake, table, span, force=force)
+            once = _put_right(lake, table, span, by, force=force)
             done = {name: done[name].and_then(more) for name, more in once.items()}
             if not any(more.changed or more.deleted for more in once.values()):
                 return list(done.values())
@@ -103,18 +104,20 @@ def rebuild_gold(
 
 
 def _put_right(
-    lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool, dry_run: bool = False
+    lake: Lake, table: GoldTable, span: WindowSpan, by: str = "", *, force: bool, dry_run: bool = False
 ) -> dict[str, GoldRebuilt]:
-    """Write what differs, to side tables first, as micro-batches do; a dry run only counts it."""
-    kept = (*table.sides, table)
-    is_made_otherwise = any(lake.is_made_otherwise(gold.spec(one)) for one in kept)
+    """Write what differs, to side tables first, as micro-batches do; a dry run only counts it.
+
+    `by` says by what rows are refused to be taken away, if not by silver alone.
+    """
     cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut)
+    kept = (*table.sides, table)
     looks = [_Look(cut.found[one.name], anew[one.name], one, span) for one in kept]
     try:
         if not force:
             for look in looks:
-                look.refuse_to_take_away_many(" by today's settings" if is_made_otherwise else "")
+                look.refuse_to_take_away_many(by)
         return {look.table.name: look.counts() if dry_run else look.write(lake) for look in looks}
     finally:
         for look in looks:

@@ -312,8 +312,7 @@ class _SourceRebuild:
         letters = tables.read(spark, self.paths.dead).where(F.col("job") == self._origin.job)
         letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
         own = judged.where(F.col(identity.OF_ID).isNotNull())
-        letters, taken = letters.select(*identity.LETTERS), self._frozen.letters(own)
-        letters = letters if taken is None else letters.union(taken)
+        letters = self._frozen.with_taken_letters(letters, own)
         return comparing.with_outcome(judged, comparing.compared(source, own, older, letters))
 
     def _done(self) -> DataFrame:

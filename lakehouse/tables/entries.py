@@ -182,13 +182,22 @@ def bounds_of(action: Action) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 
 def landings_of(action: Action) -> tuple[datetime, datetime]:
     """Return the times (UTC) between which the records of a file landed; if it does not say, any time."""
-    least, greatest = (_moment(values.get(LANDED_AT)) for values in bounds_of(action))
+    least, greatest = (moment_of(values.get(LANDED_AT)) for values in bounds_of(action))
     return least or FIRST, LAST if greatest is None else shifted(greatest, TRUNCATED)
 
 
 def reading_order(landed: datetime, modified_ms: int, path: str) -> tuple[datetime, int, str]:
     """Return by what the files are ordered with which a query begins: the least landing, then their age."""
     return landed, modified_ms, path
+
+
+def moment_of(noted: object) -> datetime | None:
+    """Return a time (UTC) as a writer has noted it; null if it is none, or without an offset."""
+    try:
+        moment = datetime.fromisoformat(str(noted))
+        return None if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        return None
 
 
 def total(numbers: Sequence[int | None]) -> int | None:
@@ -199,15 +208,6 @@ def total(numbers: Sequence[int | None]) -> int | None:
 def size_of(files: Sequence[Action]) -> int:
     """Return the bytes of files, as far as the log says."""
     return sum(int(file.get("size") or 0) for file in files)
-
-
-def _moment(noted: object) -> datetime | None:
-    """Return a time as a writer has noted it; null if it is none, or without an offset."""
-    try:
-        moment = datetime.fromisoformat(str(noted))
-        return None if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 def _without_nulls(action: Action) -> Action:

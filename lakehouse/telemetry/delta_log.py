@@ -12,7 +12,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -29,6 +29,7 @@ from lakehouse.tables.entries import (
     committed_ms_of,
     entry_of,
     landings_of,
+    moment_of,
     reading_order,
     rows_of,
     total,
@@ -267,7 +268,11 @@ class Log:
     def _data_file(self, add: Mapping[str, Any]) -> FileFacts:
         newest = bounds_of(add)[1].get(self._time_column or "")
         return FileFacts(
-            rows_of(add), int(add["size"]), int(add["modificationTime"]), _time(newest), landings_of(add)[0]
+            rows_of(add),
+            int(add["size"]),
+            int(add["modificationTime"]),
+            moment_of(newest),
+            landings_of(add)[0],
         )
 
 
@@ -276,15 +281,6 @@ def _facts(entry: LogEntry) -> CommitFacts:
     added = tuple(rows_of(file) for file in entry.of("add") if file.get("dataChange", True))
     changed = tuple(rows_of(file) for file in entry.feed)
     return CommitFacts(entry.version, entry.committed_ms, added, entry.rewrites, own or changed)
-
-
-def _time(text: object) -> datetime | None:
-    """Return a time that has an offset, null for anything else."""
-    try:
-        found = datetime.fromisoformat(str(text))
-        return None if found.tzinfo is None else found.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
 
 
 def from_ms(ms: int) -> datetime | None:
