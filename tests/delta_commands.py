@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import reduce
 from typing import Any
 
 from delta import DeltaTable
-from pyspark.sql import Column, SparkSession
-from pyspark.sql import functions as F
-from pyspark.sql.types import StructType, TimestampType
+from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
 from tests.pipeline import Row, path_of, rows_of
@@ -22,7 +19,6 @@ from tests.streams import STREAMS
 COORDINATES = ("topic", "partition", "offset")
 SOURCES = {source.table: source for stream in STREAMS for source in stream.sources}
 GOLD = {f"gold.{table.name}": table for stream in STREAMS for table in stream.tables}
-LANDED = tuple(f"{layer}.{name}" for layer in ("bronze", "silver") for name in SOURCES)
 
 Key = tuple[Any, ...]
 
@@ -60,28 +56,6 @@ def _ordered(value: Any) -> Any:
     return sorted(value, key=lambda entry: entry[0]) if is_map else value
 
 
-def update(
-    spark: SparkSession, settings: Settings, table: str, rows: Iterable[Row], values: Mapping[str, Column]
-) -> None:
-    """UPDATE the rows of these keys."""
-    _open(spark, settings, table).update(_among(spark, settings, table, rows), dict(values))
-
-
-def delete(spark: SparkSession, settings: Settings, table: str, rows: Iterable[Row] | None) -> None:
-    """DELETE the rows of these keys, all for none named."""
-    condition = None if rows is None else _among(spark, settings, table, rows)
-    _open(spark, settings, table).delete(condition)
-
-
-def insert_like(
-    spark: SparkSession, settings: Settings, table: str, row: Row, values: Mapping[str, Column]
-) -> None:
-    """INSERT a copy of a row in which some values are others."""
-    rows = spark.read.format("delta").load(str(path_of(settings, table)))
-    copies = rows.where(_among(spark, settings, table, [row])).withColumns(dict(values))
-    copies.write.format("delta").mode("append").save(str(path_of(settings, table)))
-
-
 def restore(spark: SparkSession, settings: Settings, table: str, version: int) -> set[Key]:
     """RESTORE the table to a version and return the keys of rows that came, went or changed by it."""
     before = compared(table, rows_of(settings, table))
@@ -115,19 +89,3 @@ def _vacuuming(spark: SparkSession) -> Iterator[None]:
 
 def _open(spark: SparkSession, settings: Settings, table: str) -> Any:
     return DeltaTable.forPath(spark, str(path_of(settings, table)))
-
-
-def _among(spark: SparkSession, settings: Settings, table: str, rows: Iterable[Row]) -> Column:
-    schema = spark.read.format("delta").load(str(path_of(settings, table))).schema
-    names = keys_of(table)
-    each = (
-        reduce(Column.__and__, (_is(schema, name, value) for name, value in zip(names, key, strict=True)))
-        for key in (key_of(table, row) for row in rows)
-    )
-    return reduce(Column.__or__, each, F.lit(False))
-
-
-def _is(schema: StructType, name: str, value: Any) -> Column:
-    column = F.col(name)
-    timed = isinstance(schema[name].dataType, TimestampType)
-    return (F.unix_micros(column) if timed else column).eqNullSafe(F.lit(value))

@@ -60,7 +60,7 @@ class _OfLetters(Action):
             is_done |= bool(found)
         if is_done or {coordinates_of(one) for one in open_letters(world)} & places < places:
             for letter in sorted(chosen, key=coordinates_of):
-                (source,) = (one for one in world.stream.sources if one.table == table_of(letter))
+                source = source_of(world, letter)
                 after = after_us[source.table]
                 # Letters of a micro-batch that silver has not finished are left alone.
                 if (letter["ingested_at"] or 0) <= after:
@@ -85,6 +85,12 @@ class _OfLetters(Action):
 def table_of(letter: Row) -> str:
     """Return the silver table of a letter's source."""
     return str(letter["job"]).removeprefix("silver.")
+
+
+def source_of(world: World, letter: Row) -> Source:
+    """Return a letter's source."""
+    (source,) = (one for one in world.stream.sources if one.table == table_of(letter))
+    return source
 
 
 def _admissions(world: World, places: Collection[Coordinates]) -> dict[str, set[tuple[int, int]]]:
@@ -151,7 +157,7 @@ class Resolve(Action):
         if not letters:
             return
         letter = letters[self.which % len(letters)]
-        (source,) = (one for one in world.stream.sources if one.table == table_of(letter))
+        source = source_of(world, letter)
         rows = pipeline.rows_of(world.settings, f"silver.{source.table}")
         if not rows:
             return

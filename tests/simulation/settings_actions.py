@@ -70,8 +70,10 @@ def rebuild(world: World, layers: str = "silver gold") -> None:
         if "silver" in layers:
             world.where = "rebuild silver"
             rebuild_silver(world.lake, world.stream, Landed(), world.now)
-            world.foreign -= {"silver", "letters", "gold"}
+            world.foreign -= {"silver", "letters"}
             world.run(("gold",))
         world.where = "rebuild gold"
         for table in world.stream.gold:
             rebuild_gold(world.lake, table, WindowSpan(), force=True)
+        if "silver" not in world.foreign:
+            world.foreign.discard("gold")

@@ -36,8 +36,9 @@ from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake, commits, delta_internals
 from lakehouse.testing.kills import CrashError
 from tests import pipeline
-from tests.pipeline import Coordinates, Raw, coordinates_of, path_of
+from tests.pipeline import Coordinates, coordinates_of, path_of
 from tests.redis_databases import url_of
+from tests.simulation.compare import landings
 from tests.simulation.forms import FORMS, Encoder, Said, Written
 from tests.simulation.model import Life, Sent, Taken
 from tests.simulation.services import Shared
@@ -57,15 +58,9 @@ _EVICTED_EVERY_S = 600
 
 @dataclass(frozen=True)
 class Told:
-    """A record that the broker has taken, as it was sent, with what its story says of it.
-
-    `source` is its silver table.
-    """
+    """What a story says of a record that the broker has taken; `source` is its silver table."""
 
     source: str
-    place: tuple[str, int, int]
-    at: datetime
-    raw: Raw
     fields: Said | None
 
 
@@ -234,7 +229,7 @@ class World:
             self.shared.producer.flush(60)
         (sent,) = delivered
         place = topic, cast("int", sent.partition()), cast("int", sent.offset())
-        self.told.append(Told(source.table, place, self.now, raw, written.fields))
+        self.told.append(Told(source.table, written.fields))
         said = written.says, written.refused
         self.life.sent.append(Sent(source.table, place, at_ms, raw.key, raw.value, raw.headers, *said))
 
@@ -257,8 +252,8 @@ class World:
         number, after = self.wait_for_kill or (0, False)
         hold_at, meanwhile = self.wait_for_hold or (0, self.restart)
         self.wait_for_kill = self.wait_for_hold = None
-        self.writes = replace(self.writes, kill_at=number, after=after, count=0, killed=None)
-        self.writes = replace(self.writes, hold_at=hold_at, meanwhile=meanwhile, held=None)
+        killing = replace(self.writes, kill_at=number, after=after, count=0, killed=None)
+        self.writes = replace(killing, hold_at=hold_at, meanwhile=meanwhile, held=None)
         try:
             with _clocks(self), self.writes.watched(lambda: self.where):
                 yield
@@ -313,9 +308,7 @@ class World:
 
     def note_landings(self) -> None:
         """Note when each record of bronze landed, which the oracle takes as given."""
-        for source in self.stream.sources:
-            for row in pipeline.rows_of(self.settings, f"bronze.{source.table}"):
-                self.life.landed[coordinates_of(row)] = row["ingested_at"]
+        self.life.landed |= landings(self.settings, self.stream)
 
     def judged(self, source: Source) -> list[Coordinates]:
         """Return the records of a source that silver has judged: its rows, and letters."""
