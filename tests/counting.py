@@ -1,7 +1,8 @@
-"""Counts what steps cost that no clock shows: Spark jobs, classes compiled, calls to the JVM."""
+"""Counts what steps cost that no clock shows: Spark jobs, classes compiled, calls to the JVM, what is kept."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,21 @@ def counted(spark: SparkSession) -> Iterator[Counts]:
         yield counts
     jobs, compiled = _so_far(spark)
     counts.jobs, counts.compiled, counts.calls = jobs - before[0], compiled - before[1], calls
+
+
+def jobs_kept(spark: SparkSession, patience_s: float = 10) -> int:
+    """Return how many jobs that have ended the driver still keeps for their queries, with plans and broadcasts.
+
+    It lets go of a query's jobs soon after its end. Of the queries that run now, there must be none.
+    """
+    context: Any = spark.sparkContext
+    jobs = context._jsc.sc().dagScheduler().jobIdToQueryExecutionId()
+    patient_until = time.monotonic() + patience_s
+    while kept := int(jobs.size()):
+        if time.monotonic() > patient_until:
+            return kept
+        time.sleep(0.05)
+    return 0
 
 
 def _so_far(spark: SparkSession) -> tuple[int, int]:

@@ -25,6 +25,7 @@ from lakehouse.records.dead_letters import DEAD_LETTERS, OPEN
 from lakehouse.settings import Settings
 from lakehouse.sinks import Span
 from lakehouse.sinks.letters import MOST_ROUNDS, Letter, LetterSink
+from lakehouse.spark.collecting import streamed
 from lakehouse.stream import Stream
 from lakehouse.tables import Lake, Progress
 
@@ -115,7 +116,7 @@ class _LettersExport(Step):
     def _letters(self, feed: DataFrame) -> Iterator[Letter]:
         """Yield the letters to be sent; a topic that feeds an input, by a mirror, say, would never rest."""
         refused = 0
-        for letter in map(_letter, filter_told(feed, self._stream).toLocalIterator()):
+        for letter in map(_letter, streamed(filter_told(feed, self._stream))):
             if letter.rounds > MOST_ROUNDS:
                 refused += 1
             else:

@@ -23,6 +23,7 @@ from lakehouse.sinks.postgres_copy import Receiver
 from lakehouse.sinks.postgres_errors import reported
 from lakehouse.sinks.postgres_layout import SCHEMA, STAMPS, line_of
 from lakehouse.sinks.postgres_sql import Sql, quoted
+from lakehouse.spark.collecting import streamed
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.tables import Position
 
@@ -78,7 +79,7 @@ def _compared(audited: Audited, table: Sql, version: int, connection: psycopg.Co
 def _rows(audited: Audited, version: int) -> Iterator[tuple[str | None, bool]]:
     table = audited.exported.table
     leaves = F.coalesce(table.export.export_when(), F.lit(False))
-    for row in audited.rows_at(version).select(line_of(table), leaves).toLocalIterator():
+    for row in streamed(audited.rows_at(version).select(line_of(table), leaves)):
         yield row[0], row[1]
 
 

@@ -24,6 +24,7 @@ from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.outgoing import filter_leaving, filter_newest, group_of, outgoing
 from lakehouse.sinks.port import Audited, Example, Findings
 from lakehouse.sinks.redis import STAMP, as_stored, read_latest, read_rows, scan_latest, scan_rows
+from lakehouse.spark.collecting import streamed
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.stream import MergedTable
 
@@ -97,7 +98,7 @@ class _Look:
             self._add(change.row_key, "in gold, but not in Redis" if text is None else self._said(text))
 
     def at_what_gold_has_not(self) -> None:
-        keys = self.newest.select(self.table.export.redis.row_key()).toLocalIterator()
+        keys = streamed(self.newest.select(self.table.export.redis.row_key()))
         known = {str(key) for (key,) in keys}
         (oldest,) = self.newest.agg(F.min("_commit_version")).collect()[0]
         end = self.version + 1
@@ -130,7 +131,7 @@ class _Look:
                 what = f"not in Redis; {gold_has}" if text is None else f"{gold_has}, {self._said(text)}"
                 self._add_latest(change.group, change.member, what)
             heard_of = latest.select("group", "member").union(self.newest.select(*names)).distinct()
-            known = {(one.group, one.member) for one in heard_of.toLocalIterator()}
+            known = {(one.group, one.member) for one in streamed(heard_of)}
         finally:
             latest.unpersist()
         for place_of, text in scan_latest(self.url, self.table.name):
@@ -149,8 +150,8 @@ class _Look:
             return found
         view, leaves = self.table.export.redis, F.coalesce(self.table.export.export_when(), F.lit(False))
         names = group_of(self.table).alias("group"), view.member().alias("member")
-        staying = gold.where(~leaves).select(*names, view.row_key().alias("row")).toLocalIterator()
-        rows = [one for one in staying if (one.group, one.member) in members]
+        staying = gold.where(~leaves).select(*names, view.row_key().alias("row"))
+        rows = [one for one in streamed(staying) if (one.group, one.member) in members]
         texts = read_rows(self.url, self.table.name, [one.row for one in rows])
         for one, text in zip(rows, texts, strict=True):
             found.setdefault((one.group, one.member), set()).add(text)
@@ -161,8 +162,8 @@ class _Look:
         """The rows that gold has deleted since the version, by their keys here: a fill has left them out."""
         since = self.changes().where(F.col("_commit_version") > self.version)
         gone = filter_newest(since, self.table).where("_change_type = 'delete'")
-        rows = gone.select(self.table.export.redis.row_key().alias("row")).toLocalIterator()
-        return {str(row.row) for row in rows}
+        rows = gone.select(self.table.export.redis.row_key().alias("row"))
+        return {str(row.row) for row in streamed(rows)}
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
         """Yield rows that differ in Redis, with what Redis has; a newer version is in flight."""

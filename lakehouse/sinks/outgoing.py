@@ -20,6 +20,7 @@ from lakehouse import tables
 from lakehouse.messages.key_names import escaped
 from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.sinks.change import Change
+from lakehouse.spark.collecting import streamed
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference
 from lakehouse.stream import GoldTable, MergedTable
@@ -55,8 +56,8 @@ class Outgoing:
     def _in_parts(self, order: Column) -> Iterator[Change]:
         parts = 1 + self.size_bytes // _PART_BYTES  # each is a job
         ordered = self._rows.withColumn(_ORDER, order).repartitionByRange(parts, _ORDER)
-        rows = ordered.sortWithinPartitions(_ORDER).drop(_ORDER).toLocalIterator()
-        return map(_change, rows)
+        rows = ordered.sortWithinPartitions(_ORDER).drop(_ORDER)
+        return map(_change, streamed(rows))
 
 
 def within(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.types import (
@@ -29,6 +31,15 @@ def collected(rows: DataFrame) -> list[Row]:
             for place, field in enumerate(rows.schema)
         )
         return numbered.select(*texts).collect()
+
+
+def streamed(rows: DataFrame) -> Iterator[Row]:
+    """Yield the rows; Python holds a partition of them at a time, and each is a job.
+
+    Not by `DataFrame.toLocalIterator`: the jobs of that begin when its query has ended, and the driver of
+    Spark 4.2 then keeps each of them, with its plan and all that it has broadcast, for as long as it lives.
+    """
+    return rows.rdd.toLocalIterator()
 
 
 def _text(value: Column, type_: DataType) -> Column:

@@ -16,6 +16,7 @@ SMALL = {
     "spark.driver.memory": "2g",
     "spark.driver.defaultJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
     "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.buffer.pageSize": "1m",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -23,7 +24,8 @@ SMALL = {
 """Options under which few rows cost little.
 
 A log is read in one task, plans are not made anew between their stages, rows are interpreted, as the product
-does where they are few, and the first compiler has to do.
+does where they are few, and the first compiler has to do. A page of memory is what a broadcast, a sort or an aggregation takes at least; by default it would be
+16 MB here.
 """
 
 

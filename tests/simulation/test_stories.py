@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from tests.chance import chance
+from tests.counting import jobs_kept
 from tests.simulation import machine
 from tests.simulation.actions import Action, Kill, Run, Send, Wait, read
 from tests.simulation.coverage import Coverage
@@ -130,6 +131,7 @@ def test_every_story_that_make_test_runs_is_kept() -> None:
 )
 def test_kept_stories_end_without_a_difference(found: Shared, file: Path) -> None:
     assert run(found, read_story(file.read_text())).differences == []
+    assert jobs_kept(found.spark) == 0
 
 
 @pytest.mark.soak
