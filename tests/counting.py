@@ -1,4 +1,4 @@
-"""Counts what steps cost that no clock shows: Spark jobs, classes compiled, calls to the JVM, what is kept."""
+"""Counts what steps cost that no clock shows: Spark jobs, classes compiled, calls to the JVM, jobs kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def counted(spark: SparkSession) -> Iterator[Counts]:
 
 
 def jobs_kept(spark: SparkSession, patience_s: float = 10) -> int:
-    """Return how many jobs that have ended the driver still keeps for their queries, with plans and broadcasts.
+    """Return how many jobs the driver keeps for their queries, with their plans and broadcasts.
 
     It lets go of a query's jobs soon after its end. Of the queries that run now, there must be none.
     """

@@ -24,8 +24,8 @@ SMALL = {
 """Options under which few rows cost little.
 
 A log is read in one task, plans are not made anew between their stages, rows are interpreted, as the product
-does where they are few, and the first compiler has to do. A page of memory is what a broadcast, a sort or an aggregation takes at least; by default it would be
-16 MB here.
+does where they are few, and the first compiler has to do. What a broadcast, a sort or an aggregation takes of
+memory at least is a page, which would have 16 MB.
 """
 
 
