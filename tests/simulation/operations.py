@@ -111,7 +111,8 @@ class Adopt(Action):
             with world.process():
                 self._adopt(world)
                 break
-        if pipeline.rows_of(world.settings, f"gold.{world.stream.gold[0].name}"):
+        first = world.stream.gold[0].name
+        if pipeline.rows_of(world.settings, f"gold.{first}") and outputs.last_messages(world.settings, first):
             self._require_refused(world, original)
 
     def _adopt(self, world: World) -> None:

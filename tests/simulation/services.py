@@ -22,6 +22,9 @@ from lakehouse.testing.session import SMALL
 from tests import postgres_servers
 from tests.registries import registry
 
+_LASTING = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"}
+"""The second compiler pays after twenty stories."""
+
 
 @dataclass
 class Shared:
@@ -64,7 +67,7 @@ def shared(settings: Settings | None = None, spark: SparkSession | None = None) 
     home = Path(tempfile.mkdtemp(prefix="simulation-"))
     try:
         with _services(settings, home) as found, postgres_servers.server() as postgres:
-            session = spark or build_session(found, "lakehouse simulation", options=SMALL)
+            session = spark or build_session(found, "lakehouse simulation", options=SMALL | _LASTING)
             # Not kafka-python's, which takes a core while it waits.
             producer = Producer(found.kafka, {"acks": "all", "linger.ms": 0})
             try:
