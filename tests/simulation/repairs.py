@@ -121,18 +121,24 @@ class Replay(_OfLetters):
 
 @dataclass(frozen=True)
 class ReplayWhileRunning(Replay):
-    """Run silver, and replay letters before the n-th of its commits."""
+    """Run silver, and replay letters before the n-th of its commits; after it, if it makes fewer."""
 
     before: int = 2
 
     allow_late: bool = True
 
     def _decide(self, world: World, selection: Selection, at: datetime) -> None:
+        decided = False
+
         def decide() -> None:
+            nonlocal decided
+            decided = True
             replay(world.lake, [world.stream], selection, at, allow_late=True)
 
         with world.before_commit(self.before, decide):
             world.run(("silver",))
+        if not decided:
+            decide()
 
 
 @dataclass(frozen=True)
