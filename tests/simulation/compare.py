@@ -69,6 +69,12 @@ def lacking_in_redis(life: Life, table: str) -> set[str]:
     return {one.key for one in in_redis(life.settings, table, rows) if one.what == MISSING}
 
 
+def is_beyond_bronze(found: Sequence[Difference], settings: Settings, stream: Stream) -> bool:
+    """Tell whether a row of silver or a letter differs whose record bronze has no longer."""
+    places = {tuple(map(str, place)) for place in landings(settings, stream)}
+    return any(one.layer == "records" and tuple(one.key.rsplit("/", 2)) not in places for one in found)
+
+
 def disagreements(found: Sequence[Difference], report: Report) -> list[str]:
     """Return what the audit says too much or too little: it names each record and row of gold, and no other.
 
