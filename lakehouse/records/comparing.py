@@ -36,17 +36,17 @@ IS_REMOVED, IS_LETTER = "_is_removed", "_is_letter"
 """Of an outcome: it is of a row of silver that leaves it; it is of a letter that was there before."""
 
 _OF_REMOVED = ("reasons", "unique_id", "sequence", *TIMES, "own_time", "admitted")
-_ROW, _DELETION, _OTHER, _APART = "row", "deletion", "other", "apart"
+_ROW, _DELETION, _OTHER = "row", "deletion", "other"
 _STANDING, _LETTER, _COMING = 0, 1, 2
 
 
 def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
     """Say what becomes of judged records among each other and those before them.
 
-    `judged` has the columns of `judge`, and a known id. If it has IS_CLOSED, marked records stay what their
-    reasons say, and count for nothing. `standing` are rows of silver, with the columns of `row_columns`, and
-    `letters` are dead letters, with the columns LETTERS, of other records that have landed before; both may
-    be of other ids as well.
+    `judged` has the columns of `judge`, and a known id. If it has IS_CLOSED, marked records count for nothing
+    and stay what their reasons say until a row answers them. `standing` are rows of silver, with the columns
+    of `row_columns`, and `letters` are dead letters, with the columns LETTERS, of other records that have
+    landed before; both may be of other ids as well.
 
     Grain of the outcome: one row per judged record, per row of silver that is there no longer (IS_REMOVED),
     and per letter that changes (IS_LETTER); key: topic, partition, offset. `reasons`: those against it; none:
@@ -146,8 +146,9 @@ def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, C
 
 def _kind_of_judged(*, are_marked: bool) -> Column:
     is_apart = F.col(IS_CLOSED) if are_marked else F.lit(False)
-    of_others = F.when(may_be_row(), _ROW).when(is_only(DELETION), _DELETION).otherwise(_OTHER)
-    return F.when(is_apart, _APART).otherwise(of_others)
+    return (
+        F.when(is_apart, _OTHER).when(may_be_row(), _ROW).when(is_only(DELETION), _DELETION).otherwise(_OTHER)
+    )
 
 
 def _kind_of_letter() -> Column:
