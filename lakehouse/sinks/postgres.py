@@ -34,11 +34,10 @@ from lakehouse.sinks.port import Exported, Sending
 from lakehouse.sinks.postgres_client import connect
 from lakehouse.sinks.postgres_copy import Receiver
 from lakehouse.sinks.postgres_errors import PostgresTroubleError, reported
-from lakehouse.sinks.postgres_layout import MOST_KEY_BYTES, key_bytes, line_of
+from lakehouse.sinks.postgres_layout import LABEL, MOST_KEY_BYTES, NAME, key_bytes, line_of
 from lakehouse.sinks.postgres_sql import Sql
 from lakehouse.sinks.postgres_tables import prepare_table
 from lakehouse.sinks.sizes import REFUSED, TOO_LARGE, UnsentRow
-from lakehouse.sinks.to_postgres import LABEL, NAME
 from lakehouse.spark.query_errors import are_files_gone
 from lakehouse.tables import Position
 

@@ -11,6 +11,7 @@ from pyspark.sql.types import DataType, DecimalType
 from lakehouse.printable import printable
 from lakehouse.stream import GoldTable, MergedTable
 
+NAME, LABEL = "postgres", "PostgreSQL"
 SCHEMA = "gold"
 POSITIONS = "lakehouse_positions"
 GENERATION, VERSION = STAMPS = ("_generation", "_version")

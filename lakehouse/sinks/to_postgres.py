@@ -10,7 +10,6 @@ from lakehouse.sinks import postgres_layout
 from lakehouse.sinks.port import Audited, Exported, Findings, Promise, Sink, SinkKind
 from lakehouse.stream import MergedTable
 
-NAME, LABEL = "postgres", "PostgreSQL"
 _WHAT_FOR = "LAKEHOUSE_POSTGRES_URL"
 
 
@@ -46,8 +45,8 @@ def _try_row(table: MergedTable, settings: Settings) -> None:
 
 
 KIND = SinkKind(
-    NAME,
-    LABEL,
+    postgres_layout.NAME,
+    postgres_layout.LABEL,
     Promise.EXACTLY_ONCE,
     is_set=lambda settings: bool(settings.postgres_url.get_secret_value()),
     require=_require,

@@ -25,7 +25,7 @@ from lakehouse.layers import gold
 from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.sinks import to_postgres
+from lakehouse.sinks import postgres_layout, to_postgres
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import GoldTable
 from lakehouse.tables import DELETED, Lake
@@ -37,7 +37,7 @@ Row = tuple[Any, ...]
 
 def only_there(table: GoldTable) -> GoldTable:
     """A table that is exported to PostgreSQL alone."""
-    return replace(table, export=replace(table.export, topic=None, sinks=(to_postgres.NAME,)))
+    return replace(table, export=replace(table.export, topic=None, sinks=(postgres_layout.NAME,)))
 
 
 TABLE = only_there(METRICS_1M)
@@ -89,7 +89,7 @@ class Gold:
         return done
 
     def written(self) -> list[int]:
-        return [one.result.written[to_postgres.NAME] for one in self.run()]
+        return [one.result.written[postgres_layout.NAME] for one in self.run()]
 
     def forget(self) -> None:
         """Lose the note of how far the table was sent."""

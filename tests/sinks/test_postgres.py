@@ -17,7 +17,7 @@ from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.ops import unsent_rows
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, postgres, registry, to_postgres
+from lakehouse.sinks import Change, postgres, postgres_layout, registry
 from lakehouse.sinks.postgres_tables import require_postgres
 from tests import postgres_servers
 from tests.certificates import certified
@@ -207,7 +207,7 @@ def test_a_server_that_is_away_catches_up_from_its_own_position(
     postgres_server.start()
     (filled,) = made.run()
 
-    assert (filled.batch, filled.result.written) == (None, {to_postgres.NAME: 2})
+    assert (filled.batch, filled.result.written) == (None, {postgres_layout.NAME: 2})
     assert made.there() == {("auth", 0, 2, 2)}
     assert (made.audited().compared, made.audited().differences) == (1, 0)
 
@@ -219,7 +219,7 @@ def test_what_an_index_or_a_text_of_postgresql_cannot_hold_does_not_stop_the_oth
 
     found = {name for (name,) in made.ask("SELECT service_id FROM gold.metrics_1m")}
     assert found == {"a␀0b", "a␀␀b", "a␀␀0b", "x" * 2_400}
-    noted = unsent_rows.read(made.lake, "metrics_1m", to_postgres.NAME)
+    noted = unsent_rows.read(made.lake, "metrics_1m", postgres_layout.NAME)
     assert noted is not None
     sizes = [(row.reason, row.limit_bytes, row.size_bytes // 1_000) for row in noted.collect()]
     assert sorted(sizes) == [("too_large", 2_500, 2), ("too_large", 2_500, 3)], "NUL is kept as four bytes"

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType
 
 from lakehouse.ops import unsent_rows
-from lakehouse.sinks import to_postgres
+from lakehouse.sinks import postgres_layout
 from lakehouse.sinks.postgres_client import doubts_of_postgres
 from lakehouse.sinks.postgres_errors import PostgresTroubleError
 from tests import postgres_servers
@@ -128,7 +128,7 @@ def test_the_export_goes_on_beside_a_row_that_the_database_cannot_hold(
     assert made.written() == [1]
 
     assert made.there() == {("auth", 0, 2, 2), ("größe", 0, 1, 1)}
-    noted = unsent_rows.read(made.lake, "metrics_1m", to_postgres.NAME)
+    noted = unsent_rows.read(made.lake, "metrics_1m", postgres_layout.NAME)
     assert noted is not None
     columns = "version", "reason", "size_bytes", "limit_bytes"
     why = "refused: the encoding LATIN1 has no 日 (U+65E5)"

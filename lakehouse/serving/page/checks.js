@@ -2,8 +2,8 @@
 
 import { ask, askIfThere, declared } from "./api.js";
 import { confirmed } from "./acting.js";
-import { badge, calm, el, swap, table } from "./dom.js";
-import { ago, count, moment, words } from "./format.js";
+import { badge, calm, el, moment, swap, table } from "./dom.js";
+import { ago, count, words } from "./format.js";
 import { on } from "./live.js";
 
 const EVERY_MS = 10000;

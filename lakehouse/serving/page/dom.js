@@ -1,6 +1,6 @@
 // Nodes from plain values. Text stays text: data never becomes markup.
 
-import { cut } from "./format.js";
+import { clock, count, cut, UNKNOWN } from "./format.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -126,6 +126,20 @@ export function select(name, choices, chosen) {
 
 export function badge(word, kind = word) {
   return el("span", { class: `badge ${kind}` }, word);
+}
+
+/** The number for people, with the exact one for machines and as a tooltip. */
+export function exact(value) {
+  return value === null || value === undefined ? UNKNOWN : el("data", { value, title: value }, count(value));
+}
+
+/** A moment as an element, with the whole moment for machines. */
+export function moment(value) {
+  const date = new Date(value ?? Number.NaN);
+  if (Number.isNaN(date.getTime())) {
+    return String(value ?? UNKNOWN);
+  }
+  return el("time", { datetime: date.toISOString(), title: `${date.toISOString()}` }, clock(value));
 }
 
 function filled(node, { on = {}, style = {}, key = null, ...attributes }, children) {

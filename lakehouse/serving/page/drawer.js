@@ -1,8 +1,8 @@
 // One layer of a stream: backlog, tables, micro-batches and their phases, events.
 
 import { askIfThere, query } from "./api.js";
-import { el, renew, table } from "./dom.js";
-import { bytes, clock, count, moment, rate, seconds, words } from "./format.js";
+import { el, moment, renew, table } from "./dom.js";
+import { bytes, clock, count, rate, seconds, words } from "./format.js";
 import { layerOf, tablesOf } from "./pipeline.js";
 
 const TITLES = { topic: "Topic", bronze: "Bronze", silver: "Silver", letters: "Dead letters", gold: "Gold", kafka: "Kafka", redis: "Redis" };

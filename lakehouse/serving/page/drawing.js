@@ -1,8 +1,8 @@
 // Pictures of a table's rows: percentile bands of one series, several series compared, or bars.
 
 import { bands, lines, together } from "./chart.js";
-import { el } from "./dom.js";
-import { camel, exact, words } from "./format.js";
+import { el, exact } from "./dom.js";
+import { camel, words } from "./format.js";
 import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 
 const MOST_SERIES = 8;

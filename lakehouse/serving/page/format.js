@@ -1,7 +1,5 @@
 // Numbers, spans and moments for people. Every time is UTC; unknown values are a dash.
 
-import { el } from "./dom.js";
-
 export const UNKNOWN = "–";
 
 /** A number with thousands separators; one that is not a double arrives as digits, and keeps all of them. */
@@ -22,11 +20,6 @@ export function count(value) {
     return String(value);
   }
   return value.toLocaleString("en", { maximumFractionDigits: size >= 1000 ? 2 : 4 });
-}
-
-/** The number for people, with the exact one for machines and as a tooltip. */
-export function exact(value) {
-  return value === null || value === undefined ? UNKNOWN : el("data", { value, title: value }, count(value));
 }
 
 export function rate(value, unit) {
@@ -76,15 +69,6 @@ export function bytes(value) {
 export function clock(moment) {
   const date = new Date(moment ?? Number.NaN);
   return Number.isNaN(date.getTime()) ? String(moment ?? UNKNOWN) : date.toISOString().slice(0, 19).replace("T", " ");
-}
-
-/** The same as an element, with the whole moment for machines. */
-export function moment(value) {
-  const date = new Date(value ?? Number.NaN);
-  if (Number.isNaN(date.getTime())) {
-    return String(value ?? UNKNOWN);
-  }
-  return el("time", { datetime: date.toISOString(), title: `${date.toISOString()}` }, clock(value));
 }
 
 /** How long a moment lies before another one. */

@@ -1,8 +1,8 @@
 // One dead letter: its origin, every reason, the attempts, and its bytes.
 
 import { ask, askIfThere, query } from "./api.js";
-import { badge, calm, el, swap, table } from "./dom.js";
-import { count, moment, words } from "./format.js";
+import { badge, calm, el, moment, swap, table } from "./dom.js";
+import { count, words } from "./format.js";
 import { actionButtons } from "./letters.js";
 import { record } from "./record.js";
 import { on } from "./live.js";

@@ -1,9 +1,9 @@
 // Dead letters: counted, listed by stream, rule, status and time, and acted on all at once.
 
 import { ask, declared, query } from "./api.js";
-import { badge, calm, el, field, select, swap, table } from "./dom.js";
+import { badge, calm, el, field, moment, select, swap, table } from "./dom.js";
 import { confirmed } from "./acting.js";
-import { count, cut, moment } from "./format.js";
+import { count, cut } from "./format.js";
 import { on } from "./live.js";
 
 const SPANS = [["", "any time"], ["900", "15 minutes"], ["3600", "hour"], ["21600", "6 hours"], ["86400", "24 hours"], ["604800", "7 days"]];

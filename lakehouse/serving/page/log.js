@@ -1,8 +1,8 @@
 // The log: events of the pipeline, and the actions of this server since it started.
 
 import { ask, askIfThere, declared, query } from "./api.js";
-import { badge, calm, el, field, select, swap, table } from "./dom.js";
-import { moment, words } from "./format.js";
+import { badge, calm, el, field, moment, select, swap, table } from "./dom.js";
+import { words } from "./format.js";
 import { on } from "./live.js";
 
 const KINDS = ["start", "stop", "failure", "refusal", "recovery", "schema_change", "data_loss", "gate", "audit", "expect", "replay", "discard", "skip", "rebuild", "maintenance", "copy", "alert", "events_lost"];

@@ -1,9 +1,9 @@
 // Every stream in one word, its pipeline, and the alerts that fire.
 
 import { askIfThere, query } from "./api.js";
-import { badge, el, renew, say } from "./dom.js";
+import { badge, el, exact, renew, say } from "./dom.js";
 import { drawer } from "./drawer.js";
-import { ago, clock, count, exact, seconds } from "./format.js";
+import { ago, clock, count, seconds } from "./format.js";
 import { live, on } from "./live.js";
 import { pipeline } from "./pipeline.js";
 

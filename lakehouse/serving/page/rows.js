@@ -1,7 +1,7 @@
 // Gold rows as a table: the key, whether the row is final, and every field of its message.
 
-import { badge, el, table } from "./dom.js";
-import { camel, exact, moment, words } from "./format.js";
+import { badge, el, exact, moment, table } from "./dom.js";
+import { camel, words } from "./format.js";
 
 const TIME = /^ts$|(At|Time|Start|End)$/;
 const COORDINATES = new Set(["partition", "offset"]);
