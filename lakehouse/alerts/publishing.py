@@ -26,7 +26,7 @@ from lakehouse.kafka.offsets import ends_of, records_up_to
 from lakehouse.kafka.probe import require_listening
 from lakehouse.kafka.refusals import asking
 from lakehouse.kafka.topics import create_topics
-from lakehouse.sinks.transactional import Record, Transactions, reported
+from lakehouse.kafka.transactions import Record, Transactions, reported
 
 TRANSACTION_TIMEOUT_S = 60
 _PATIENCE_S = 20.0

@@ -12,8 +12,8 @@ from lakehouse.alerts.publishing import Beat, Publisher
 from lakehouse.alerts.rules import Rules
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.events import Kind, note
+from lakehouse.kafka.transactions import FencedError
 from lakehouse.settings import Settings
-from lakehouse.sinks.transactional import FencedError
 from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream
 from lakehouse.telemetry import Observation, Observer

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse.sinks.transactional import Reached
+from lakehouse.kafka.transactions import Reached
 from lakehouse.tables import Position
 
 _CHUNK_CHARACTERS = 32 << 20

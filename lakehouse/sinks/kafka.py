@@ -11,9 +11,9 @@ from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Consumer, TopicPartition, murmur2
 from lakehouse.kafka.refusals import asking
 from lakehouse.kafka.topics import Limits, limits_of
+from lakehouse.kafka.transactions import Reached, Record, Transactions, reported
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.sizes import Weighed, weigh
-from lakehouse.sinks.transactional import Reached, Record, Transactions, reported
 from lakehouse.tables import Position, Progress
 
 TRANSACTION_TIMEOUT_S = 600

@@ -18,9 +18,9 @@ from itertools import chain
 
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits, limits_of
+from lakehouse.kafka.transactions import Record, Transactions, reported
 from lakehouse.sinks.change import Span
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S, progress_group, read_progress
-from lakehouse.sinks.transactional import Record, Transactions, reported
 from lakehouse.tables import Progress
 
 _STREAMS = "__streams.errors."

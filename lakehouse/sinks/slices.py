@@ -22,11 +22,11 @@ from typing import Any
 from lakehouse.errors import PositionError
 from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits
+from lakehouse.kafka.transactions import Reached
 from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
 from lakehouse.sinks.port import Slice
 from lakehouse.sinks.sizes import weigh
-from lakehouse.sinks.transactional import Reached
 from lakehouse.tables import Position
 
 SLICE_ROWS = 20_000

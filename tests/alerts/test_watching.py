@@ -21,8 +21,8 @@ from lakehouse.alerts.watching import Watcher, readiness
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.alerts.wording import as_message
 from lakehouse.kafka.topics import create_topics
+from lakehouse.kafka.transactions import FencedError
 from lakehouse.sandbox.services import Endpoints
-from lakehouse.sinks.transactional import FencedError
 from tests.alerts.receiver import Receiver, receiving
 from tests.conftest import MakeSettings
 from tests.pipeline import await_, read_topic

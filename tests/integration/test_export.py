@@ -32,6 +32,7 @@ from lakehouse.audit import Check
 from lakehouse.audit.stores import check_lead, check_store
 from lakehouse.errors import LakehouseError, PositionError, ServiceError, TableError
 from lakehouse.kafka.topics import Limits
+from lakehouse.kafka.transactions import Transactions
 from lakehouse.layers import export as export_layer
 from lakehouse.layers import gold
 from lakehouse.layers.step import Allow, Permitted, Step
@@ -42,7 +43,6 @@ from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings
 from lakehouse.sinks import RedisTroubleError, to_redis
 from lakehouse.sinks.outgoing import newest_since
-from lakehouse.sinks.transactional import Transactions
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.tables import DELETED, Lake
 from tests import delta_commands as commands
@@ -440,7 +440,7 @@ def test_whatever_a_user_corrects_leaves_and_a_clearing_does_not(export: Export)
     assert [one.differences for one in export.audited()] == [0, 0]
 
 
-KAFKA_COMMIT = "lakehouse.sinks.transactional.Transactions.commit"
+KAFKA_COMMIT = "lakehouse.kafka.transactions.Transactions.commit"
 REDIS_WRITE = "lakehouse.sinks.RedisSink.write"
 NOTE = "lakehouse.progress.sent.note"
 

@@ -25,6 +25,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from lakehouse.errors import PositionError, ServiceError
 from lakehouse.kafka.topics import Limits, create_topics, limits_of
+from lakehouse.kafka.transactions import FencedError, Record, Transactions, reported
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.sinks import (
     Change,
@@ -37,7 +38,6 @@ from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
 from lakehouse.sinks.port import Slice
 from lakehouse.sinks.redis import CALL_ROWS
 from lakehouse.sinks.slices import SlicedSink, last_sliced
-from lakehouse.sinks.transactional import FencedError, Record, Transactions, reported
 from lakehouse.tables import Position, Progress
 from tests import redis_databases, redis_servers
 from tests.pipeline import await_, read_topic

@@ -25,10 +25,10 @@ from lakehouse.kafka.offsets import offset_ranges
 from lakehouse.kafka.probe import require_broker
 from lakehouse.kafka.rights import Right, grant
 from lakehouse.kafka.topics import create_topics
+from lakehouse.kafka.transactions import Record, Transactions
 from lakehouse.records.kafka_source import read_between
 from lakehouse.sandbox import broker, services
 from lakehouse.settings import load_settings
-from lakehouse.sinks.transactional import Record, Transactions
 
 SECRET = "a secret with / and :"  # noqa: S105 - of nobody
 _LOGIN = "org.apache.kafka.common.security.oauthbearer"

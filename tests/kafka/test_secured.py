@@ -21,6 +21,7 @@ from lakehouse.kafka.offsets import OffsetLooker, offset_ranges
 from lakehouse.kafka.probe import require_broker
 from lakehouse.kafka.rights import Right, grant, set_passwords
 from lakehouse.kafka.topics import create_topics, describe_topic, unlimited
+from lakehouse.kafka.transactions import Reached, Record, Transactions
 from lakehouse.sandbox import services
 from lakehouse.sandbox.broker import by_certificate
 from lakehouse.sandbox.certificates import Authority
@@ -28,7 +29,6 @@ from lakehouse.sandbox.producing import produce
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import load_settings
 from lakehouse.sinks.kafka import read_group
-from lakehouse.sinks.transactional import Reached, Record, Transactions
 from lakehouse.telemetry.broker import Broker
 from tests.kafka.revoking import revoke
 from tests.pipeline import await_
