@@ -4,7 +4,7 @@ r"""spark-submit job: land Kafka records in Delta tables as they came.
         jobs/bronze.py --stream metrics --trigger available-now
 """
 
-from lakehouse.application import job
+from lakehouse.commands.jobs import job
 
 if __name__ == "__main__":
     job("bronze")

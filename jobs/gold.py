@@ -4,7 +4,7 @@ r"""spark-submit job: merge clean rows into the tables that users read.
         jobs/gold.py --stream metrics --trigger available-now
 """
 
-from lakehouse.application import job
+from lakehouse.commands.jobs import job
 
 if __name__ == "__main__":
     job("gold")

@@ -6,7 +6,7 @@ r"""spark-submit job: take what is new in the topics through all layers at once.
 How far each layer has come is in the tables, so this job and those of the layers may take turns.
 """
 
-from lakehouse.application import job
+from lakehouse.commands.jobs import job
 
 if __name__ == "__main__":
     job()

@@ -4,7 +4,7 @@ r"""spark-submit job: clean bronze rows and quarantine what is malformed or late
         jobs/silver.py --stream metrics --trigger available-now
 """
 
-from lakehouse.application import job
+from lakehouse.commands.jobs import job
 
 if __name__ == "__main__":
     job("silver")

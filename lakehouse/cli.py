@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from lakehouse.application import exit_with
 from lakehouse.commands import (
     alert,
     audit,
@@ -35,6 +34,7 @@ from lakehouse.commands import (
     tokens,
     try_stream,
 )
+from lakehouse.commands.jobs import exit_with
 from lakehouse.spark import java
 from lakehouse.terminal import echo
 from lakehouse.version import code_version

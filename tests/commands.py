@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import application, cli
+from lakehouse import cli, running
 from lakehouse.commands import audit, copy, dead_letters, expect, health, maintain, rebuild, sql
 from lakehouse.settings import Settings
 from lakehouse.tables import Lake
 
-_STARTERS: tuple[Any, ...] = (application, audit, copy, dead_letters, expect, health, maintain, rebuild, sql)
+_STARTERS: tuple[Any, ...] = (running, audit, copy, dead_letters, expect, health, maintain, rebuild, sql)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from lakehouse.application import noted_run
 from lakehouse.audit import Check, Difference, Report
 from lakehouse.commands.audit import note_audit
 from lakehouse.errors import LakehouseError, PositionError, StreamError
@@ -26,6 +25,7 @@ from lakehouse.events import Event, EventLog, Kind, note, noting, place_of
 from lakehouse.layers.step import LAYERS
 from lakehouse.ops import event_table
 from lakehouse.ops.event_table import EVENTS, newest, recorded
+from lakehouse.running import noted_run
 from lakehouse.runtime.signals import Stop
 from lakehouse.runtime.troubles import Failure, Troubles
 from lakehouse.settings import Settings

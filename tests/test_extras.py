@@ -19,7 +19,7 @@ import importlib, pkgutil, sys
 for name in {blocked!r}:
     sys.modules[name] = None
 import lakehouse
-from lakehouse.application import exit_with
+from lakehouse.commands.jobs import exit_with
 from lakehouse.cli import app
 from lakehouse.sinks.to_postgres import KIND
 from lakehouse.streams import read_settings

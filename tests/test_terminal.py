@@ -15,9 +15,8 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from lakehouse import application
 from lakehouse.audit.report import Check, Difference, Report
-from lakehouse.commands import audit, expect, produce_report
+from lakehouse.commands import audit, expect, jobs, produce_report
 from lakehouse.errors import ServiceError
 from lakehouse.quality.report import Finding, TableReport
 from lakehouse.sandbox.producing import Summary
@@ -88,7 +87,7 @@ def test_errors_are_printable_and_further_lines_of_ours_are_indented(
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
     with pytest.raises(SystemExit) as ended:
-        application.exit_with(app)
+        jobs.exit_with(app)
     printed = capsys.readouterr().err
     assert ended.value.code == 1
     assert printed.startswith(first)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import typer
 from rich.table import Column, Table
 
-from lakehouse.application import StreamOption
 from lakehouse.audit import Check, Report, audit
 from lakehouse.audit.report import summary_of
-from lakehouse.commands.options import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption, StreamOption
 from lakehouse.copies.marker import refuse_unfinished
 from lakehouse.errors import TableError
 from lakehouse.events import Kind, note

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from rich.filesize import decimal
 
-from lakehouse.application import AllowOption, SkipOption, VerboseOption, run_layers, skipped
+from lakehouse.commands.options import AllowOption, SkipOption, VerboseOption, skipped
 from lakehouse.copies import marker as markers
 from lakehouse.copies.adopting import note_adoption
 from lakehouse.copies.copying import Copying
@@ -16,6 +16,7 @@ from lakehouse.events import Kind, note
 from lakehouse.layers.step import LAYERS
 from lakehouse.ops.event_table import recorded
 from lakehouse.paths import is_on_s3, lake_address
+from lakehouse.running import run_layers
 from lakehouse.runtime.runner import RunOptions
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.streams import load, reach, read_settings
@@ -76,9 +77,7 @@ def adopt(allow: AllowOption = None, skip: SkipOption = None, *, verbose: Verbos
         told = f"{settings.lake} takes the place of {marker.of}, as of {marker.at}"
         note(Kind.COPY, told)
         Console().print(told, soft_wrap=True)
-    streams = [
-        one.name for one in load(settings) if any(f"gold.{kept.name}" in marker.known for kept in one.gold)
-    ]
+    streams = [one for one in load(settings) if any(f"gold.{kept.name}" in marker.known for kept in one.gold)]
     options = RunOptions(
         AVAILABLE_NOW, allow=allow or (), skip=skipped(skip or [], settings, streams), adopts=True
     )

@@ -12,9 +12,8 @@ from typing import Annotated, Any
 import typer
 from pyspark.sql import functions as F
 
-from lakehouse.application import StreamOption
 from lakehouse.commands import dead_letters_report as report
-from lakehouse.commands.options import Format, FormatOption, grouped
+from lakehouse.commands.options import Format, FormatOption, StreamOption, grouped
 from lakehouse.copies.marker import refuse_copy
 from lakehouse.errors import SettingsError
 from lakehouse.events import Kind, note

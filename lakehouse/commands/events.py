@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Column, Table
 
-from lakehouse.application import StreamOption
-from lakehouse.commands.options import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption, StreamOption
 from lakehouse.events import Event, Kind
 from lakehouse.messages.readable import parse_moment
 from lakehouse.ops.event_table import newest

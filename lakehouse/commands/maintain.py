@@ -9,7 +9,7 @@ import typer
 from rich.filesize import decimal
 from rich.table import Table
 
-from lakehouse.application import StreamOption
+from lakehouse.commands.options import StreamOption
 from lakehouse.copies.marker import refuse_copy
 from lakehouse.events import Kind, note
 from lakehouse.maintenance.fold_state import clear_state

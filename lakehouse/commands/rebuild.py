@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from lakehouse import tables
-from lakehouse.application import StreamOption
+from lakehouse.commands.options import StreamOption
 from lakehouse.copies.marker import refuse_copy
 from lakehouse.errors import TableError
 from lakehouse.events import Kind, note

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lakehouse.application import (
+from lakehouse.commands.options import (
     AllowOption,
     BackfillOption,
     SkipOption,
@@ -15,13 +15,13 @@ from lakehouse.application import (
     StreamOption,
     TriggerOption,
     VerboseOption,
-    run_layers,
     skipped,
 )
 from lakehouse.errors import SettingsError
 from lakehouse.layers.step import LAYERS
+from lakehouse.running import run_layers
 from lakehouse.runtime.runner import RunOptions
-from lakehouse.streams import load, read_settings
+from lakehouse.streams import choose, load, read_settings
 
 app = typer.Typer()
 
@@ -85,10 +85,12 @@ def run(
     settings = read_settings()
     given = {"telemetry_port": telemetry_port, "dead_letter_topic": dead_letter_topic}
     settings = settings.model_copy(update={name: one for name, one in given.items() if one is not None})
+    streams = choose(stream or [], settings)
     options = RunOptions(
         trigger,
         allow=allow or (),
-        skip=skipped(skip or [], settings, stream or []),
+        skip=skipped(skip or [], settings, streams),
         is_backfill=backfill,
     )
-    run_layers(settings, layers, stream or [], options, gated=gate, standby=standby, verbose=verbose)
+    gated_by = load(settings) if gate else ()
+    run_layers(settings, layers, streams, options, gated_by=gated_by, standby=standby, verbose=verbose)

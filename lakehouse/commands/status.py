@@ -10,8 +10,7 @@ import typer
 from rich.console import RenderableType
 from rich.live import Live
 
-from lakehouse.application import StreamOption
-from lakehouse.commands.options import Format, FormatOption
+from lakehouse.commands.options import Format, FormatOption, StreamOption
 from lakehouse.commands.status_report import drawn
 from lakehouse.streams import choose, read_settings
 from lakehouse.telemetry import Observer

@@ -14,12 +14,12 @@ from functools import partial
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from lakehouse.application import noted_run
 from lakehouse.errors import LakehouseError
 from lakehouse.files import make_home
 from lakehouse.kafka.topics import create_topics
 from lakehouse.layers.step import LAYERS
 from lakehouse.ops.event_table import recorded
+from lakehouse.running import noted_run
 from lakehouse.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.runtime.signals import Stop, stopping_on_signals
 from lakehouse.runtime.triggers import AVAILABLE_NOW

@@ -37,7 +37,7 @@ import typer
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.application import skipped
+from lakehouse.commands.options import skipped
 from lakehouse.errors import LakehouseError
 from lakehouse.formats.contracts import schema_of_contract
 from lakehouse.formats.decode import decoded
@@ -55,6 +55,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.spark.session import build_session
 from lakehouse.stream import Field, FieldType, Source, Stream
+from lakehouse.streams import load
 from lakehouse.tables import Lake
 from tests import pipeline, poison, postgres_servers
 from tests.fuzz import schemas
@@ -305,7 +306,7 @@ class World:
         """Run the layers, skipping what they cannot take; return what stops them all the same."""
         skips: list[str] = []
         for _ in range(_MOST_TRIES):
-            skip = skipped(skips, settings, [])
+            skip = skipped(skips, settings, load(settings))
             options = RunOptions(AVAILABLE_NOW, allow=[Allow.RESEND], skip=skip)
             try:
                 with pytest.MonkeyPatch.context() as patch:

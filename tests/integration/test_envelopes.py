@@ -16,10 +16,10 @@ from kafka import KafkaProducer
 from kafka.errors import InvalidTimestampError
 from pyspark.sql import SparkSession
 
-from lakehouse.application import skipped
 from lakehouse.audit.landing import check_landing
 from lakehouse.catalog import ask
 from lakehouse.commands import dead_letters_report as report
+from lakehouse.commands.options import skipped
 from lakehouse.errors import SettingsError, StreamError
 from lakehouse.kafka import topics
 from lakehouse.kafka.topics import create_topics, unlimited
@@ -34,6 +34,7 @@ from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import Endpoints
 from lakehouse.settings import Settings, load_settings
 from lakehouse.spark.local_frames import local_frame
+from lakehouse.streams import load
 from lakehouse.tables import Lake
 from lakehouse.telemetry import Observer
 from tests import pipeline
@@ -226,5 +227,8 @@ def test_a_micro_batch_of_fewer_records_than_partitions_leaves_some_out() -> Non
 def test_what_is_no_place_in_a_topic_that_is_read_is_not_skipped(place: str) -> None:
     settings = load_settings().model_copy(update={"topics": {"sales-events-v1": "t"}})
     with pytest.raises(SettingsError, match=r"expected TOPIC/PARTITION/OFFSET, of one of these topics: .*t"):
-        skipped([place], settings, [])
-    assert skipped(["t/0/5", "t/11/5-9"], settings, []) == [LostRange("t", 0, 5, 5), LostRange("t", 11, 5, 9)]
+        skipped([place], settings, load(settings))
+    assert skipped(["t/0/5", "t/11/5-9"], settings, load(settings)) == [
+        LostRange("t", 0, 5, 5),
+        LostRange("t", 11, 5, 9),
+    ]

@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
-from lakehouse.application import run_layers, skipped
 from lakehouse.audit.records import check_records
 from lakehouse.commands import dead_letters_report as report
+from lakehouse.commands.options import skipped
 from lakehouse.errors import RegistryError, SettingsError, StreamError
 from lakehouse.layers.culprits import MOST_FOUND, blamed, culprits
 from lakehouse.layers.step import LayerName
@@ -31,12 +31,14 @@ from lakehouse.records.dead_letters import Selection
 from lakehouse.records.offsets import OffsetRange
 from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.repair.replay import Replayed, Tried, discard, replay, try_replay
+from lakehouse.running import run_layers
 from lakehouse.runtime import troubles
 from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Rule, Stream
+from lakehouse.streams import load
 from lakehouse.tables import Lake
 from lakehouse.terminal import Console
 from lakehouse.testing.kills import CrashError, crash_at
@@ -97,7 +99,7 @@ def skip(
 ) -> list[str]:
     """Run layers with --skip, and return what is said."""
     said = list[str]()
-    options = RunOptions(AVAILABLE_NOW, skip=skipped(wanted, settings, []), on_notice=said.append)
+    options = RunOptions(AVAILABLE_NOW, skip=skipped(wanted, settings, load(settings)), on_notice=said.append)
     run(Lake(spark, settings.lake), [stream], layers or ["silver"], settings, options)
     return said
 

@@ -1,32 +1,21 @@
-"""A Spark application that runs layers: what `lakehouse run` and the spark-submit jobs share."""
+"""Runs layers with all that belongs to a run: output, telemetry, upkeep, standby, and how it ends."""
 
 from __future__ import annotations
 
-import re
-import sys
-import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import timedelta
-from typing import Annotated
-
-import typer
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
-from rich.console import Group
 
 from lakehouse.copies.marker import refuse_copy
-from lakehouse.errors import LakehouseError, RefusedError, SettingsError
+from lakehouse.errors import RefusedError, SettingsError
 from lakehouse.events import Kind, note
 from lakehouse.extras import needed
-from lakehouse.layers.step import LAYERS, Allow, Gate, LayerName
+from lakehouse.layers.step import LAYERS, Gate, LayerName
 from lakehouse.maintenance.rounds import Rounds
 from lakehouse.maintenance.upkeep import tasks
 from lakehouse.names import registering
-from lakehouse.ops.data_losses import LostRange
 from lakehouse.ops.event_table import recorded
-from lakehouse.printable import indented
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.runtime.refusals import RefusalCounts, warning
 from lakehouse.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
@@ -37,10 +26,8 @@ from lakehouse.runtime.turns import Doing, take_turns
 from lakehouse.runtime.warm_up import warm_up
 from lakehouse.runtime.watch import Watches, unraised
 from lakehouse.settings import Settings
-from lakehouse.spark.query_errors import error_line, what_of
 from lakehouse.spark.session import activate, is_small
 from lakehouse.stream import Stream
-from lakehouse.streams import choose, load, read_settings
 from lakehouse.surroundings import few_wait, require_services, warn_of_services
 from lakehouse.tables import Lake, open_lake
 from lakehouse.telemetry import ObservationCollector, Observer
@@ -50,78 +37,34 @@ from lakehouse.telemetry.heartbeat import Heartbeat, beating
 from lakehouse.telemetry.lines import JsonLines, Lines, TextLines
 from lakehouse.telemetry.live_lines import LiveLines
 from lakehouse.telemetry.server import serving
-from lakehouse.terminal import Console, echo, guard_standard_error
-
-INTERRUPTED = 130
-
-StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")]
-TriggerOption = Annotated[
-    str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
-]
-VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print the whole traceback of a failure, too.")
-]
-AllowOption = Annotated[
-    list[Allow] | None,
-    typer.Option(
-        help="Continue despite this; may be given again. data-loss: Kafka dropped records before they "
-        "landed; they are recorded in ops.data_losses. resend: rows are sent again, of a table that was "
-        "deleted and recreated, or whose changes VACUUM has removed."
-    ),
-]
-SkipOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TOPIC/PARTITION/OFFSET",
-        help="Pass over a record that nothing can process; may be given again. OFFSET may be a range such as "
-        "5-9. Bronze notes what it does not read in ops.data_losses; what has landed, silver makes a dead "
-        "letter, unseen.",
-    ),
-]
-
-BackfillOption = Annotated[
-    bool,
-    typer.Option(
-        "--backfill",
-        help="Load history: no record of this run is late. The lake notes which these are, so that a rebuild "
-        "judges them alike. A run without this option goes by the watermark again.",
-    ),
-]
-StandbyOption = Annotated[
-    bool,
-    typer.Option(
-        "--standby",
-        help="Work only while no other run with --standby of the same layers and streams does, and warm up "
-        "while waiting: start two, and one takes over within seconds when the other ends or dies.",
-    ),
-]
+from lakehouse.terminal import Console
 
 
 def run_layers(
     settings: Settings,
     layers: Sequence[LayerName],
-    stream_names: Sequence[str],
+    streams: Sequence[Stream],
     options: RunOptions,
     *,
-    gated: bool = False,
+    gated_by: Sequence[Stream] = (),
     standby: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Run the layers of the named streams (none: all) with a line for every micro-batch.
+    """Run the layers of the streams with a line for every micro-batch.
 
     On a terminal, a run with an interval shows a line per stream instead, which it redraws.
 
     The caller chooses `trigger`, `allow`, `skip` and `is_backfill`; the other options are set here. With
-    `gated`, gold is exported only while its suites hold. With `standby`, the run works only while no other
-    such run of the same layers and streams does, and warms up while it waits. `verbose` prints tracebacks,
-    which otherwise only go to the log.
+    `gated_by`, all streams of the lake, gold is exported only while its suites hold. With `standby`, the run
+    works only while no other such run of the same layers and streams does, and warms up while it waits.
+    `verbose` prints tracebacks, which otherwise only go to the log.
 
     Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails
     is reported in a line and retried while others continue. Raises LakehouseError for what still fails at the
     end, and for what a user can mend: RefusedError if it has caught up and silver has refused too much.
     Starts, stops and failures are kept in ops.events.
     """
-    streams, trigger, named = choose(stream_names, settings), options.trigger, _named(layers)
+    trigger, named = options.trigger, _named(layers)
     _check(layers, options, standby=standby)
     is_live = trigger != AVAILABLE_NOW
     with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
@@ -150,7 +93,7 @@ def run_layers(
             options,
             log_file=log_file,
             on_notice=unraised(lines.notice),
-            gate=_gate(lake, settings, lines.notice) if gated else None,
+            gate=_gate(lake, gated_by, settings, lines.notice) if gated_by else None,
             at_once=2 if brief else 1,  # one plans while the other reads or writes
             upkeep=_upkeep(lake, streams, settings, lines.notice),
         )
@@ -316,84 +259,10 @@ def _upkeep(
     return Rounds(lake, todo, settings, every=every, clock=utc_now, on_notice=on_notice)
 
 
-def _gate(lake: Lake, settings: Settings, on_notice: Callable[[str], None]) -> Gate:
+def _gate(
+    lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
+) -> Gate:
     with needed("expect", "--gate"):
         from lakehouse.quality.gate import SuiteGate  # takes seconds, which others need not wait
 
-    return SuiteGate(lake, load(settings), settings, on_notice)
-
-
-def skipped(places: Sequence[str], settings: Settings, stream_names: Sequence[str]) -> list[LostRange]:
-    """Return the records that --skip names; raises SettingsError for what is no place in a topic in."""
-    topics = {
-        settings.topic(source.topic) for stream in choose(stream_names, settings) for source in stream.sources
-    }
-    return [_skipped(place, topics) for place in places]
-
-
-def _skipped(place: str, topics: Collection[str]) -> LostRange:
-    found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})(?:-(\d{1,18}))?", place, re.ASCII)
-    if found is None or found[1] not in topics:
-        raise SettingsError(
-            f"--skip {place}: expected TOPIC/PARTITION/OFFSET, of one of these topics: "
-            f"{', '.join(sorted(topics))}"
-        )
-    return LostRange(found[1], int(found[2]), int(found[3]), int(found[4] or found[3]))
-
-
-def job(layer: LayerName | None = None) -> None:
-    """Run the spark-submit job of a layer, or of all of them: parse the arguments, run, exit."""
-    layers = LAYERS if layer is None else [layer]
-
-    def main(
-        stream: StreamOption = None,
-        trigger: TriggerOption = "1 second",
-        allow: AllowOption = None,
-        skip: SkipOption = None,
-        *,
-        backfill: BackfillOption = False,
-        standby: StandbyOption = False,
-        verbose: VerboseOption = False,
-    ) -> None:
-        settings = read_settings()
-        options = RunOptions(
-            trigger,
-            allow=allow or (),
-            skip=skipped(skip or [], settings, stream or []),
-            is_backfill=backfill,
-        )
-        run_layers(settings, layers, stream or [], options, standby=standby, verbose=verbose)
-
-    what = "all layers" if layer is None else f"the {layer} layer"
-    main.__doc__ = f"Run {what} until stopped or caught up."
-    app = typer.Typer(add_completion=False)
-    app.command()(main)
-    exit_with(app)
-
-
-def exit_with(app: typer.Typer) -> None:
-    """Run a command line; a LakehouseError, or an error of Spark's, becomes one line on standard error.
-
-    Of any other error the whole traceback is printed.
-    """
-    guard_standard_error()
-    try:
-        app()
-    except LakehouseError as error:
-        _print_error(str(error))
-        sys.exit(error.exit_code)
-    except (PySparkException, Py4JError) as error:  # a full disk, an unreachable file system
-        _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
-        sys.exit(1)
-    except OSError as error:  # the same, raised in Python
-        _print_error(what_of(error))
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    except Exception:  # noqa: BLE001 - a defect; Python would print its message unescaped
-        echo(*indented(traceback.format_exc()), err=True)
-        sys.exit(1)
-
-
-def _print_error(text: str) -> None:
-    Console(stderr=True, soft_wrap=True).print(Group(*indented(f"error: {text}")), style="red")
+    return SuiteGate(lake, streams, settings, on_notice)
