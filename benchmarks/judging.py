@@ -32,10 +32,10 @@ from lakehouse.formats.contracts import schema_of_contract
 from lakehouse.formats.decode import decoded
 from lakehouse.formats.encoding import encoder
 from lakehouse.formats.schemas import DIRECTORY
-from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
 from lakehouse.settings import load_settings
+from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.spark.session import start_session
 from lakehouse.stream import Contract, Field, FieldType, Source
 

@@ -28,8 +28,8 @@ from lakehouse.contract import FieldType as FieldType
 from lakehouse.contract import KeyForm as KeyForm
 from lakehouse.contract import Mark as Mark
 from lakehouse.contract import TimeUnit as TimeUnit
-from lakehouse.kafka.registry_access import RecordFormat, RegistryAccess
 from lakehouse.messages.layout import Equals, Key, Message, OfColumns
+from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
 
 OWN_SUITES = "expectations"
 """The package with the suites of this project's tables."""

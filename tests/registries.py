@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.kafka.registry_access import RegistryAccess
 from lakehouse.sandbox.processes import LOOPBACK, free_port
+from lakehouse.settings.registry_access import RegistryAccess
 
 _LEAST_JAVA = 21
 _START_TIMEOUT_S = 120.0

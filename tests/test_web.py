@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from lakehouse import web
 from lakehouse.alerts.posting import PLAIN, AwayError, Receiver
 from lakehouse.errors import LakehouseError, RegistryError, SettingsError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Producer, TokenProvider
-from lakehouse.kafka.registry_access import RegistryAccess
 from lakehouse.kafka.schema_registry import RegistryClient
 from lakehouse.settings import load_settings
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.settings.registry_access import RegistryAccess
 from tests import hostile as servers
 from tests.hostile import hostile
 

@@ -20,13 +20,13 @@ from datetime import UTC, datetime, timedelta
 from lakehouse.alerts.evaluating import Alert, Key, Notification, State
 from lakehouse.alerts.wording import alert_as_json, alert_in, as_message, key_of
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Consumer, TopicPartition
 from lakehouse.kafka.offsets import ends_of, records_up_to
 from lakehouse.kafka.probe import require_listening
 from lakehouse.kafka.refusals import asking
 from lakehouse.kafka.topics import create_topics
 from lakehouse.kafka.transactions import Record, Transactions, reported
+from lakehouse.settings.kafka_access import KafkaAccess
 
 TRANSACTION_TIMEOUT_S = 60
 _PATIENCE_S = 20.0

@@ -13,11 +13,11 @@ from lakehouse.alerts.publishing import Beat, read_whole_state, state_topic
 from lakehouse.alerts.rules import Rule
 from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Consumer, TopicPartition
 from lakehouse.kafka.offsets import ends_of, records_up_to
 from lakehouse.kafka.probe import require_listening
 from lakehouse.kafka.topics import describe_topic
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.spark.query_errors import what_of
 
 

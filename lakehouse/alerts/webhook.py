@@ -18,7 +18,6 @@ from typing import Any
 from lakehouse.alerts.posting import PLAIN, AwayError, Posting, Receiver
 from lakehouse.alerts.wording import message_in
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import (
     Consumer,
     KafkaError,
@@ -29,6 +28,7 @@ from lakehouse.kafka.clients import (
 from lakehouse.kafka.offsets import ends_of
 from lakehouse.kafka.refusals import Wanted, failure
 from lakehouse.kafka.topics import describe_topic
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.spark.query_errors import what_of
 
 FIRST_PAUSE_S = 1.0

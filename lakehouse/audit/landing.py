@@ -9,13 +9,13 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import EXAMPLES, Check, Compared, Difference
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import offset_ranges
 from lakehouse.ops import retained
 from lakehouse.ops.data_losses import DATA_LOSSES
 from lakehouse.progress.positions import begun_in, offsets_in, sources_in
 from lakehouse.records.offsets import OffsetRange
 from lakehouse.records.whole_topic import WholeTopic
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.stream import Contract, Source, Stream
 from lakehouse.tables import Lake
 

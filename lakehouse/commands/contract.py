@@ -18,10 +18,10 @@ from lakehouse.errors import LakehouseError, SettingsError, first_line
 from lakehouse.extras import needed
 from lakehouse.formats.contracts import schema_of_contract, subject_of
 from lakehouse.formats.odcs import data_contract
-from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.kafka.schema_registry import Registered, SchemaKind, is_compatible, newest_of
 from lakehouse.kafka.schema_registry import register as register_schema
 from lakehouse.settings import Settings
+from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.stream import Source
 from lakehouse.streams import choose_one, read_settings
 from lakehouse.terminal import echo

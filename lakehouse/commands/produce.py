@@ -21,7 +21,6 @@ from lakehouse.commands.options import EnvelopeOption, grouped
 from lakehouse.commands.produce_report import print_summary, progress_on
 from lakehouse.errors import SettingsError
 from lakehouse.kafka.probe import require_broker
-from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.kafka.topics import create_topics
 from lakehouse.record_lines import Line, opened, read_lines
 from lakehouse.sandbox.encoded import encoded, sources_by_topic
@@ -29,6 +28,7 @@ from lakehouse.sandbox.loads import Load, send
 from lakehouse.sandbox.producing import SendingProgress, Summary, produce
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
+from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.streams import choose, read_settings
 from lakehouse.streams import load as load_streams
 from lakehouse.terminal import Console

@@ -18,8 +18,8 @@ from lakehouse.formats.avro_types import AvroType, UnusableError
 from lakehouse.formats.protobuf import compiled
 from lakehouse.formats.protobuf_columns import Times, Wanted, taken, taker, time_taker
 from lakehouse.formats.protobuf_types import message_class
-from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.kafka.schema_registry import Registered, SchemaKind
+from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.stream import Source
 
 KINDS: Mapping[RecordFormat, SchemaKind] = {

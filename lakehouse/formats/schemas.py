@@ -25,8 +25,8 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import RegistryError
-from lakehouse.kafka.registry_access import RegistryAccess
 from lakehouse.kafka.schema_registry import Missing, Registered, RegistryClient, registered
+from lakehouse.settings.registry_access import RegistryAccess
 from lakehouse.spark import storage
 
 DIRECTORY = "_lakehouse_schemas"

@@ -16,8 +16,8 @@ from kafka.protocol.consumer import FetchRequest
 from kafka.record.default_records import DefaultRecordBatch
 from kafka.record.memory_records import MemoryRecords
 
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Consumer, TopicPartition
+from lakehouse.settings.kafka_access import KafkaAccess
 
 _LAST_VERSION = 12  # of fetch requests that name topics by their names
 _READ_COMMITTED = 1

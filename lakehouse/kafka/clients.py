@@ -24,7 +24,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.structs import OffsetAndMetadata
 
 from lakehouse import web
-from lakehouse.kafka.access import KafkaAccess
+from lakehouse.settings.kafka_access import KafkaAccess
 
 __all__ = [
     "Admin",

@@ -10,9 +10,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Producer
 from lakehouse.kafka.rights import Operation, Right
+from lakehouse.settings.kafka_access import KafkaAccess
 
 _TIMEOUT_S = 10.0
 _ASKED_FOR = "doctor"  # the name of a group and of a transactional id below a prefix

@@ -11,11 +11,11 @@ from typing import Any
 
 from kafka.errors import KafkaTimeoutError, LeaderNotAvailableError
 
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Consumer, TopicPartition
 from lakehouse.kafka.probe import require_broker, require_listening
 from lakehouse.kafka.refusals import asking
 from lakehouse.kafka.topics import describe_topic
+from lakehouse.settings.kafka_access import KafkaAccess
 
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_S = 0.1

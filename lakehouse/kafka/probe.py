@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
+from lakehouse.settings.kafka_access import KafkaAccess
 
 _DEFAULT_PORT = 9092
 _TURN_S = 0.5

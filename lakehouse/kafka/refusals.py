@@ -22,8 +22,8 @@ from kafka.errors import (
 )
 
 from lakehouse.errors import AccessDeniedError, ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.probe import require_broker
+from lakehouse.settings.kafka_access import KafkaAccess
 
 Kind = Literal["topic", "group", "transactional id", "cluster"]
 Wanted = Mapping[Kind, str]

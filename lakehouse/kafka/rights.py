@@ -18,8 +18,8 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import administering
+from lakehouse.settings.kafka_access import KafkaAccess
 
 Operation = Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
 Kind = Literal["topic", "group", "transactional id"]

@@ -24,7 +24,7 @@ from urllib.parse import quote
 
 from lakehouse import web
 from lakehouse.errors import RegistryError
-from lakehouse.kafka.registry_access import RegistryAccess
+from lakehouse.settings.registry_access import RegistryAccess
 
 SchemaKind = Literal["AVRO", "JSON", "PROTOBUF"]
 _JSON = "application/vnd.schemaregistry.v1+json"

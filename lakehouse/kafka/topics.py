@@ -16,10 +16,10 @@ from kafka.errors import (
 )
 
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Admin, TopicPartition
 from lakehouse.kafka.probe import require_listening
 from lakehouse.kafka.refusals import asking, denied
+from lakehouse.settings.kafka_access import KafkaAccess
 
 _REQUEST_TIMEOUT_S = 30.0
 _REQUEST_OVERHEAD = 64 * 1024  # a request needs less than this beside its one record, including topic names

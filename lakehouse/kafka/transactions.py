@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import ErrorCode, KafkaException, Position, Producer, group_member
 from lakehouse.kafka.refusals import Wanted, denied, failure
+from lakehouse.settings.kafka_access import KafkaAccess
 
 _PATIENCE_S = 60.0
 _BATCH_BYTES = 128 * 1024

@@ -20,7 +20,6 @@ from pyspark.sql import DataFrame
 from lakehouse import tables
 from lakehouse.errors import PositionError, StreamError
 from lakehouse.events import Kind, note
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import OffsetLooker
 from lakehouse.kafka.refusals import denied
 from lakehouse.kafka.topics import IdLooker, describe_topic
@@ -30,6 +29,7 @@ from lakehouse.ops import data_losses
 from lakehouse.ops.data_losses import LostRange
 from lakehouse.progress.positions import begins, offset_moves, offsets_in, sources_in, topic_source
 from lakehouse.records.kafka_source import Place, ReadApart, invalid, misdated, read_apart, read_between
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.spark.execution import FEW_ROWS
 from lakehouse.spark.query_errors import heap_bytes, what_of
 from lakehouse.tables import Lake, Move

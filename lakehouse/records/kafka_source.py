@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.records.event_times import is_kafka_time
 from lakehouse.records.validation import HEADERS
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.kafka_client import records_between
 

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.refusals import denied
 from lakehouse.records.kafka_source import Place, misdated, read_apart, read_between
 from lakehouse.records.offsets import OffsetRange
+from lakehouse.settings.kafka_access import KafkaAccess
 
 _T = TypeVar("_T")
 _Span = tuple[int, int]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, ClassVar
 from lakehouse.errors import ServiceError
 from lakehouse.extras import needed
 from lakehouse.files import write_whole
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.probe import accepts_connections, require_broker
 from lakehouse.kafka.rights import set_passwords
 from lakehouse.sandbox.processes import LOOPBACK, Record, Service, free_port, free_port_after
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.settings.secrets import SecretFile
 from lakehouse.spark import java
 from lakehouse.spark.jars import jars_directory, require_jars

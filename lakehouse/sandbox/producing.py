@@ -23,10 +23,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from lakehouse.errors import ProduceError, ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import ErrorCode, KafkaException, Message, Producer
 from lakehouse.kafka.probe import unreachable, why_not
 from lakehouse.kafka.refusals import Wanted, denied
+from lakehouse.settings.kafka_access import KafkaAccess
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from lakehouse.kafka.access import KafkaAccess
     from lakehouse.settings import Settings
+    from lakehouse.settings.kafka_access import KafkaAccess
 
 State = Literal["running", "not answering", "died", "stopped"]
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
-from lakehouse.kafka.access import CLIENT_PROPERTIES, KafkaAccess, Mechanism, Protocol
+from lakehouse.settings.kafka_access import CLIENT_PROPERTIES, KafkaAccess, Mechanism, Protocol
 from lakehouse.settings.web import of_token_endpoint
 
 

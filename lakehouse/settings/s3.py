@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
-from lakehouse.s3 import S3Access
+from lakehouse.settings.s3_access import S3Access
 from lakehouse.settings.web import of_api
 
 

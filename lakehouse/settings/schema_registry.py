@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, Field, SecretStr
 
-from lakehouse.kafka.registry_access import RecordFormat, RegistryAccess
+from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
 from lakehouse.settings.web import of_api
 
 

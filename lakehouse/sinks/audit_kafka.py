@@ -18,10 +18,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import offset_ranges
 from lakehouse.records.whole_topic import WholeTopic
 from lakehouse.render import differing
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.kafka import progress_group, read_progress
 from lakehouse.sinks.outgoing import message_of
 from lakehouse.sinks.port import AuditedLead, Findings

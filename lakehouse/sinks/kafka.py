@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 
 from lakehouse.errors import PositionError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.clients import Consumer, TopicPartition, murmur2
 from lakehouse.kafka.refusals import asking
 from lakehouse.kafka.topics import Limits, limits_of
 from lakehouse.kafka.transactions import Reached, Record, Transactions, reported
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.sizes import Weighed, weigh
 from lakehouse.tables import Position, Progress

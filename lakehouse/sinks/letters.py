@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits, limits_of
 from lakehouse.kafka.transactions import Record, Transactions, reported
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.change import Span
 from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S, progress_group, read_progress
 from lakehouse.tables import Progress

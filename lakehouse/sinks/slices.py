@@ -20,9 +20,9 @@ from itertools import chain
 from typing import Any
 
 from lakehouse.errors import PositionError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import Limits
 from lakehouse.kafka.transactions import Reached
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.kafka import Exporter, progress_group, read_group
 from lakehouse.sinks.port import Slice

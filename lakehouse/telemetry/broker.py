@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.batch_times import HeaderConsumer
 from lakehouse.kafka.clients import Admin, KafkaError, TopicPartition
 from lakehouse.kafka.offsets import ends_of
 from lakehouse.kafka.probe import require_listening, why_not
 from lakehouse.kafka.refusals import denied
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.spark.query_errors import what_of
 from lakehouse.telemetry.open_transactions import open_transactions
 from lakehouse.telemetry.values import OpenTransaction

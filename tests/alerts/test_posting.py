@@ -15,8 +15,8 @@ from pydantic import SecretStr
 from lakehouse.alerts.posting import PLAIN, AwayError, Posting, Receiver, posting, signature
 from lakehouse.alerts.webhook import Webhook
 from lakehouse.errors import SettingsError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.settings import load_settings
+from lakehouse.settings.kafka_access import KafkaAccess
 from tests import processes
 from tests.alerts import receiver as servers
 from tests.certificates import Certified, certified

@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 from lakehouse.formats.encoding import registered_encoder
-from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.sandbox.encoded import sources_by_topic
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import Settings
+from lakehouse.settings.registry_access import RecordFormat
 from tests.oracles.judging import CONTRACTS, Field, Judged, Kind
 from tests.oracles.records import Lateness, Record, outcomes
 from tests.oracles.records import Settings as OfSource

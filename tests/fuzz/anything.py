@@ -42,7 +42,6 @@ from lakehouse.errors import LakehouseError
 from lakehouse.formats.contracts import schema_of_contract
 from lakehouse.formats.decode import decoded
 from lakehouse.formats.encoding import Encode, encoder
-from lakehouse.kafka.registry_access import RecordFormat
 from lakehouse.kafka.topics import create_topics
 from lakehouse.layers import bronze
 from lakehouse.layers.step import Allow, LayerName
@@ -52,6 +51,7 @@ from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings
+from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.spark.session import build_session
 from lakehouse.stream import Field, FieldType, Source, Stream

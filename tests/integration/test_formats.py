@@ -24,7 +24,6 @@ from lakehouse.formats.decode import decoded
 from lakehouse.formats.encoding import registered_encoder
 from lakehouse.formats.protobuf import compiled
 from lakehouse.formats.protobuf_types import message_class
-from lakehouse.kafka.registry_access import RecordFormat, RegistryAccess
 from lakehouse.kafka.schema_registry import Missing, Registered, register
 from lakehouse.layers import bronze
 from lakehouse.records.validation import judge
@@ -34,6 +33,7 @@ from lakehouse.runtime.runner import RunOptions, run
 from lakehouse.runtime.triggers import AVAILABLE_NOW
 from lakehouse.sandbox.loads import Load
 from lakehouse.settings import Settings
+from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Source
 from lakehouse.tables import Lake

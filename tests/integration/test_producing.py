@@ -18,13 +18,13 @@ from typer.testing import CliRunner
 
 from lakehouse.commands.produce import app
 from lakehouse.errors import LakehouseError, ProduceError, ServiceError, SettingsError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox.producing import SendingProgress, bursts, produce
 from lakehouse.sandbox.samples import Sample, calls, sales, spread_times, transactions
 from lakehouse.sandbox.samples.metrics import samples
 from lakehouse.sandbox.samples.mixing import Shares
 from lakehouse.sandbox.services import Endpoints
+from lakehouse.settings.kafka_access import KafkaAccess
 from tests.sampling import CONTRACTS
 
 NOW_MS = 1_767_225_600_000

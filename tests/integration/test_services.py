@@ -19,12 +19,12 @@ from typer.testing import CliRunner, Result
 
 from lakehouse.commands.services import NOT_ALL_RUNNING, app
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.probe import require_broker
 from lakehouse.kafka.topics import create_topics
 from lakehouse.sandbox.processes import stop_process
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.redis_client import require_redis
 from lakehouse.spark import jars
 from tests.pipeline import await_

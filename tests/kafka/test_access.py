@@ -9,8 +9,8 @@ import pytest
 from pydantic import SecretStr
 
 from lakehouse.errors import SettingsError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.sandbox.certificates import Authority
+from lakehouse.settings.kafka_access import KafkaAccess
 
 PASSWORD = 'pass"word\\'  # noqa: S105 - of nobody
 

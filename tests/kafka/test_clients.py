@@ -6,12 +6,12 @@ import uuid
 from contextlib import closing
 from dataclasses import replace
 
-from lakehouse.kafka.access import CLIENT_PROPERTIES
 from lakehouse.kafka.offsets import OffsetLooker
 from lakehouse.kafka.probe import require_broker
 from lakehouse.kafka.topics import create_topics
 from lakehouse.kafka.transactions import Reached, Record, Transactions
 from lakehouse.sandbox.services import Endpoints
+from lakehouse.settings.kafka_access import CLIENT_PROPERTIES
 from lakehouse.sinks.kafka import read_group
 from lakehouse.telemetry.broker import Broker
 

@@ -20,7 +20,6 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.offsets import offset_ranges
 from lakehouse.kafka.probe import require_broker
 from lakehouse.kafka.rights import Right, grant
@@ -29,6 +28,7 @@ from lakehouse.kafka.transactions import Record, Transactions
 from lakehouse.records.kafka_source import read_between
 from lakehouse.sandbox import broker, services
 from lakehouse.settings import load_settings
+from lakehouse.settings.kafka_access import KafkaAccess
 
 SECRET = "a secret with / and :"  # noqa: S105 - of nobody
 _LOGIN = "org.apache.kafka.common.security.oauthbearer"

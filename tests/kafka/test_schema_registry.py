@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from lakehouse.errors import RegistryError
-from lakehouse.kafka.registry_access import RegistryAccess
 from lakehouse.kafka.schema_registry import Missing, Registered, RegistryClient
+from lakehouse.settings.registry_access import RegistryAccess
 
 Answers = Mapping[str, tuple[int, bytes]]
 TYPES = (200, b'["JSON","PROTOBUF","AVRO"]')

@@ -15,7 +15,6 @@ import pytest
 from pydantic import SecretStr
 
 from lakehouse.errors import AccessDeniedError, ServiceError
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.held_rights import Held, look_up
 from lakehouse.kafka.offsets import OffsetLooker, offset_ranges
 from lakehouse.kafka.probe import require_broker
@@ -28,6 +27,7 @@ from lakehouse.sandbox.certificates import Authority
 from lakehouse.sandbox.producing import produce
 from lakehouse.sandbox.samples import Sample
 from lakehouse.settings import load_settings
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.kafka import read_group
 from lakehouse.telemetry.broker import Broker
 from tests.kafka.revoking import revoke

@@ -14,12 +14,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakehouse.kafka.access import KafkaAccess
 from lakehouse.kafka.rights import Right, grant
 from lakehouse.kafka.topics import create_topics
 from lakehouse.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.sandbox import services
 from lakehouse.settings import Settings, load_settings
+from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.streams import BY_DEFAULT
 from tests.kafka.revoking import revoke
 from tests.processes import BIN, LAKEHOUSE, Process, finish, running, submit, unused_port

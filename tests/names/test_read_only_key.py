@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from pyhive import hive
 from pyhive.exc import OperationalError
 
-from lakehouse.s3 import S3Access
+from lakehouse.settings.s3_access import S3Access
 from tests.names import servers
 from tests.names.rows import TRANSACTIONS
 from tests.processes import LAKEHOUSE, QUICK_JVM

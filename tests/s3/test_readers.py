@@ -25,10 +25,10 @@ from lakehouse.ops.event_table import EVENTS
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.render import as_json
-from lakehouse.s3 import S3Access
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
+from lakehouse.settings.s3_access import S3Access
 from lakehouse.streams import load
 from lakehouse.tables import direct
 from lakehouse.telemetry import Observation, Observer

@@ -14,9 +14,9 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lakehouse.kafka.clients import Producer
-from lakehouse.kafka.registry_access import RegistryAccess
 from lakehouse.sandbox.services import local_services
 from lakehouse.settings import Settings, load_settings
+from lakehouse.settings.registry_access import RegistryAccess
 from lakehouse.spark.session import build_session
 from lakehouse.testing.session import SMALL
 from tests import postgres_servers
