@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from lakehouse.cli import app
+from lakehouse.sandbox import produce_route
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
@@ -109,7 +110,9 @@ def _leaves(command: Any, context: Any) -> Iterator[tuple[tuple[str, ...], Any]]
 def _rest() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as home:
         settings = Settings(home=Path(home), redis_url=SecretStr("redis://127.0.0.1:6379/0"), streams=())
-        described = make_app(settings, load(settings), Access(None), produces=True).openapi()
+        streams = load(settings)
+        more = [produce_route.router(settings, streams)]
+        described = make_app(settings, streams, Access(None), more=more).openapi()
     operations = [
         (operation.get("tags", ["others"])[0], method, path, operation)
         for path, methods in described["paths"].items()

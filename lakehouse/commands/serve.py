@@ -79,6 +79,7 @@ def serve(
     with needed("serve", "lakehouse serve"):
         import uvicorn
 
+        from lakehouse.sandbox import produce_route
         from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback
         from lakehouse.serving.actions import Actions
         from lakehouse.serving.app import make_app
@@ -104,11 +105,12 @@ def serve(
     hosts = LOOPBACK_NAMES | {one.lower() for one in (host, *(allow_host or ()))}
     if not (is_https or is_loopback(host)):
         echo(_IN_THE_CLEAR, err=True)
+    streams = load(settings)
     api = make_app(
         settings,
-        load(settings),
+        streams,
         Access(tokens, frozenset(hosts), is_https=is_https),
-        produces=enable_produce,
+        more=[produce_route.router(settings, streams)] if enable_produce else [],
         actions=Actions(deadline_s=action_hours * 3600),
     )
 

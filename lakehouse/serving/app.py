@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from anyio import to_thread
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI
 
 from lakehouse.quality.subjects import subjects
 from lakehouse.serving import (
@@ -16,7 +16,6 @@ from lakehouse.serving import (
     metrics_api,
     ops_api,
     problems,
-    produce_api,
     reference,
     session_api,
     tables_api,
@@ -46,13 +45,13 @@ def make_app(
     streams: Sequence[Stream],
     access: Access,
     *,
-    produces: bool = False,
+    more: Sequence[APIRouter] = (),
     actions: Actions | None = None,
     redis_timeout_s: float = TIMEOUT_S,
 ) -> FastAPI:
     """Return the application on the lake and the Redis of the settings, for callers that `access` admits.
 
-    `produces`: it also sends sample events. A Redis that takes longer than `redis_timeout_s` counts as away.
+    `more` are further routes. A Redis that takes longer than `redis_timeout_s` counts as away.
     By default, `actions` run this installation's commands.
     """
     tables = [table for stream in streams for table in stream.tables]
@@ -97,8 +96,8 @@ def make_app(
     app.include_router(telemetry_api.router(metrics.registry, look))
     app.include_router(actions_api.router(actions, names))
     app.include_router(session_api.router(access))
-    if produces:
-        app.include_router(produce_api.router(settings, streams))
+    for routes in more:
+        app.include_router(routes)
     app.include_router(reference.router(app))
     app.add_middleware(Bodies)
     app.add_middleware(Entrance, access=access)  # before a body is read

@@ -10,6 +10,7 @@ import redis
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
+from lakehouse.sandbox import produce_route
 from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
 from lakehouse.settings import Settings
@@ -55,9 +56,9 @@ def make_client(lake: ServedLake) -> Iterator[MakeClient]:
         **changes: object,
     ) -> TestClient:
         settings = lake.settings.model_copy(update=changes)
-        app = make_app(
-            settings, load(settings), access or Access(None), produces=produces, redis_timeout_s=PATIENCE_S
-        )
+        streams = load(settings)
+        more = [produce_route.router(settings, streams)] if produces else []
+        app = make_app(settings, streams, access or Access(None), more=more, redis_timeout_s=PATIENCE_S)
         client = TestClient(app, base_url=url, raise_server_exceptions=False)
         made.append(client.__enter__())
         return client
