@@ -62,7 +62,7 @@ class ChangeReading:
         if sent is not None and sent.version > newest + 1:
             raise PositionError(
                 f"{self._query} has sent version {sent.version - 1} of {self._path}, which ends at "
-                f"version {newest}: an older copy of it was put back. Put back the newer one, or delete it, "
+                f"version {newest}: an older copy of it was restored. Restore the newer one, or delete it,  "
                 "run again to rebuild it, and then once with --allow resend"
             )
         first = self.position or parts.beginning(self._spark, self._path)

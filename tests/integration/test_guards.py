@@ -164,7 +164,7 @@ def test_rows_of_unknown_origin_are_refused_with_the_way_out(
 
     message = refusal(spark, other, "silver")
 
-    assert message.startswith(f"{SILVER} has rows, and does not say what {SILVER} made them from")
+    assert message.startswith(f"{SILVER} has rows, but no recorded position of {SILVER}")
     assert (
         f"or delete {pipeline.path_of(other, SILVER)} (and the tables made from it) and run again" in message
     )
@@ -174,7 +174,7 @@ def test_dead_letters_of_a_table_that_is_gone_are_refused(spark: SparkSession, s
     with replaced(pipeline.path_of(settings, SILVER)):
         message = refusal(spark, settings, "silver")
 
-    assert message.startswith(f"{DEAD_LETTERS} has rows, and does not say what {SILVER} made them from")
+    assert message.startswith(f"{DEAD_LETTERS} has rows, but no recorded position of {SILVER}")
     assert f"the rows of {pipeline.path_of(settings, DEAD_LETTERS)} where job = '{SILVER}'" in message
 
 
