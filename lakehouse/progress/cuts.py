@@ -29,7 +29,7 @@ def position_of(spark: SparkSession, query: str, target: str, source: str) -> Po
 
 
 def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> Position | None:
-    """Return the same for a snapshot of the filled table."""
+    """Return how far the query had read the source by a snapshot of the table that it fills."""
     noted = tables.transactions_in(spark, snapshot)
     return position_in(noted, application(query, tables.table_id(spark, source)))
 

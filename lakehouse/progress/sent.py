@@ -49,7 +49,7 @@ def behind(spark: SparkSession, path: str, topic: str | None) -> frozenset[str]:
 
 
 def behind_in(text: str) -> frozenset[str]:
-    """Return the same from a note's content."""
+    """Return the names of the sinks that lack rows, from a note's content."""
     try:
         found = json.loads(text)
     except ValueError:  # truncated, as by a power failure

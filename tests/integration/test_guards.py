@@ -371,7 +371,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused(
     with admin(settings) as client:
         client.delete_topics([topic])
         await_(lambda: topic not in client.list_topics())
-        assert "is gone: its offsets run back" in refusal(spark, settings, "bronze")
+        assert "is gone: its offsets went backwards" in refusal(spark, settings, "bronze")
     create_topics(settings.kafka, {topic: 4})
     assert refusal(spark, settings, "bronze").startswith(f"topic {topic} was deleted and recreated: {BRONZE}")
 
