@@ -16,7 +16,7 @@ from lakehouse.tables import Position, Progress
 
 @dataclass(frozen=True)
 class Rest:
-    """What remains of changes with missing files: the part, its changes, and the last version lost."""
+    """The remainder of changes with missing files: the part, its changes, and the last version lost."""
 
     part: Part
     feed: DataFrame
@@ -62,7 +62,7 @@ class ChangeReading:
         if sent is not None and sent.version > newest + 1:
             raise PositionError(
                 f"{self._query} has sent version {sent.version - 1} of {self._path}, which ends at "
-                f"version {newest}: an older copy of it was restored. Restore the newer one, or delete it,  "
+                f"version {newest}: an older copy of it was restored. Restore the newer one, or delete it, "
                 "run again to rebuild it, and then once with --allow resend"
             )
         first = self.position or parts.beginning(self._spark, self._path)
@@ -87,7 +87,7 @@ class ChangeReading:
         return as_inserted(part.frame(self._spark, self._path), version, at)
 
     def rest(self, part: Part) -> Rest | None:
-        """Return what remains of all changes from a part on; None if no file is missing.
+        """Return the remainder of all changes from a part on; None if no file is missing.
 
         Up to the last version with a missing file, the changes are replaced by the newest state of every row
         in files written since; deleted rows are unknown.

@@ -1,7 +1,7 @@
 """Finds the records at which a step fails, by bisection.
 
-The search ends after ten records or 200 tries. If a range fails and neither of its halves does, its records
-fail only together.
+The search ends after ten finds or 200 tries. A find is one record, or a range that fails although neither of
+its halves does: its records fail only together.
 """
 
 from __future__ import annotations

@@ -137,7 +137,7 @@ class _Export(Step):
         yield Passed(result)
 
     def _rest_of(self, part: Part, error: Exception) -> tuple[DataFrame, Part]:
-        """Return what remains of changes that VACUUM has removed, and the part that it replaces.
+        """Return the remainder of changes that VACUUM has removed, and the part that it covers.
 
         Raises TableError unless resending rows is allowed; raises any other error unchanged.
         """
@@ -173,7 +173,7 @@ class _Export(Step):
         if self._source not in filled:
             self._reading.end_here()
 
-    def is_due(self, now: datetime) -> bool:  # noqa: ARG002 - sinks look at their own intervals
+    def is_due(self, now: datetime) -> bool:  # noqa: ARG002 - sinks have their own intervals
         """Return whether a sink lacks rows."""
         return any(sink.is_due() for sink in self._sinks)
 

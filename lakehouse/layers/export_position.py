@@ -18,7 +18,7 @@ from lakehouse.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """How far a table has been sent (None: not at all), where the next micro-batch ends, and what sinks lack.
+    """How far a table has been sent (None: not at all), where the next micro-batch ends, and sinks behind.
 
     `ahead` is the end of a micro-batch that was killed, or must be sent as a whole; None if it may end
     anywhere. `behind` are the names of the sinks that lack rows; None: each of them may.

@@ -17,7 +17,7 @@ Packed: TypeAlias = npt.NDArray[np.int64]
 
 LAST_DAY = 0xFFFF
 _DAY = np.int64(0xFFFF)
-_RECENT = 200_000  # at most so many are sorted again with each addition
+_RECENT = 200_000  # at most this many are sorted again with each addition
 _EPOCH, _ONE_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 
 

@@ -32,7 +32,7 @@ _FROZEN, _BAR = "_frozen", "_bar"
 
 
 class Frozen:
-    """What retention has taken of a source with ids, by ops.retention and ops.retained_ids."""
+    """The data that retention has taken from a source with ids, by ops.retention and ops.retained_ids."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source) -> None:
         self._lake = lake
@@ -44,7 +44,7 @@ class Frozen:
         self._marked: tuple[Columns, Columns] | None = None  # judged records' columns without and with _SHORT
 
     def look(self) -> None:
-        """Read what has been taken, if that has changed since the last look."""
+        """Reload what retention has taken, if that has changed since the last call."""
         versions = tuple(map(self._version, (RETENTION, RETAINED_IDS)))
         if versions == self._versions:
             return
@@ -82,7 +82,7 @@ class Frozen:
         return _closed(self._source, judged, ids, self._closed)
 
     def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
-        """Return letters, with replacements for those of judged records' ids that were taken, as LETTERS.
+        """Return letters, plus replacements for letters of judged records' ids that were taken, as LETTERS.
 
         The replacements are a deletion with the bar, the last deletion without a sequence, and a version that
         they have deleted.
@@ -93,7 +93,7 @@ class Frozen:
         return letters.select(*identity.LETTERS).union(_standing_for(noted))
 
     def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
-        """Return the ids of which retention has taken something, or whose rows lie where it has been.
+        """Return the ids with taken rows or letters, or with rows in the time that retention has cleared.
 
         _FROZEN: no later record is accepted; otherwise only records above _BAR are.
         """
@@ -117,14 +117,14 @@ def _short(fingerprint: Column) -> Column:
 
 
 def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
-    """Return the ids of judged records of which something was taken: OF_ID, and what was noted."""
+    """Return the judged records' ids with taken data: OF_ID, and the notes of ops.retained_ids."""
     found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
     ids = judged.select(identity.OF_ID, found).distinct()
     return ids.join(retained.ids_taken(lake, source), "fingerprint")
 
 
 def _standing_for(noted: DataFrame) -> DataFrame:
-    """Return letters that replace taken ones: deletions first, all without a place."""
+    """Return replacements for taken letters: deletions first, all without a place."""
 
     def letter(turn: int, status: str, sequence: Column, sent: Column) -> Column:
         return F.struct(

@@ -143,7 +143,7 @@ class _Ticker:
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether a row may be due; true until the first look at the table."""
+        """Return whether a row may be due; while the table is idle, true until its first look."""
         if not self._is_idle(now) or time.monotonic() < self._rests_until:
             return False
         if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):

@@ -14,7 +14,7 @@ from lakehouse.tables import Lake, leases
 def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
     """Keep replays, discards and rebuilds off a source's letters; with `is_whole`, silver waits, too.
 
-    What becomes of an id depends on all of its records. Raises TableError while another process holds either.
+    The outcome for an id depends on all of its records. Raises TableError while another process holds either.
     """
     paths, name = silver.paths_of(lake, source), silver.query_name(source)
     with ExitStack() as held:

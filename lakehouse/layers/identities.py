@@ -183,7 +183,7 @@ class Identities:
         )
 
     def _alike(self, rows: DataFrame, id_: str, wanted: DataFrame) -> DataFrame:
-        """Keep the rows whose id may be a wanted one."""
+        """Keep the rows whose id may be among the wanted ones."""
         hashed = rows.withColumn(_HASH, hash_of_same(self._source, F.col(id_).cast("string")))
         return hashed.where(F.col(id_).isNotNull()).join(wanted, _HASH, "left_semi")
 
@@ -231,7 +231,7 @@ class Identities:
         return in_spans("event_time", spans(days))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
-        """Add what commits up to a version of silver have added since the last call."""
+        """Add the ids of later commits, up to a version of silver."""
         if self._version is None:
             self._fill(spark, version)
         if self._version is None or version <= self._version:
@@ -313,7 +313,7 @@ def _numbers(packed: DataFrame) -> Packed:
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system: allocators keep what loading many ids has used."""
+    """Return freed memory to the system: allocators keep the memory used for loading many ids."""
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

@@ -42,10 +42,10 @@ class Verdicts:
 
 
 def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
-    """Insert and change letters and note the moves in one commit; return how many; a rerun finds none.
+    """Insert and change letters and note the moves, in one commit; return the number of letters.
 
-    A letter that was discarded or answered stays unchanged. The frames are read twice and should be
-    persisted.
+    A rerun finds none. A letter that was discarded or answered stays unchanged. The frames are read twice and
+    should be persisted.
     """
     frames = [one for one in (verdicts.new, verdicts.changed, verdicts.accepted) if one is not None]
     spark, where = frames[0].sparkSession, F.lit(False)
@@ -70,7 +70,7 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
 
 
 def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
-    """Select the letters of records that the query had processed by a version of silver; None: by now.
+    """Select the letters of records that the query had processed by a version of silver (None: the newest).
 
     A micro-batch writes its letters before its rows, so call this before reading the letters.
     """

@@ -114,7 +114,7 @@ class _LettersExport(Step):
         yield Passed(BatchResult(count, {self._sink.topic: count}))
 
     def _letters(self, feed: DataFrame) -> Iterator[Letter]:
-        """Yield the letters to send, without those that a mirror, say, keeps copying back to an input."""
+        """Yield the letters to send, except for records that a mirror, say, keeps copying to an input."""
         refused = 0
         for letter in map(_letter, streamed(filter_told(feed, self._stream))):
             if letter.rounds > MOST_ROUNDS:

@@ -116,7 +116,7 @@ class Merge:
         self.merged_at: datetime | None = None
 
     def merge(self, batch: Batch, now: datetime) -> BatchResult:
-        """Merge a micro-batch of clean rows, and note how far it reads.
+        """Merge a micro-batch of clean rows, and note its positions.
 
         Raises PositionError if the position noted in the table is not where the micro-batch begins.
         """
@@ -218,7 +218,7 @@ class Merge:
     def _progress(
         self, spark: SparkSession, facts: _Facts, now: datetime
     ) -> tuple[EventTimeProgress, tuple[Move, ...]]:
-        """Return the progress of time by the micro-batch, and what its commit notes about final rows."""
+        """Return the progress of time by the micro-batch, and the moves that note final rows."""
         clock = self._table.clock
         if self._merged is None or facts.reached is None or not isinstance(clock, EventClock):
             return EventTimeProgress(None, now), ()

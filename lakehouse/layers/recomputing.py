@@ -22,7 +22,7 @@ from lakehouse.tables.pruning import in_spans, merged
 
 @dataclass(frozen=True)
 class Moved:
-    """A micro-batch's partials, those that its facts describe, and the keys of rows removed from silver.
+    """A micro-batch's partials, the partials behind its facts, and the keys of rows removed from silver.
 
     All of them are persisted; `left` is None if no row was removed.
     """

@@ -122,7 +122,7 @@ def query_name(source: Source) -> str:
 
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
-    """Return the origin for letters of a source: who refused the record, and when (UTC)."""
+    """Return the origin for letters of a source, written at a time (UTC), by a micro-batch if given."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
@@ -304,7 +304,7 @@ class _Cleaning(TableStep):
         return runs_of(self._letters_at(rows).where(is_skipped()))
 
     def _letters_at(self, rows: DataFrame) -> DataFrame:
-        """Return the letters of the records of some rows."""
+        """Return the letters of these rows' records."""
         there = tables.read(self._lake.spark, self._paths.dead).where(letters.at_places(rows))
         return there.where(F.col("job") == self.name)
 
@@ -381,13 +381,13 @@ class _Cleaning(TableStep):
         return removed is not None and not self._letters_at(removed).isEmpty()
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
-        """Return what a commit to silver notes; it expects lateness and front to be those known here."""
+        """Return the moves for a commit to silver; it expects lateness and front to be unchanged."""
         known = self._known(self._lake.spark)
         later = known.after(facts.own_us, facts.landed_us)
         return *batch.moves, *known.moves_to(later), self._lateness.expected
 
     def _known(self, spark: SparkSession) -> fronts.Progress:
-        """Return silver's progress, by its commits and this step's own ones."""
+        """Return silver's progress, from its commits and those of this step."""
         if self._progress is None:
             noted = tables.transactions(spark, self._paths.clean)
             self._progress = fronts.Progress.noted_in(noted, self.name)
@@ -406,7 +406,7 @@ class _Cleaning(TableStep):
         return F.greatest(self._lateness.watermark(front), F.lit(self._closed).cast("timestamp"))
 
     def _closed_before(self) -> datetime | None:
-        """Return before which time retention has taken rows, if lateness may have grown beyond it; else None.
+        """Return the time before which retention has taken rows; None if lateness cannot reach beyond it.
 
         Retention takes no rows that may still arrive under the lateness in force when it runs.
         """

@@ -31,7 +31,7 @@ LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")
 
 
 class Allow(StrEnum):
-    """What is refused unless the user allows it by name."""
+    """Actions that are refused unless the user allows them by name."""
 
     DATA_LOSS = "data-loss"
     RESEND = "resend"
@@ -39,7 +39,7 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True)
 class Permitted:
-    """What a run does not refuse, which records it skips, and who is notified of it.
+    """A run's permissions: the actions allowed, the records to skip, and the callback for notices.
 
     Bronze does not read the records in `skip`; silver does not judge them if they have landed. With `adopts`,
     exports continue on a copy of the lake that has sent rows before. `is_backfill`: a record is late only if
@@ -149,7 +149,7 @@ class Step(ABC):
         """Choose the next micro-batch; None if nothing is waiting.
 
         `handed` are rows in memory, by the name of the table to which they were just appended. Raises
-        PositionError if the source does not match what was read of it.
+        PositionError if the source does not match the noted position.
         """
 
     @abstractmethod
@@ -246,7 +246,7 @@ def _combined(
 
 
 def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
-    """Return the added rows, or the removed ones, of appended rows or of changes."""
+    """Return either the added or the removed rows, from appended rows or from changes."""
     if CHANGE_TYPE not in rows.columns:
         return rows.where(F.lit(not is_gone))
     has_left = F.col(CHANGE_TYPE).isin("delete", "update_preimage")

@@ -94,7 +94,7 @@ class TopicReading:
         """Return the next records, at most `max_records` and the limit; None if none are waiting.
 
         Their estimated size in memory is at most about `max_bytes` or an eighth of the heap. Raises
-        PositionError if the topic does not match what was read of it, also if it was recreated since the last
+        PositionError if the topic does not match the noted offsets, also if it was recreated since the last
         call, and ServiceError if the broker does not answer.
         """
         self._source = self._source or self._identified()
@@ -266,7 +266,7 @@ class TopicReading:
         return {n: max(offset, earliest[n]) for n, offset in reached.items()}
 
     def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Note the offsets to begin at by the user's choice, before any record is read, and return them.
+        """Note the offsets at which the user chose to begin, before any record is read, and return them.
 
         A second start continues from there, even if no record came in between.
         """

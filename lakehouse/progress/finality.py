@@ -50,7 +50,7 @@ class Finality:
         return EventTimeProgress(first, now if first is None else max(now, first))
 
     def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
-        """Return what the next commit must expect and, if the clock has another grace, note."""
+        """Return the moves that the next commit must expect and, if the clock has another grace, note."""
         grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
         seconds, micros = self.noted.get(grace), self.noted.get(until)
         if self.grace == grace_of(clock):

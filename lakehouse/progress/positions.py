@@ -56,7 +56,7 @@ def beginning_in(noted: Transactions, application_: str) -> Position | None:
 
 
 def moves(application_: str, noted: Transactions, before: Position, after: Position) -> tuple[Move, ...]:
-    """Return what a commit must note to move the application's position to `after`."""
+    """Return the moves with which a commit notes the application's new position `after`."""
 
     def move(name: str, to: int) -> Move:
         return Move(name, noted.get(name), to)
@@ -89,7 +89,7 @@ def offsets_in(noted: Transactions, query: str, topic_source_: str) -> dict[int,
 def offset_moves(
     query: str, topic_source_: str, before: Mapping[int, int], after: Mapping[int, int]
 ) -> tuple[Move, ...]:
-    """Return what a commit must note to move the query's offsets to `after`."""
+    """Return the moves with which a commit notes the query's new offsets."""
     return tuple(
         Move(application(query, f"{topic_source_}/{partition}"), before.get(partition), offset)
         for partition, offset in sorted(after.items())
@@ -98,7 +98,7 @@ def offset_moves(
 
 
 def begins(query: str, topic_source_: str, at: Mapping[int, int]) -> tuple[Move, ...]:
-    """Return what a commit must note to keep on record at which offsets the query began."""
+    """Return the moves with which a commit records at which offsets the query began."""
     return tuple(
         Move(f"{query}{_BEGINS}{topic_source_}/{partition}", None, offset)
         for partition, offset in sorted(at.items())

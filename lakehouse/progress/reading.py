@@ -2,8 +2,8 @@
 
 A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last one
 completes its micro-batch. If another table is ahead of the last one, a micro-batch was killed between them:
-it is repeated, exactly up to there. Between micro-batches this keeps only what avoids rereading commits
-without rows.
+it is repeated, exactly up to there. Between micro-batches nothing is kept here, except to avoid rereading
+commits without rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakehouse.tables.log import Mark
 
 _CLOCKS_DIFFER_MS = 60_000  # at most, between machines that write tables of one lake
 _NOTED_AFTER = 100
-"""After so many versions without new rows a commit notes the position, before their log is cleaned up."""
+"""After this many versions without new rows a commit notes the position, before their log is cleaned up."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +294,7 @@ class _State:
         return bool(self.ends)
 
     def moves(self, ends: Mapping[str, Position]) -> tuple[Move, ...]:
-        """Return what the table filled last must note."""
+        """Return the moves for the table filled last."""
         return tuple(
             move
             for name, end in ends.items()
@@ -303,7 +303,7 @@ class _State:
         )
 
     def moves_beside(self, place: int, ends: Mapping[str, Position]) -> tuple[Move, ...] | None:
-        """Return what another table must note, None if an earlier attempt has noted it."""
+        """Return the moves for another table, None if an earlier attempt has noted them."""
         noted, of = self.beside[place], self.target_id
         found = tuple(
             move

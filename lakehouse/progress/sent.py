@@ -27,7 +27,7 @@ _IS_BEHIND = "_is_behind"
 def note(
     spark: SparkSession, path: str, topic: str | None, progress: Progress, *, behind: Collection[str] = ()
 ) -> None:
-    """Note how far the table at the path has been sent, and the names of the sinks that lack rows of it.
+    """Note how far the table at the path has been sent, and the names of the sinks that lack some rows.
 
     Replaces the previous note.
     """

@@ -49,8 +49,8 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: Da
     other ids.
 
     Grain of the outcome: one row per judged record, per removed silver row (IS_REMOVED) and per changed
-    letter (IS_LETTER); key: topic, partition, offset. `reasons` are those against the record; empty if it is
-    in silver. `unique_id`, `sequence` and the times (UTC) are those of the record.
+    letter (IS_LETTER); key: topic, partition, offset. `reasons` are the reasons against the record; empty if
+    it is in silver. `unique_id`, `sequence` and the times (UTC) are those of the record.
     """
     by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))

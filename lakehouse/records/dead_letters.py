@@ -32,14 +32,14 @@ from lakehouse.tables import TableSpec, described
 SCHEMA = described(
     ("id", "string", "SHA-256 of topic, partition, offset and stage; the key."),
     ("stream", "string", "The stream that refused the record."),
-    ("stage", "string", "Where it was refused."),
+    ("stage", "string", "The stage that refused the record."),
     ("topic", "string", "Kafka topic of the record."),
     ("partition", "integer", "Kafka partition of the record."),
     ("offset", "long", "Kafka offset of the record."),
-    ("kafka_timestamp", "timestamp", "Kafka's timestamp of the record, UTC; null where that is no time."),
-    ("key", "binary", "The record's key, as it came."),
-    ("value", "binary", "The record's value, as it came."),
-    ("headers", HEADERS, "The record's headers, as they came."),
+    ("kafka_timestamp", "timestamp", "Kafka's timestamp of the record, UTC; null if it is not a time."),
+    ("key", "binary", "The record's key, original bytes."),
+    ("value", "binary", "The record's value, original bytes."),
+    ("headers", HEADERS, "The record's headers, original bytes."),
     ("reasons", REASONS, "Every rule that the record broke, with the column and a message."),
     (
         "status",
@@ -47,17 +47,17 @@ SCHEMA = described(
         "open, replayed (accepted into silver since), discarded, resent, duplicate, superseded or deletion.",
     ),
     ("attempts", "integer", "How many times the record was judged."),
-    ("first_seen", "timestamp", "When the record was refused first, UTC."),
-    ("last_attempt", "timestamp", "When the record was judged last, UTC."),
-    ("job", "string", "What refused it."),
+    ("first_seen", "timestamp", "When the record was first refused, UTC."),
+    ("last_attempt", "timestamp", "When the record was last judged, UTC."),
+    ("job", "string", "The job that refused it."),
     ("batch", "long", "The micro-batch that refused it; null for none."),
     ("code_version", "string", "The version of lakehouse that refused it."),
-    ("unique_id", "string", "The record's id, where its source has unique_by; null if it is unknown."),
-    ("sequence", "long", "Its sequence; null if it is unknown, or if its source has no sequence_by."),
+    ("unique_id", "string", "The record's id, if its source has unique_by; null if unknown."),
+    ("sequence", "long", "The record's sequence; null if unknown, or if its source has no sequence_by."),
     ("ingested_at", "timestamp", "When the record landed, UTC."),
-    ("event_time", "timestamp", "The record's event time, UTC; null if it is unknown."),
-    ("own_time", "timestamp", "Its own time, UTC, if it was sound by itself as it landed; else null."),
-    ("admitted", ADMITTED, "When a replay has let it into silver; null: none has."),
+    ("event_time", "timestamp", "The record's event time, UTC; null if unknown."),
+    ("own_time", "timestamp", "The record's own time, UTC; null if it was not sound by itself as it landed."),
+    ("admitted", ADMITTED, "When a replay admitted it into silver; null if none did."),
 )
 
 OPEN, REPLAYED, DISCARDED, RESENT = identity.OPEN, "replayed", "discarded", identity.RESENT
@@ -113,7 +113,7 @@ DEAD_LETTERS = TableSpec(
     stats=("stream", "partition", "offset", "first_seen"),
     change_feed=True,
     cluster_by="first_seen",
-    comment="One row per record that a stage refused, with every reason, as it came.",
+    comment="One row per record that a stage refused: the raw record, and every reason.",
 )
 
 
@@ -254,7 +254,7 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
     if not found:
         raise QueryError(
             f"there is no dead letter whose id begins with {beginning!r}; "
-            f"`lakehouse dead-letters list --status all` lists all ids"
+            f"`lakehouse dead-letters list --status all` lists the letters"
         )
     if len(found) > 1:
         raise QueryError(f"several dead letters have an id that begins with {beginning!r}; give more of it")

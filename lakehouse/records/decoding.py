@@ -41,7 +41,7 @@ def reason_of(field: Field) -> Column:
     against = reason_against(field.column)
     found = found.when(against.isNotNull(), against)
     value = typed(field.column)
-    is_valid = value.isNotNull()  # in its own type; JSON may have another one, for a time, say
+    is_valid = value.isNotNull()  # in its own type; JSON may have another one, as for times
     if field.type is FieldType.DOUBLE:
         is_valid = F.abs(value) <= fields.MOST_MAGNITUDE
         is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))

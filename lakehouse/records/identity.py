@@ -1,4 +1,4 @@
-"""What becomes of a record among those of its id: the same code for live runs, replay, rebuild and audit.
+"""The outcome for a record among those of its id: the same code for live runs, replay, rebuild and audit.
 
 With `unique_by` alone, records of the same id and event time are compared; with `sequence_by`, those of the
 same id. docs/decisions/2026-11-28-what-a-record-becomes.md has the rules, and `lakehouse.records.comparing`
@@ -145,7 +145,7 @@ def retained_reason(source: Source) -> Column:
 
 
 def fingerprint(source: Source, id_: Column) -> Column:
-    """Return 48 bits of a hash of what makes records the same, and in the lower 16 the day of the event time.
+    """Return 48 bits of a hash of a record's identity, and in the lower 16 the day of its event time.
 
     Days are counted from 1970; earlier ones are 0, those from 2149 on 65535.
     """

@@ -130,7 +130,7 @@ def read_apart(
 ) -> ReadApart:
     """Read a partition's records in the driver, as RECORDS, from a place and before an offset.
 
-    Reads at least one record, at most APART, and about `most_bytes`. Raises what Kafka's client raises.
+    Reads at least one record, at most APART, and about `most_bytes`. Raises the errors of Kafka's client.
     """
     span = first.offset, min(end, first.offset + APART)
     found, reached = records_between(

@@ -29,10 +29,10 @@ Records in other formats than JSON have some more rules: `lakehouse.formats.deco
 A record without a timestamp has Kafka's. If that is not such an instant either, or is -1 (Kafka's value for
 none), the record breaks bad_timestamp.
 
-If a key occurs twice, the last one counts. What the JSON parser cannot hold is not_json too: nesting deeper
-than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of the contract, a
-number over 1,000 digits, half a surrogate pair or an object with a duplicate key. An object on a path of the
-contract counts as such a field as a whole.
+If a key occurs twice, the last one counts. Text beyond the limits of the JSON parser is not_json too: nesting
+deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of the
+contract, a number over 1,000 digits, half a surrogate pair or an object with a duplicate key. An object on a
+path of the contract counts as such a field as a whole.
 """
 
 from __future__ import annotations

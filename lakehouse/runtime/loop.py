@@ -58,7 +58,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Common:
-    """What all streams of a run share."""
+    """The settings and observers shared by all streams of a run."""
 
     on_batch: OnBatch
     clock: Clock

@@ -49,7 +49,7 @@ class RunOptions:
     - `on_notice` gets a line when something is allowed or skipped, fails or recovers. `watch` gets failures
       and recoveries, too.
     - `clock` returns the time, UTC.
-    - `allow` lists what is not refused, `skip` the records that bronze and silver skip.
+    - `allow` lists the actions that are not refused, `skip` the records to skip in bronze and silver.
     - `gate`: a stream is exported only while its gate is open. It is checked after catching up or, with an
       interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
     - `at_once`: how many streams catch up concurrently; helps if each has few rows.
@@ -174,8 +174,8 @@ class _Run:
     def _export_open(self, gate: Gate) -> None:
         """Export the streams whose gates are open, while nothing else writes gold.
 
-        The gate checks most rows before that pause, and only newer ones during it. In a live run, a failed
-        export is retried in a later round, so that the other streams continue.
+        The gate first checks while others write, and checks newer rows again once they pause. In a live run,
+        a failed export is retried in a later round, so that the other streams continue.
         """
         for stream in self._streams:
             if self._stop.requested or not self._check(stream, gate):

@@ -1,7 +1,7 @@
-"""Schedules streams: next is the one that has not read for the longest time; several run concurrently.
+"""Schedules streams by their last round: the longest-waiting stream is next, and several run concurrently.
 
-A stream's unread rows arrived after its last look. So the stream that looked first has the oldest unread
-record.
+A stream's unread rows arrived after its last round began. So of all streams, the one whose round began first
+has the oldest unread record.
 """
 
 from __future__ import annotations

@@ -58,9 +58,9 @@ class _Trouble:
 class Troubles:
     """The current failures in a run of these steps, oldest first.
 
-    `notice` gets each failure that the run survives, and each recovery; `watch` gets all of them. `retries`
-    limits consecutive retries, None for no limit. `log_file` is where tracebacks go; if it is given, messages
-    mention it. Thread-safe.
+    `notice` gets the failures of `add` and `tell`, and each recovery; `watch` gets those of `add` and
+    `add_last`, and each recovery. `retries` limits consecutive retries, None for no limit. `log_file` is
+    where tracebacks go; if it is given, messages mention it. Thread-safe.
     """
 
     def __init__(

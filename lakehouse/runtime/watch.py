@@ -1,4 +1,4 @@
-"""What a run reports to observers, besides its micro-batches.
+"""The reports of a run to its observers, besides its micro-batches.
 
 The methods are called from several threads. Their exceptions are logged: no step fails because of them.
 """
