@@ -1,12 +1,12 @@
-"""Bronze: Kafka records into Delta tables, byte for byte.
+"""Bronze: Kafka records in Delta tables, byte for byte.
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
-own (timestamp_type 0: set by the producer, 1: by the broker), `ingested_at` the time at which its micro-batch
-was written, or a microsecond after the greatest one so far if the clock is not beyond that. So each commit
-has one of its own, and none goes back. The greatest is a transaction, `bronze.<table> landed`, in
-microseconds since 1970, in the commit with the records. Times are UTC. If Kafka's number is not a time in the
-years 1900 to 9998, or is -1, which means none, `timestamp` is null and `raw_timestamp` is the number. A rerun
-writes nothing twice, because the commit with the records contains their end offsets.
+own (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time at which its
+micro-batch was written or, if the clock is not past it, a microsecond after the greatest one so far. So each
+commit has its own `ingested_at`, and none goes back. The greatest one is noted as a transaction,
+`bronze.<table> landed`, in microseconds since 1970, in the commit with the records. Times are UTC. If Kafka's
+timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null and `raw_timestamp`
+has the number. A rerun writes nothing twice, because the commit with the records contains their end offsets.
 """
 
 from __future__ import annotations
@@ -63,16 +63,17 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 def landing_of(name: str, landed: int | None, now: datetime) -> Move:
-    """Return what a commit to the bronze table `name` notes of its landing, in microseconds since the epoch.
+    """Return the landing that a commit to the bronze table `name` notes, in microseconds since the epoch.
 
-    That is the clock's, or the one after `landed`, the last one that is noted (null: none), if that is later.
+    That is the clock's time, or a microsecond after `landed`, the last one noted (None: none), if that is
+    later.
     """
     micros = (now - EPOCH) // timedelta(microseconds=1)
     return Move(f"{name} landed", landed, micros if landed is None else max(micros, landed + 1))
 
 
 def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
-    """Return records of a topic as bronze rows that landed at a time, UTC."""
+    """Return a topic's records as bronze rows that landed at a time, UTC."""
     landed = by_reference(F.lit(ingested_at), F.col("partition"))
     return _columns().of(records.withColumn("ingested_at", landed))
 
@@ -106,7 +107,7 @@ class _Landing(Step):
         self._files = settings.shuffle_partitions
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
-        """Choose the next records of each partition; null if none waits."""
+        """Choose the next records of each partition; None if none are waiting."""
         taken = self._topic.next(self.limit)
         if taken is None:
             return None
@@ -121,14 +122,14 @@ class _Landing(Step):
         )
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the only record of the micro-batch; null if there are more."""
+        """Return the micro-batch's only record; None if it has more."""
         if batch.record is None:
             return None
         return Blamed(f"the record at {batch.record}", skipping(batch.record))
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Append the records; they stay in memory for the length of the block."""
+        """Append the records; they stay in memory during the block."""
         landed, written = self._append(batch, now)
         try:
             rows = InMemory(landed, written.rows, cast("int", written.version))
@@ -139,7 +140,7 @@ class _Landing(Step):
             landed.unpersist()
 
     def _append(self, batch: Batch, now: datetime) -> tuple[DataFrame, Written]:
-        """Append the records; if Spark's source does not take one, append those before it, or it apart."""
+        """Append the records; if Spark's source fails at one, append those before it, or it alone."""
         few = are_few(rows=batch.count or 0)
         execute_for(self._lake.spark, few=few)
         # One file per partition of the topic would be many small files in each micro-batch.
@@ -159,8 +160,8 @@ class _Landing(Step):
     def _landing(self, now: datetime) -> Move:
         """Return the next landing. If another process lands records meanwhile, the commit is refused.
 
-        A table that says nothing of it may have rows of another writer, or of a version put back: then the
-        greatest time among them counts.
+        A table without a noted landing may have rows of another writer, or be a restored version: then the
+        greatest `ingested_at` of its rows counts.
         """
         noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
         if noted is None:
@@ -170,7 +171,7 @@ class _Landing(Step):
         return landing_of(self.name, noted, now)
 
     def end_here(self, filled: Collection[str]) -> None:  # noqa: ARG002 - no step fills a topic
-        """Read no record that is not there now."""
+        """Read no records beyond the current end of the topic."""
         self._topic.end_here()
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from lakehouse.tables import Position, Progress
 
 @dataclass(frozen=True)
 class Rest:
-    """What is left of changes of which files are gone: the part, its changes, and the last version lost."""
+    """The remainder of changes with missing files: the part, its changes, and the last version lost."""
 
     part: Part
     feed: DataFrame
@@ -24,7 +24,7 @@ class Rest:
 
 
 class ChangeReading:
-    """The table at a path, read by a query; `position` is null as long as nothing has been read."""
+    """The change feed of a table, as a query reads it; `position` is None until something was read."""
 
     def __init__(self, spark: SparkSession, query: str, path: str) -> None:
         self._spark = spark
@@ -38,21 +38,21 @@ class ChangeReading:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the next changes end where a killed micro-batch did, and cannot be fewer."""
+        """Whether the next changes end where a killed micro-batch did, and cannot be split."""
         return self._ahead is not None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Begin where the query has come; read first up to `ahead`, where a killed micro-batch ended."""
+        """Begin at the query's progress; read first up to `ahead`, where a killed micro-batch ended."""
         self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
-        """Read no change that is not there now."""
+        """Read no changes beyond the current version."""
         self._until = tables.version_of(self._spark, self._path)
 
     def next(self, *, max_bytes: int) -> Part | None:
-        """Return the next changes, null if there are none.
+        """Return the next changes, None if there are none.
 
-        Raises PositionError if another table, or an older copy of this one, lies there.
+        Raises PositionError if another table, or an older copy of this one, is at the path.
         """
         snapshot = tables.snapshot(self._spark, self._path)
         newest = tables.version_in(snapshot)
@@ -62,7 +62,7 @@ class ChangeReading:
         if sent is not None and sent.version > newest + 1:
             raise PositionError(
                 f"{self._query} has sent version {sent.version - 1} of {self._path}, which ends at "
-                f"version {newest}: an older copy of it was put back. Put back the newer one, or delete it, "
+                f"version {newest}: an older copy of it was restored. Restore the newer one, or delete it, "
                 "run again to rebuild it, and then once with --allow resend"
             )
         first = self.position or parts.beginning(self._spark, self._path)
@@ -74,7 +74,7 @@ class ChangeReading:
             if part.files:
                 return part
             if part.first.is_beginning and self.position is None:
-                return None  # an empty table, which may have rows before it is looked at again
+                return None  # an empty table, which may get rows before the next look
             first = self.position = part.end  # nothing to send: compaction, say
         return None
 
@@ -87,10 +87,10 @@ class ChangeReading:
         return as_inserted(part.frame(self._spark, self._path), version, at)
 
     def rest(self, part: Part) -> Rest | None:
-        """Return what can still be told of all changes from a part on; null if none has lost a file.
+        """Return the remainder of all changes from a part on; None if no file is missing.
 
-        Up to the last version of which one is gone, the newest state of every row in files that were written
-        since stands for them; rows that were deleted are not known.
+        Up to the last version with a missing file, the changes are replaced by the newest state of every row
+        in files written since; deleted rows are unknown.
         """
         spark, path, first = self._spark, self._path, part.first
         end = tables.version_of(spark, path) + 1
@@ -109,9 +109,9 @@ class ChangeReading:
         return Rest(Part(first, Position(end)), feed, lost)
 
     def number_of(self, part: Part) -> int:
-        """Return the last version that a part has changes of."""
+        """Return the last version of which a part has changes."""
         return part.first.version if part.first.is_beginning else part.end.version - 1
 
     def advance(self, position: Position) -> None:
-        """Go on from a position."""
+        """Continue from a position."""
         self.position, self._ahead = position, None

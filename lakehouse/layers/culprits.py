@@ -1,7 +1,7 @@
-"""Finds the records at which a step fails that works without them, by halves.
+"""Finds the records at which a step fails, by bisection.
 
-It looks until it has found ten, or has tried 200 times. If a range fails and neither of its halves does,
-its records fail only together.
+The search ends after ten finds or 200 tries. A find is one record, or a range that fails although neither of
+its halves does: its records fail only together.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MOST_TRIES = 200
 
 
 def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed | None:
-    """Return the bronze rows that cannot be judged; null if all can, or if they cannot even be read.
+    """Return the bronze rows that cannot be judged; None if all can, or if they cannot even be read.
 
-    Raises LakehouseError where judging has to wait for something, such as a schema registry.
+    Raises LakehouseError if judging has to wait for something, such as a schema registry.
     """
 
     def fails(some: DataFrame) -> bool:
@@ -32,23 +32,24 @@ def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed 
     if not _works(lambda: _read(rows)):
         return None
     found = culprits(rows, fails)
-    if not found or not _works(lambda: _read(rows)):  # a store may have gone away meanwhile
+    if not found or not _works(lambda: _read(rows)):  # storage may have become unavailable
         return None
     places = [str(one) for one in found]
     what = "the record at" if len(found) == 1 and found[0].first == found[0].last else "the records at"
     more = ", and perhaps more" if len(found) >= MOST_FOUND else ""
     skips = " ".join(f"--skip {place}" for place in places)
     way_out = (
-        f"If that lasts, `lakehouse run silver {skips} --trigger available-now` makes dead letters of them "
-        f"({SKIPPED}) and goes on; `lakehouse dead-letters replay --rule {SKIPPED}` tries them again"
+        f"If it persists, `lakehouse run silver {skips} --trigger available-now` makes them dead letters "
+        f"({SKIPPED}) and continues; `lakehouse dead-letters replay --rule {SKIPPED}` retries them"
     )
     return Blamed(f"{what} {', '.join(places)}{more}", way_out)
 
 
 def culprits(rows: DataFrame, fails: Callable[[DataFrame], bool]) -> list[OffsetRange]:
-    """Return where in Kafka the rows lie at which something fails, in order; none if it fails without any.
+    """Return the Kafka offsets of the rows at which something fails, in order; none if it fails without rows.
 
-    `rows` have Kafka's coordinates, and can be read again. `fails` tells whether it fails with some of them.
+    `rows` have Kafka's coordinates, and can be read again. `fails` returns whether it fails with some of
+    them.
     """
     if fails(rows.limit(0)):
         return []
@@ -66,7 +67,7 @@ class _Search:
     tries: int = 0
 
     def look_at(self, one: OffsetRange) -> bool:
-        """Look for culprits in a range; tell whether there is one, or may be."""
+        """Search a range for culprits; return whether it has one, or may have."""
         if len(self.found) >= MOST_FOUND or self.tries >= MOST_TRIES:
             return True
         self.tries += 1

@@ -1,11 +1,11 @@
-"""Export: gold's change feed to a topic and to other stores, each behind the port of `lakehouse.sinks`.
+"""Export: gold's change feed to a topic and to other stores, by the sinks of `lakehouse.sinks`.
 
-Each micro-batch of the change feed sends the newest state of every row. It goes to the table's lead, exactly
-once for a read-committed consumer, and then to each sink. Rows of one key are sent in the order of their
-versions, then of their keys. A deleted row is sent as a null value. A row that is too large for the lead goes
-to the sinks alone and is noted in ops.unsent_rows. If a sink has lost rows, or was unavailable or full, it
-gets the rows again; neither the lead nor other sinks wait for that. Missing rows are noted in the lake, and
-the export's work by the clock fails until they are written.
+Each micro-batch of the change feed sends the newest state of every changed row. It goes to the table's lead,
+exactly once for a read-committed consumer, and then to each sink. Rows of one message key are sent in the
+order of their versions, then of their table keys. A deleted row is sent as a null value. A row that is too
+large for the lead goes only to the sinks and is noted in ops.unsent_rows. A sink that has lost rows, or was
+unavailable or full, gets the rows again; neither the lead nor other sinks wait for it. Missing rows are noted
+in the lake, and the export's work by the clock fails until they are written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CHUNK_ROWS = 20_000
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return what makes the steps that send the stream's gold tables."""
+    """Return the makers of the steps that send the stream's gold tables."""
     return [
         StepMaker(
             stream.name,
@@ -64,7 +64,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 @dataclass
 class _Done:
-    """What became of a micro-batch's rows: their number, those sent to the lead, and those it refused."""
+    """A micro-batch's number of rows, of those sent to the lead and of those refused; `seconds` by store."""
 
     rows: int = 0
     sent: int = 0
@@ -73,7 +73,7 @@ class _Done:
 
 
 class _Export(Step):
-    """Sends the changes of one gold table, and fills sinks again, by the clock, that lack rows."""
+    """Sends the changes of one gold table, and by the clock refills sinks that lack rows."""
 
     layer = "export"
 
@@ -94,7 +94,7 @@ class _Export(Step):
         self._max_bytes = settings.bytes_per_batch
         self._allow = permitted.allow
         self._part: Part | None = None
-        self._lost: int | None = None  # the last version of which changes were removed before they were sent
+        self._lost: int | None = None  # the last version whose changes were removed unsent
         self._span: Span | None = None
         exported = Exported(lake, self._path, table, settings, permitted.notice, self._note_unsent)
         self._lead = LEAD.make(exported)
@@ -106,7 +106,7 @@ class _Export(Step):
         self._sinks = [Following(kind.make(exported), is_behind=begun.is_behind(kind.name)) for kind in kinds]
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
-        """Choose the next changes; null if none waits."""
+        """Choose the next changes; None if none are waiting."""
         part, self._lost = self._reading.next(max_bytes=self.limit or self._max_bytes), None
         if part is None:
             return None
@@ -125,7 +125,7 @@ class _Export(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Send the changes that were chosen last; those that the lead has go to the sinks alone."""
+        """Send the changes chosen last; those that the lead already has go only to the sinks."""
         if self._span is None or self._part is None:
             raise TypeError(f"{self.name} has chosen no changes")
         try:
@@ -137,9 +137,9 @@ class _Export(Step):
         yield Passed(result)
 
     def _rest_of(self, part: Part, error: Exception) -> tuple[DataFrame, Part]:
-        """Return what is left of changes that VACUUM has removed, and which part it stands for.
+        """Return the remainder of changes that VACUUM has removed, and the part that it covers.
 
-        Raises TableError unless sending rows again is allowed, and any other error as it is.
+        Raises TableError unless resending rows is allowed; raises any other error unchanged.
         """
         rest = self._reading.rest(part) if are_files_gone(error) and self._lost is None else None
         if rest is None:
@@ -147,8 +147,8 @@ class _Export(Step):
         if Allow.RESEND not in self._allow:
             raise TableError(
                 f"{self.name} has not sent changes of gold.{self._table.name} up to version {rest.lost}, and "
-                f"VACUUM has removed them. Pass --allow {Allow.RESEND} once: then the newest state of every "
-                "row is sent that may have changed since; deletions before then are not sent"
+                f"VACUUM has removed them. Pass --allow {Allow.RESEND} once: then every row that may have "
+                "changed since is sent in its newest state; deletions up to that version are not sent"
             ) from error
         self._lost = rest.lost
         return rest.feed, rest.part
@@ -169,18 +169,18 @@ class _Export(Step):
         return BatchResult(done.rows, {**written, **put, **unsent}, seconds)
 
     def end_here(self, filled: Collection[str]) -> None:
-        """Send no change that is not there now, unless the table is being filled."""
+        """Send no changes beyond the current version, unless this run fills the table."""
         if self._source not in filled:
             self._reading.end_here()
 
-    def is_due(self, now: datetime) -> bool:  # noqa: ARG002 - a look may follow another one by any clock
-        """Tell whether a sink lacks rows."""
+    def is_due(self, now: datetime) -> bool:  # noqa: ARG002 - sinks have their own intervals
+        """Return whether a sink lacks rows."""
         return any(sink.is_due() for sink in self._sinks)
 
     def tick(self, now: datetime) -> BatchResult:
-        """Fill the sinks that lack rows; all of them where none seems to, after a failure.
+        """Fill the sinks that lack rows; all of them if none seems to, as after a failure.
 
-        Raises SinkTroubleError, after all have been tried, if one does not take them.
+        Tries all of them, and raises SinkTroubleError if one does not accept its rows.
         """
         due = [sink for sink in self._sinks if sink.is_due()] or self._sinks
         were_behind, filled, failures = self._behind(), dict[str, int](), list[SinkTroubleError]()
@@ -203,7 +203,7 @@ class _Export(Step):
             sink.close()
 
     def _noted(self) -> Noted:
-        """Ask the lead how far the table has been sent."""
+        """Return how far the table has been sent, according to the lead."""
         spark, path, table, lead = self._lake.spark, self._path, self._table.name, self._lead
         if lead is None:
             return Noted(spark, path, table, None, None, None)
@@ -222,10 +222,10 @@ class _Export(Step):
         return self._hand_on(iter(changes), sending)
 
     def _hand_on(self, changes: Iterator[Change], sending: Sending) -> _Done:
-        """Send the rows to the lead, and each slice that it has to the sinks."""
+        """Send the rows to the lead, and each slice that it has accepted to the sinks."""
         done, reading, leading = _Done(), Stopwatch(), Stopwatch()
         slices = leading.over(self._led(reading.over(changes), sending))
-        first = next(slices, Slice([]))  # before a sink is asked, which may be away
+        first = next(slices, Slice([]))  # before calling sinks, which may be unavailable
         for sink in self._sinks:
             sink.begin(sending)
         for one in chain([first], slices):

@@ -18,10 +18,10 @@ from lakehouse.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """How far a table has been sent (null: not at all), where what comes next ends, and what sinks lack.
+    """How far a table has been sent (None: not at all), where the next micro-batch ends, and sinks behind.
 
-    `ahead` is where a micro-batch ends that was killed, or has to be sent as a whole; null for anywhere.
-    `behind` are the sinks that lack rows, by name; null: each of them may.
+    `ahead` is the end of a micro-batch that was killed, or must be sent as a whole; None if it may end
+    anywhere. `behind` are the names of the sinks that lack rows; None: each of them may.
     """
 
     progress: Progress | None
@@ -29,15 +29,15 @@ class Begun:
     behind: frozenset[str] | None
 
     def is_behind(self, sink: str) -> bool:
-        """Tell whether a sink may lack rows that were sent."""
+        """Return whether a sink may lack rows that were sent."""
         return self.behind is None or sink in self.behind
 
 
 @dataclass(frozen=True)
 class Noted:
-    """What says how far the table at a path has been sent to a topic, null for none.
+    """The notes on how far the table at a path has been sent to a topic (None: no topic).
 
-    `there` is what the topic's progress says, `sliced` the last micro-batch of which slices were sent.
+    `there` is the progress in the topic, `sliced` the last micro-batch of which slices were sent.
     """
 
     spark: SparkSession
@@ -48,11 +48,11 @@ class Noted:
     sliced: Span | None
 
     def begun(self, permitted: Permitted) -> Begun:
-        """Return where the export goes on.
+        """Return where the export continues.
 
-        If only the topic's progress knows, other sinks may lack the last micro-batch, and are filled again.
-        Raises PositionError if rows of another table were sent, unless sending everything again is allowed,
-        or of the lake that this one is a copy of, unless it is being adopted.
+        If only the topic has the progress, other sinks may lack the last micro-batch, and are filled again.
+        Raises PositionError if rows of another table were sent, unless resending everything is allowed, or
+        rows of the lake that this one is a copy of, unless it is being adopted.
         """
         mine, there = tables.sent_as(self.spark, self.path), self.there
         here = sent.noted(self.spark, self.path, self.topic)
@@ -77,15 +77,16 @@ class Noted:
             and ahead is None
             and (position is None or position.position.is_before(sliced.after))
         ):
-            # Some slices of that micro-batch were sent. What lies before it was sent, or is no rows.
+            # Some slices of that micro-batch were sent, and so were all rows before it.
             return Begun(Progress(mine, sliced.before), sliced.after, behind)
         return Begun(position, ahead, behind)
 
     def _adopted(self, mine: str, known: Progress, *, adopts: bool) -> Begun:
-        """Return where a copy goes on: behind what both lakes have, up to now, as one micro-batch.
+        """Return where a copy continues: after what both lakes have, up to now, as one micro-batch.
 
-        The original may have sent later states of its rows than the copy's first versions have. Its rows in
-        other stores have the original's versions. So these get all of them again, of a new generation.
+        The original may have sent later states of its rows than those in the copy's first versions, and other
+        stores have its rows with the original's versions. So these stores get all rows again, as a new
+        generation.
         """
         if not adopts:
             raise self._of_another_lake(mine, known)
@@ -107,7 +108,7 @@ class Noted:
         return PositionError(
             f"rows of another {self.table} (table id {there.table}) were sent to topic {self.topic}; the one "
             f"at {self.path} has {tables.table_id(self.spark, self.path)}: it was deleted and recreated. "
-            "Continuing would send every row again: put that table back, or run once with --allow "
+            "Continuing would send every row again: restore that table, or run once with --allow "
             f"{Allow.RESEND}"
         )
 
@@ -120,5 +121,5 @@ class Noted:
             )
         return PositionError(
             f"rows of gold.{self.table} were sent by the lake that this one is a copy of. Run `lakehouse "
-            "adopt`, so that no row goes back; docs/backups.md"
+            "adopt`, so that no row returns to an older version; docs/backups.md"
         )

@@ -1,4 +1,4 @@
-"""Facts about the verdicts on a micro-batch of silver, in one look: counts, and the ends of its times."""
+"""Facts about a micro-batch of judged rows, from one aggregation: counts, and the limits of its times."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lakehouse.tables import from_micros
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts about judged rows: how many, `dead`, and of these `closed`; times in microseconds, null for none.
+    """The numbers of judged rows, of `dead` and of `closed` ones; times in microseconds, None for none.
 
-    `own_us` is the greatest own time and `least_us` the least event time of sound records; the records landed
-    from `first_us` to `landed_us`.
+    `closed` are dead rows whose letters are closed. `own_us` is the greatest own time and `least_us` the
+    least event time of sound records; the records landed from `first_us` to `landed_us`.
     """
 
     rows: int
@@ -33,12 +33,12 @@ class Facts:
 
     @classmethod
     def of(cls, judged: DataFrame) -> Facts:
-        """Look at judged rows, which should be persisted."""
+        """Aggregate judged rows, which should be persisted."""
         return cls(*(judged.agg(*_columns()).first() or (0, 0, 0, None, None, None, None)))
 
     @property
     def is_one_landing(self) -> bool:
-        """Tell whether the records landed in one commit of bronze."""
+        """Whether the records landed in one commit of bronze."""
         return self.first_us == self.landed_us
 
     @property
@@ -49,7 +49,7 @@ class Facts:
 
 @cache
 def _columns() -> tuple[Column, ...]:
-    """Return the facts about judged rows, as `Facts` has them."""
+    """Return the facts about judged rows, in the order of `Facts`."""
     sound = is_sound()
     is_closed = ~sound & (status_by(F.col("reasons")) != OPEN)
     return (

@@ -1,6 +1,6 @@
-"""Fingerprints of ids, in a driver's memory: they find possibly repeated records, and their days.
+"""Fingerprints of ids in the driver's memory: they find records that may be repeated, and their days.
 
-A fingerprint is a number of 64 bits: 48 of a hash, and the day of a time in the lower 16
+A fingerprint is a 64-bit number: 48 bits of a hash, and the day of a time in the lower 16
 (`lakehouse.records.identity.fingerprint`). Ten million take 80 MB.
 """
 
@@ -17,12 +17,12 @@ Packed: TypeAlias = npt.NDArray[np.int64]
 
 LAST_DAY = 0xFFFF
 _DAY = np.int64(0xFFFF)
-_RECENT = 200_000  # so few are sorted again with each addition; the others lie still
+_RECENT = 200_000  # at most this many are sorted again with each addition
 _EPOCH, _ONE_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 
 
 class Fingerprints:
-    """A set of fingerprints; one may be there more than once. It sorts, and keeps, those that it is given."""
+    """A set of fingerprints, which may have repeats. It keeps the given array and sorts it in place."""
 
     def __init__(self, packed: Packed | None = None) -> None:
         self._still = _nothing() if packed is None else packed
@@ -30,24 +30,24 @@ class Fingerprints:
         self._recent = _nothing()
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of fingerprints."""
         return len(self._still) + len(self._recent)
 
     def add(self, packed: Packed) -> None:
-        """Add some."""
+        """Add fingerprints."""
         self._recent = np.sort(np.concatenate([self._recent, packed]))
         if len(self._recent) > _RECENT:
             self._still = np.sort(np.concatenate([self._still, self._recent]), kind="stable")
             self._recent = _nothing()
 
     def found(self, packed: Packed) -> npt.NDArray[np.bool_]:
-        """Tell for each whether one with the same hash is there."""
+        """Return for each whether the set has one with the same hash."""
         first, end = self._places(self._still, packed)
         more_first, more_end = self._places(self._recent, packed)
         return (end > first) | (more_end > more_first)
 
     def days(self, packed: Packed) -> list[int]:
-        """Return the days of those that have the hash of one of these, in order."""
+        """Return the days of the set's fingerprints that have the hash of one of these, in order."""
         found = [_days_among(held, *self._places(held, packed)) for held in (self._still, self._recent)]
         return [int(day) for day in np.unique(np.concatenate(found))]
 
@@ -57,14 +57,14 @@ class Fingerprints:
 
 
 def repeated(packed: Packed) -> npt.NDArray[np.bool_]:
-    """Tell for each whether its hash is there more than once."""
+    """Return for each whether its hash occurs more than once."""
     _, place, counts = np.unique(packed >> np.int64(16), return_inverse=True, return_counts=True)
     found: npt.NDArray[np.bool_] = counts[place] > 1
     return found
 
 
 def spans(days: Sequence[int]) -> list[tuple[datetime | None, datetime | None]]:
-    """Return the times (UTC) of these days, in order; neighbours are one; null: no end."""
+    """Return the times (UTC) of these ascending days; adjacent days are one span; None: no limit."""
     found: list[tuple[int, int]] = []
     for day in days:
         if found and day == found[-1][1] + 1:
@@ -81,13 +81,13 @@ def spans(days: Sequence[int]) -> list[tuple[datetime | None, datetime | None]]:
 
 
 def days_of(packed: Packed) -> Packed:
-    """Return the day of each."""
+    """Return the day of each fingerprint."""
     days: Packed = packed & _DAY
     return days
 
 
 def without_day(packed: Packed) -> Packed:
-    """Return the hash of each, in its place: the lower 16 bits are 0."""
+    """Return each fingerprint's hash, with 0 in the lower 16 bits."""
     hashes: Packed = packed & ~_DAY
     return hashes
 

@@ -16,7 +16,7 @@ from lakehouse.tables import Position
 class Following:
     """One sink of an export.
 
-    While it `is_behind` it gets no micro-batch. `rows` and `seconds` are of the last one.
+    While it `is_behind` it gets no micro-batches. `rows` and `seconds` are those of the last one.
     """
 
     def __init__(self, sink: Sink, *, is_behind: bool) -> None:
@@ -25,7 +25,7 @@ class Following:
         self.rows = 0
         self._sink = sink
         self._watch = Stopwatch()
-        self._lacks_rows = False  # once seen: a sink says so in intervals
+        self._lacks_rows = False  # kept once found: a sink checks only at intervals
 
     @property
     def seconds(self) -> float:
@@ -40,31 +40,31 @@ class Following:
                 self._sink.begin(sending)
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Hand on rows of it."""
+        """Write rows of the micro-batch."""
         with self._trying():
             if not self.is_behind:
                 self._sink.write(changes)
 
     def end(self) -> None:
-        """End it."""
+        """End the micro-batch."""
         with self._trying():
             if not self.is_behind:
                 self.rows = self._sink.end()
 
     def is_due(self) -> bool:
-        """Tell whether it has to be filled."""
+        """Return whether the sink has to be filled."""
         self._lacks_rows = self._lacks_rows or self._sink.lacks_rows()
         return self.is_behind or self._lacks_rows
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Fill it, and return how many rows it got; raises SinkTroubleError if it does not take them."""
+        """Fill the sink, and return the number of rows; raises SinkTroubleError if it refuses them."""
         self._sink.require()
         rows = self._sink.fill(reached, now)
         self.is_behind = self._lacks_rows = False
         return rows
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the sink's connections."""
         self._sink.close()
 
     @contextmanager
@@ -72,5 +72,5 @@ class Following:
         with self._watch.running():
             try:
                 yield
-            except SinkTroubleError:  # the work by the clock meets it again, and tells it
+            except SinkTroubleError:  # the work by the clock meets it again, and reports it
                 self.is_behind = True

@@ -1,8 +1,8 @@
-"""What retention keeps closed: records of ids of which it has taken rows or letters, or of its times.
+"""Records that arrive after retention has taken rows or letters of their id, or rows of their time.
 
-Gold, topics and stores still have what these rows have added. So no later record may correct, delete or
-repeat them: it is an open letter, `retained` or `late`. Of an id that was deleted before, the bar is known:
-records up to it are `retained`, and the others are compared as if its letters were still there.
+Gold, topics and stores still contain what the taken rows contributed. So no later record may correct, delete
+or repeat them: it becomes an open letter, `retained` or `late`. For an id that was deleted before, the bar is
+known: records up to it are `retained`, and others are compared as if the id's letters still existed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FROZEN, _BAR = "_frozen", "_bar"
 
 
 class Frozen:
-    """What retention has taken of a source whose records have ids, by ops.retention and ops.retained_ids."""
+    """The data that retention has taken from a source with ids, by ops.retention and ops.retained_ids."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source) -> None:
         self._lake = lake
@@ -41,10 +41,10 @@ class Frozen:
         self._closed: datetime | None = None
         self._ids: Packed = np.empty(0, np.int64)
         self._versions: tuple[int, ...] | None = None
-        self._marked: tuple[Columns, Columns] | None = None  # judged records' columns, and with what is asked
+        self._marked: tuple[Columns, Columns] | None = None  # judged records' columns without and with _SHORT
 
     def look(self) -> None:
-        """Read what has been taken, if more has been since the last look."""
+        """Reload what retention has taken, if that has changed since the last call."""
         versions = tuple(map(self._version, (RETENTION, RETAINED_IDS)))
         if versions == self._versions:
             return
@@ -56,7 +56,7 @@ class Frozen:
         self._versions = versions
 
     def with_taken(self, facts: Columns) -> Columns:
-        """Return the columns of judged records with what `are_taken` needs; as they are if no id is taken."""
+        """Return the columns of judged records plus what `are_taken` needs; unchanged if no id is taken."""
         if not len(self._ids):
             return facts
         if self._marked is None or self._marked[0] is not facts:
@@ -65,16 +65,16 @@ class Frozen:
         return self._marked[1]
 
     def are_taken(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
-        """Tell for each judged record whether the row of its id may have been taken."""
+        """Return for each judged record whether retention may have taken the row of its id."""
         if _SHORT not in seen.column_names:
             return np.zeros(len(seen), np.bool_)
         found: npt.NDArray[np.bool_] = np.isin(seen.column(_SHORT).to_numpy(), self._ids)
         return found
 
     def closing(self, judged: DataFrame, standing: DataFrame | None = None) -> DataFrame | None:
-        """Return judged records with the reasons why they come too late, and IS_CLOSED; null: none does.
+        """Return judged records with IS_CLOSED and reasons why they are too late; None if nothing was taken.
 
-        `standing` are rows of silver with their ids, which came before them; null: none.
+        `standing` are the earlier rows of silver that have their ids; None: none.
         """
         if self._closed is None and not len(self._ids):
             return None
@@ -82,9 +82,10 @@ class Frozen:
         return _closed(self._source, judged, ids, self._closed)
 
     def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
-        """Return letters, and what stands for those that have been taken of judged records' ids, by LETTERS.
+        """Return letters, plus replacements for letters of judged records' ids that were taken, as LETTERS.
 
-        It is a deletion with the bar, the last one without a sequence, and a version that they have taken.
+        The replacements are a deletion with the bar, the last deletion without a sequence, and a version that
+        they have deleted.
         """
         if self._source.sequence_by is None or not len(self._ids):
             return letters
@@ -92,9 +93,9 @@ class Frozen:
         return letters.select(*identity.LETTERS).union(_standing_for(noted))
 
     def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
-        """Return the ids that retention has taken something of, or whose rows lie where it has been.
+        """Return the ids with taken rows or letters, or with rows in the time that retention has cleared.
 
-        _FROZEN: no later record is accepted; else those above _BAR are.
+        _FROZEN: no later record is accepted; otherwise only records above _BAR are.
         """
         taken = _taken_of(self._lake, self._source, judged).select(identity.OF_ID, "bar")
         if standing is not None:
@@ -116,14 +117,14 @@ def _short(fingerprint: Column) -> Column:
 
 
 def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
-    """Return the ids of judged records of which something has been taken: OF_ID, and what was noted."""
+    """Return the judged records' ids with taken data: OF_ID, and the notes of ops.retained_ids."""
     found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
     ids = judged.select(identity.OF_ID, found).distinct()
     return ids.join(retained.ids_taken(lake, source), "fingerprint")
 
 
 def _standing_for(noted: DataFrame) -> DataFrame:
-    """Return letters that say the same as those which have been taken: deletions first, of no place."""
+    """Return replacements for taken letters: deletions first, all without a place."""
 
     def letter(turn: int, status: str, sequence: Column, sent: Column) -> Column:
         return F.struct(
@@ -152,8 +153,8 @@ def _none(name: str) -> Column:
 def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
     """Return judged records with IS_CLOSED, and the reason against those that were sound.
 
-    They are of some `ids` (as of `_frozen`; null: none), or have an event time `before` this one (UTC; null:
-    none).
+    Closed are records with one of the `ids` (as of `_frozen`; None: none) or with an event time `before` this
+    one (UTC; None: none).
     """
     if ids is None:
         marked = judged.withColumns({_FROZEN: F.lit(False), _BAR: F.lit(None).cast("long")})

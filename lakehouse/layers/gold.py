@@ -1,4 +1,4 @@
-"""Gold: clean rows merged into the tables that users read, and rows that the wall clock closes."""
+"""Gold: merges clean rows into the tables that users read, and closes rows by the wall clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lakehouse.tables import Lake, TableSpec, leases
 from lakehouse.tables.entries import LogEntry, rows_of, total
 
 _LOOK_EVERY_S = 30.0
-_RESTS = 2  # times as long as it has worked
+_RESTS = 2  # times as long as it worked
 
 
 def spec(table: MergedTable) -> TableSpec:
@@ -48,9 +48,9 @@ def spec(table: MergedTable) -> TableSpec:
 def steps(
     lake: Lake, stream: Stream, max_bytes: int, notice: Callable[[str], None] = lambda _text: None
 ) -> list[StepMaker]:
-    """Return what makes the steps that fill the stream's gold tables, so many bytes at a time.
+    """Return the makers of the steps that fill the stream's gold tables, `max_bytes` at a time.
 
-    `notice` is told of commits by which another writer has changed rows of silver.
+    `notice` is called about commits in which another writer has changed rows of silver.
     """
     return [
         StepMaker(
@@ -87,36 +87,36 @@ class _Merging(TableStep):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Merge the rows; an export reads the table's change feed, so nothing is kept."""
+        """Merge the rows; an export reads the table's change feed, so none are kept in memory."""
         yield Passed(self._merge.merge(batch, now))
 
     def end_here(self, filled: Collection[str]) -> None:
-        """Read no further than what is there now.
+        """Read no further than the current end.
 
-        A run that catches up does not wait: whether the table is idle follows from when it was last filled. A
-        live run counts from its own start, because records may be waiting that were sent while none ran.
+        A catch-up does not wait: whether the table is idle depends on when it was last filled. A live run
+        counts from its own start, because records that were sent while none ran may be waiting.
         """
         super().end_here(filled)
         if isinstance(self._clock, EventClock):
             self._merge.merged_at = self._reading.moved_at()
 
     def is_held(self) -> bool:
-        """Tell whether somebody holds the table, so that a micro-batch would wait."""
+        """Return whether the table's lease is held, so that a micro-batch would wait."""
         return leases.is_held(self._lake.spark, self._path)
 
 
 def _tell_foreign(
     stream: Stream, query: str, notice: Callable[[str], None], table: str, entry: LogEntry
 ) -> None:
-    """Note that another writer has changed rows of silver, which gold does not follow."""
+    """Report that another writer has changed rows of silver, which gold does not follow."""
     info = next(entry.of("commitInfo"), {})
     operation, writer = str(info.get("operation") or "unknown"), str(info.get("engineInfo") or "unknown")
     gone = total([rows_of(file) for file in entry.of("remove")])
     rows = "" if gone is None else f", in files of {gone:,} rows"
     text = (
         f"{table} version {entry.version} was changed by another writer ({writer}: {operation}{rows}). "
-        f"{query} does not follow that. `lakehouse audit` says what differs, `lakehouse rebuild silver` "
-        "puts it right"
+        f"{query} ignores that change. `lakehouse audit` lists the differences, `lakehouse rebuild silver` "
+        "repairs them"
     )
     details = {"version": entry.version, "operation": operation, "engineInfo": writer, "rows": gone}
     note(Kind.REFUSAL, text, stream=stream.name, layer="silver", table=table, details=details)
@@ -126,9 +126,10 @@ def _tell_foreign(
 class _Ticker:
     """Closes the rows that are due by the wall clock.
 
-    It knows about the rows that the merge wrote. A rebuild or a user's statement can add others, so it looks
-    again whenever the table's version has changed. An EventClock's rows are left alone until it is idle.
-    Where files are large, a tick rewrites many rows to close a few, so it takes at most a third of the time.
+    It knows about rows written by the merge. A rebuild or a user's statement can add others, so it looks
+    again whenever the table's version has changed. The rows of an EventClock are left alone until the table
+    is idle. If files are large, a tick rewrites many rows to close a few, so ticks take at most a third of
+    the time.
     """
 
     def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: EventClock | WallClock) -> None:
@@ -142,7 +143,7 @@ class _Ticker:
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
-        """Tell whether a row may be due; true until the table has been looked at."""
+        """Return whether a row may be due; while the table is idle, true until its first look."""
         if not self._is_idle(now) or time.monotonic() < self._rests_until:
             return False
         if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):
@@ -152,7 +153,7 @@ class _Ticker:
         return tables.version_of(self._spark, self._path) != self._version
 
     def tick(self, now: datetime) -> BatchResult:
-        """Close the rows that are due, unless somebody holds the table's lease: then a later tick does."""
+        """Close the rows that are due; while the table's lease is held, leave that to a later tick."""
         if leases.is_held(self._spark, self._path):
             return BatchResult(0)
         began = time.monotonic()

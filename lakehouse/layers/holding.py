@@ -1,4 +1,4 @@
-"""What keeps everybody else off a source's records while one decides about all of them at once."""
+"""Exclusive access to a source's records, for decisions about all of them at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lakehouse.tables import Lake, leases
 
 @contextmanager
 def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
-    """Keep replays, discards and rebuilds off a source's letters; its silver waits if all of it is held.
+    """Keep replays, discards and rebuilds off a source's letters; with `is_whole`, silver waits, too.
 
-    What is kept of an id depends on all of its records. Raises TableError while somebody else holds either.
+    The outcome for an id depends on all of its records. Raises TableError while another process holds either.
     """
     paths, name = silver.paths_of(lake, source), silver.query_name(source)
     with ExitStack() as held:

@@ -1,13 +1,13 @@
-"""Silver for sources with ids: finds and settles repeated, corrected and deleted records.
+"""Silver for sources with ids: finds repeated, corrected and deleted records, and decides about them.
 
 The rows of silver decide, and letters where records were deleted or refused. They are looked up inside the
 transaction that writes the clean rows, so another writer's commit conflicts with it. Fingerprints of ids in
 memory only show which records need no lookup: nearly all of them. They are read from silver and its letters
-when the step is made, and updated from later commits.
+when the step is created, and updated from later commits.
 
-A micro-batch's letters are written first, with those of rows that are about to leave silver, and the changes
-of letters that it answers. After a crash in between, the micro-batch is repeated. Letters of its records, and
-of rows that silver still has, count for nothing then.
+A micro-batch's letters are written first, with those of rows that it removes from silver and the changes to
+letters that it answers. After a crash in between, the micro-batch is repeated. Letters of its records, and of
+rows that silver still has, are ignored then.
 """
 
 from __future__ import annotations
@@ -66,13 +66,13 @@ from lakehouse.tables import DELETED, Candidates, Commit, Move, Why
 from lakehouse.tables.pruning import Near, in_spans
 
 MOST_IN_MEMORY = 10_000_000
-"""So many ids are kept in memory at most, 8 bytes each."""
+"""The maximum number of ids kept in memory, 8 bytes each."""
 
 ACCEPTED = "accepted"
-"""What a record is that has no letter."""
+"""The status of a record without a letter."""
 
-_MORE = 1.25  # times as many, before the oldest are forgotten
-_SCANNED_ROWS = 300_000  # rather interpreted: generated code saves a microsecond per row, and costs 0.3 s
+_MORE = 1.25  # times as many are allowed before the oldest are dropped
+_SCANNED_ROWS = 300_000  # or fewer are interpreted: generated code saves 1 µs per row, and costs 0.3 s
 _HASH, _IS_COMPARED = "_hash", "is_compared"
 _FACTS = ["packed", "status", "deletes"]
 _KEYS = list(COORDINATES)
@@ -82,9 +82,9 @@ _KEYS = list(COORDINATES)
 class Settled:
     """Judged records with the reasons that they have among others of their ids.
 
-    `seen` has, of each record with an id, `packed` (its fingerprint), `status` (that of its letter, or
-    ACCEPTED) and `deletes`. `removed` are rows of silver that leave it, with reasons and ids, and `changed`
-    letters that change, with reasons; null for none. `near` are the commit's files that may have the rows.
+    `seen` has, for each record with an id, `packed` (its fingerprint), `status` (that of its letter, or
+    ACCEPTED) and `deletes`. `removed` are rows to remove from silver, with reasons and ids, and `changed` are
+    letters to change, with reasons; None for none. `near` are the commit's files that may have the rows.
     """
 
     rows: DataFrame
@@ -95,10 +95,10 @@ class Settled:
 
 
 class Identities:
-    """What is known of the ids of a source's silver table, by the table at `clean` and the letters at `dead`.
+    """The known ids of a source's silver table, from the table at `clean` and the letters at `dead`.
 
-    `most` is how many fingerprints are kept. If there are more, records before the time that they reach back
-    to are looked up in silver, and for a source with `sequence_by` all are.
+    `most` limits the fingerprints in memory. If there are more, only those of the newest days are kept:
+    records with earlier times are looked up in silver, and for a source with `sequence_by` all records are.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class Identities:
         self._job = job
         self._most = most
         self._known = Fingerprints()
-        self._lettered = Fingerprints()  # ids that have letters, without their day
-        self._pending = Fingerprints()  # of these, what is open, and what deletes
+        self._lettered = Fingerprints()  # ids that have letters
+        self._pending = Fingerprints()  # of these, open letters and deletions
         self._version: int | None = None
         self._since_day: int | None = None  # fingerprints of earlier days are not kept
 
@@ -129,7 +129,7 @@ class Identities:
         return self._settle(judged, seen, suspects, commit)
 
     def note(self, settled: Settled, version: int) -> None:
-        """Remember the ids of records that are accepted or have letters; `version` is silver's new one."""
+        """Remember the ids of accepted records and of letters; `version` is silver's new one."""
         status, deletes = (settled.seen.column(name) for name in ("status", "deletes"))
         packed = settled.seen.column("packed").to_numpy()
         is_row, is_open = pc.equal(status, ACCEPTED).to_numpy(), pc.equal(status, OPEN).to_numpy()
@@ -183,15 +183,15 @@ class Identities:
         )
 
     def _alike(self, rows: DataFrame, id_: str, wanted: DataFrame) -> DataFrame:
-        """Keep the rows whose id may be a wanted one."""
+        """Keep the rows whose id may be among the wanted ones."""
         hashed = rows.withColumn(_HASH, hash_of_same(self._source, F.col(id_).cast("string")))
         return hashed.where(F.col(id_).isNotNull()).join(wanted, _HASH, "left_semi")
 
     def _letters(self, seen: pa.Table, hashes: Packed, chosen: DataFrame, standing: DataFrame) -> DataFrame:
-        """Return the letters of some ids that have a say: those of ids that are open, or are deleted.
+        """Return the letters that matter for some ids: those of ids with open letters or deletions.
 
-        Letters of the micro-batch itself, and of rows that silver still has, come from an attempt that was
-        killed, or that met a conflict.
+        Letters of the micro-batch itself, and of rows that silver still has, are left out: they come from an
+        attempt that was killed, or that met a conflict.
         """
         spark = chosen.sparkSession
         deletes = seen.column("packed").to_numpy()[seen.column("deletes").to_numpy()]
@@ -214,7 +214,7 @@ class Identities:
         return Columns(self._facts(F.col("unique_id")))
 
     def _facts(self, id_: Column) -> dict[str, Column]:
-        """Return what `Settled.seen` has of judged records with this id, by name."""
+        """Return the columns of `Settled.seen` for judged records with this id."""
         return {
             "packed": fingerprint(self._source, id_),
             "status": F.when(is_sound(), ACCEPTED).otherwise(status_by(F.col("reasons"))),
@@ -222,23 +222,23 @@ class Identities:
         }
 
     def _where(self, suspects: Packed) -> Near | None:
-        """Return where rows with the suspects' ids lie in silver; null: anywhere."""
+        """Return where rows with the suspects' ids may be in silver; None: anywhere."""
         if self._source.sequence_by is not None and self._since_day is not None:
             return None
         days = self._known.days(suspects)
-        if self._source.sequence_by is None:  # the same id counts with the same time only
+        if self._source.sequence_by is None:  # an id counts only with the same time
             days = [int(day) for day in np.unique(days_of(suspects))]
         return in_spans("event_time", spans(days))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
-        """Take in what commits up to a version of silver have added since the last look."""
+        """Add the ids of later commits, up to a version of silver."""
         if self._version is None:
             self._fill(spark, version)
         if self._version is None or version <= self._version:
             return
         try:
             entries = list(parts.entries(spark, self._clean, self._version + 1, version + 1))
-        except TableError:  # of so long ago that log retention has been there
+        except TableError:  # log retention has removed commits
             self._fill(spark, version)
             return
         added = [file for entry in entries for file in entry.added]
@@ -278,14 +278,14 @@ class Identities:
 
 
 def columns_of_ids(settings: Mapping[str, str]) -> set[str]:
-    """Return the columns that silver may have had only because of these settings about ids."""
+    """Return the columns that these settings about ids may have added to silver."""
     return {ID, SEQUENCE, *(column_of(name) for name in settings.values())}
 
 
 def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | None:
-    """Write the clean rows, without those of silver that leave it, and return silver's new version.
+    """Write the clean rows, remove `settled.removed` from silver, and return silver's new version.
 
-    Without rows nothing is committed but the moves; null if there are none either.
+    Without rows only the moves are committed; returns None if there are none either.
     """
     clean = filter_clean(settled.rows)
     if settled.removed is None:
@@ -299,21 +299,21 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
 
 
 def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
-    """Return rows that leave silver as raw records with reasons; what bronze no longer has is null."""
+    """Return rows removed from silver as raw records with reasons; null where bronze has lost the record."""
     rows = tables.read(removed.sparkSession, bronze).where(at_places(removed))
     raw = rows.select(*_KEYS, "key", "value", "headers").dropDuplicates(_KEYS)
     return removed.join(raw, _KEYS, "left")
 
 
 def _numbers(packed: DataFrame) -> Packed:
-    """Return the numbers of a frame's only column, in memory that is theirs alone."""
+    """Return the numbers of a frame's only column, in memory of their own."""
     numbers: Packed = np.require(packed.toArrow().column(0).to_numpy(), np.int64, "W")
     _give_back_memory()
     return numbers
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system: allocators keep what many ids have taken on their way here."""
+    """Return freed memory to the system: allocators keep the memory used for loading many ids."""
     pa.default_memory_pool().release_unused()
-    with suppress(AttributeError):  # glibc alone has it
+    with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,7 @@
 """Sends dead letters to a topic: each once when it is new, and once when it is closed.
 
-A step of its stream, after silver: letters are sent while the stream runs. A replay that fails again is not
-sent, nor a record that has come back from the topic too often.
+This is a step of its stream, after silver, so letters are sent while the stream runs. A replay that fails
+again is not sent, nor a record that has come back from the topic too often.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIELDS = ("id", "stream", "status", "topic", "partition", "offset", "key", "val
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return what makes the step that sends the stream's dead letters; none without a topic for them."""
+    """Return the maker of the step that sends the stream's dead letters; none without a topic for them."""
     if not settings.dead_letter_topic:
         return []
     make = partial(_LettersExport, lake, stream, settings, permitted)
@@ -41,10 +41,10 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 def send_waiting(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted, now: datetime) -> int:
-    """Send the stream's letters that have not been sent, and return how many; a rerun sends none.
+    """Send the stream's unsent letters, and return how many; a rerun sends none.
 
-    Raises what the step raises: ServiceError if the broker refuses, PositionError if letters of another table
-    were sent to the topic.
+    Raises ServiceError if the broker refuses, and PositionError if letters of another table were sent to the
+    topic.
     """
     count = 0
     for maker in steps(lake, stream, settings, permitted):
@@ -65,7 +65,7 @@ def name_of(stream: Stream) -> str:
 
 
 def note_name(stream: Stream, topic: str) -> str:
-    """Return under which name the lake notes how far the stream's letters have been sent to the topic."""
+    """Return the name of the note on how far the stream's letters have been sent to the topic."""
     return f"{topic}.{stream.name}"
 
 
@@ -91,7 +91,7 @@ class _LettersExport(Step):
         self._part: Part | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
-        """Choose the next changes of the table; null if none waits."""
+        """Choose the next changes of the table; None if none are waiting."""
         self._part = part = self._reading.next(max_bytes=self.limit or self._max_bytes)
         if part is None:
             return None
@@ -103,8 +103,8 @@ class _LettersExport(Step):
         )
 
     @contextmanager
-    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002 - it says nothing of time
-        """Send the letters that were chosen last."""
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002 - no time is sent
+        """Send the letters chosen last."""
         if self._part is None:
             raise TypeError(f"{self.name} has chosen no letters")
         span = Span(self._reading.sent_as, self._part.first, self._part.end)
@@ -114,7 +114,7 @@ class _LettersExport(Step):
         yield Passed(BatchResult(count, {self._sink.topic: count}))
 
     def _letters(self, feed: DataFrame) -> Iterator[Letter]:
-        """Yield the letters to be sent; a topic that feeds an input, by a mirror, say, would never rest."""
+        """Yield the letters to send, except for records that a mirror, say, keeps copying to an input."""
         refused = 0
         for letter in map(_letter, streamed(filter_told(feed, self._stream))):
             if letter.rounds > MOST_ROUNDS:
@@ -124,12 +124,12 @@ class _LettersExport(Step):
         if refused:
             self._notice(
                 f"{self.name}: {refused:,} letters are not sent to {self._sink.topic}: their records have "
-                f"come back from a topic of dead letters more than {MOST_ROUNDS} times. They stay in "
-                f"{DEAD_LETTERS.qualified_name}; look for what copies that topic to an input of this stream"
+                f"returned from a dead-letter topic more than {MOST_ROUNDS} times. They stay in "
+                f"{DEAD_LETTERS.qualified_name}; find out what copies that topic to an input of this stream"
             )
 
     def end_here(self, filled: Collection[str]) -> None:
-        """Send no letter that is not there now, unless the table is being filled."""
+        """Send no letters beyond the current version, unless this run fills silver."""
         if not any(name.startswith("silver.") for name in filled):
             self._reading.end_here()
 
@@ -139,9 +139,9 @@ class _LettersExport(Step):
 
 
 def filter_told(feed: DataFrame, stream: str) -> DataFrame:
-    """Keep the changes of a stream's letters that are told, in the order in which they were made.
+    """Keep the changes of a stream's letters that are sent, in the order of their commits.
 
-    A letter is told when it is new and open, and when it is no longer open.
+    A letter is sent when it is new and open, and when it is no longer open.
     """
     kind = F.col("_change_type")
     is_over = (kind == "update_postimage") & (F.col("status") != OPEN)

@@ -4,7 +4,7 @@ The micro-batch is first reduced as far as possible without the table (`preaggre
 current rows (`fold`). New and changed rows are upserted in one commit, which also notes the query's position.
 So a rerun merges nothing twice. Side tables are written before the main table, because the main table holds
 the state that they were computed from: after a crash between the two, the retry computes the side tables
-again. Keys of rows that have left silver, because a record corrects or deletes another, are recomputed from
+again. If silver has lost rows, because a record corrects or deletes another, their keys are recomputed from
 silver.
 """
 
@@ -56,7 +56,8 @@ _HOUR = timedelta(hours=1)
 class _Facts:
     """Facts about a micro-batch's partials.
 
-    Clean rows, partials, the greatest event time, the span in which they lie, and its hours.
+    The numbers of clean rows and of partials, the greatest event time, the first and last time, and the hours
+    between that have rows.
     """
 
     rows: int
@@ -69,7 +70,7 @@ class _Facts:
 
 @dataclass(frozen=True)
 class _Folded:
-    """New and changed rows, the partials behind them, and the keys that are recomputed; null for none."""
+    """New and changed rows, the partials behind them, and the keys to recompute; None for none."""
 
     rows: DataFrame
     partials: DataFrame
@@ -78,10 +79,10 @@ class _Folded:
 
 @dataclass(frozen=True)
 class _Input:
-    """What is merged: partials of a micro-batch, facts about them, and how far time has come.
+    """The input of a merge: a micro-batch's partials, facts about them, and the progress of time.
 
-    `moves` is what the table has to note, `beside` each side table, by name; null for one that has it. `left`
-    are the keys of rows of silver that have left it, or were other ones before; null for none.
+    `moves` is what the table must note, `beside` the same for each side table, by name; None for one that has
+    noted it. `left` are the keys of rows that silver has lost or changed; None for none.
     """
 
     partials: DataFrame
@@ -96,10 +97,10 @@ class _Input:
 class Merge:
     """Merges micro-batches into a gold table and its side tables.
 
-    `next_due` is the earliest time at which the wall clock changes a row, None for never. It is known once a
-    Ticker has looked. Every write keeps it up to date, except behind an EventClock: there the clock stands
-    still, and is looked at again, once nothing has been merged since `merged_at` for long enough (UTC; null:
-    unknown).
+    `next_due` is the earliest time at which the wall clock changes a row, None for never. It is known after a
+    Ticker's first look, and every write updates it. With an EventClock no write does: the wall clock stands
+    still until nothing has been merged since `merged_at` (UTC; None: unknown) for long enough; then the table
+    is looked at again.
     """
 
     def __init__(self, lake: Lake, table: GoldTable) -> None:
@@ -115,9 +116,9 @@ class Merge:
         self.merged_at: datetime | None = None
 
     def merge(self, batch: Batch, now: datetime) -> BatchResult:
-        """Merge a micro-batch of clean rows, and note how far it reads.
+        """Merge a micro-batch of clean rows, and note its positions.
 
-        Raises PositionError if the table does not say what the micro-batch begins with.
+        Raises PositionError if the position noted in the table is not where the micro-batch begins.
         """
         table, rows, spark = self._table, batch.rows, batch.rows.sparkSession
         few = are_few(size_bytes=size_of(rows)) if batch.count is None else are_few(rows=batch.count)
@@ -143,12 +144,12 @@ class Merge:
         return BatchResult(facts.rows, written)
 
     def _merge(self, given: _Input) -> dict[str, int]:
-        """Fold the partials into the current rows once nobody holds the table, and write what differs."""
+        """Fold the partials into the current rows once the table's lease is free; write the differences."""
         partials, facts, progress = given.partials, given.facts, given.progress
         spark = partials.sparkSession
         commit = leases.begin(spark, self._path)
         commit.expect_settings(self._table.pinned_settings)
-        commit.expect(given.moves)  # else the fold has these rows already, and a side table gets them
+        commit.expect(given.moves)  # else a side table could get rows that the table has folded already
         touched = self._touched(facts, progress, exactly=are_few(rows=facts.partials))
         near = commit.candidates(touched)
         few = are_few(rows=max(facts.partials, near.rows))
@@ -217,7 +218,7 @@ class Merge:
     def _progress(
         self, spark: SparkSession, facts: _Facts, now: datetime
     ) -> tuple[EventTimeProgress, tuple[Move, ...]]:
-        """Return how far time comes with the micro-batch, and what its commit notes of final rows."""
+        """Return the progress of time by the micro-batch, and the moves that note final rows."""
         clock = self._table.clock
         if self._merged is None or facts.reached is None or not isinstance(clock, EventClock):
             return EventTimeProgress(None, now), ()
@@ -232,10 +233,10 @@ class Merge:
         return self._finality
 
     def _touched(self, facts: _Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
-        """Return a condition that holds for rows the micro-batch may change, null for all of them.
+        """Return a condition for the rows that the micro-batch may change, None for all rows.
 
-        It only skips files: a fold looks again. If a few late records lie far from the others, the hours
-        between are skipped. Unless it has to be exact, times are rounded outward to hours, so that
+        It only skips files: the fold checks rows again. If a few late records are far from the others, the
+        hours between are skipped. Unless `exactly` is set, times are rounded outward to hours, so that
         micro-batches of the same hour share generated code.
         """
         extent, reach = self._table.time_columns, self._table.merge_radius
@@ -254,7 +255,7 @@ class Merge:
         return near | self._due(progress)
 
     def _due(self, progress: EventTimeProgress) -> Near:
-        """Return where the rows lie that time alone may change."""
+        """Return a condition for the rows that time alone may change."""
         clock = self._table.clock
         if isinstance(clock, EventClock):
             return Near(((Between(clock.due_column, *clock.due_span(progress)),),))
@@ -263,7 +264,7 @@ class Merge:
         return Near(())
 
     def _waiting(self, spark: SparkSession, clock: WallClock) -> tuple[Between, ...]:
-        """Return where the rows lie that the wall clock has still to change."""
+        """Return a condition for the rows that the wall clock has yet to change."""
         waits, by_events = Between(*_only(clock.waits)), self._table.clock
         front = None if self._merged is None else self._merged.value(spark)
         if front is None or not isinstance(by_events, EventClock):
@@ -279,18 +280,18 @@ class Merge:
         return shifted(now, -clock.after)
 
     def _may_need_recompute(self, spark: SparkSession, facts: _Facts, progress: EventTimeProgress) -> bool:
-        """Tell, without reading the table, whether there may be rows that partials alone cannot keep up."""
+        """Return, without reading the table, whether partials alone may not suffice to update some rows."""
         if self._table.needs_recompute is None:
             return False
         if self._table.state is None or facts.first is None:
             return True
-        if self._merged is not None:  # the front itself: the grace says nothing about what is cleared
+        if self._merged is not None:  # the front itself: state is cleared by the front, not by the grace
             progress = EventTimeProgress(self._merged.value(spark), progress.now)
         unsettled_from = self._table.state.unsettled_from(progress)
         return unsettled_from is None or facts.first <= unsettled_from
 
     def _to_recompute(self, partials: DataFrame, current: DataFrame, given: _Input) -> DataFrame | None:
-        """Return the keys of rows that have to be recomputed from silver, null where there are none."""
+        """Return the keys of rows to recompute from silver, None if there are none."""
         keys, found = list(self._table.keys), [] if given.left is None else [given.left]
         needs = self._table.needs_recompute
         spark = partials.sparkSession
@@ -319,9 +320,9 @@ class Merge:
     def _write_side(self, side: SideTable, folded: _Folded, given: _Input) -> int:
         """Write the micro-batch's rows of a side table.
 
-        If the side table has been written and the main table has not, the main table may since have changed.
-        So the rows of the micro-batch's records, and all rows of the keys to recompute, are compared first.
-        Recomputed rows that retention has taken do not come back.
+        If an earlier attempt has written the side table but not the main table, the main table may have
+        changed since. So the rows of the micro-batch's records, and all rows of the keys to recompute, are
+        compared first. Recomputed rows that retention has taken do not come back.
         """
         path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
@@ -343,13 +344,13 @@ class Merge:
             near = commit.candidates(extent)
             written = tables.upsert(rows, commit, near, side.keys, moves or (), count=count)
             if written.version is not None:
-                given.beside[side.name] = None  # what comes after may fail, and be done again
+                given.beside[side.name] = None  # later steps may fail and be retried
             return written.rows
         finally:
             rows.unpersist()
 
     def _count_and_least_due(self, rows: DataFrame) -> tuple[int, datetime | None]:
-        """Return how many rows there are, and when the wall clock changes the first one; null for never."""
+        """Return the number of rows, and when the wall clock changes the first one; None for never."""
         clock = self._table.clock
         if not isinstance(clock, WallClock):
             return rows.count(), None
@@ -363,12 +364,12 @@ class Merge:
 
 
 def _only(wanted: Equals) -> tuple[str, str, str]:
-    """Return a column and the first and last value of rows for which a condition on text holds."""
+    """Return the column of an equality condition, and its value as the first and the last one."""
     return wanted.column, str(wanted.value), str(wanted.value)
 
 
 def _overlap(extent: tuple[str, str], begin: datetime, end: datetime) -> tuple[Between, Between]:
-    """Select rows whose extent in time has a moment in common with a span."""
+    """Select rows whose time range overlaps a span."""
     return Between(extent[0], None, end), Between(extent[1], begin, None)
 
 
@@ -377,9 +378,9 @@ def _hour(moment: datetime) -> datetime:
 
 
 def held(rows: DataFrame) -> DataFrame | None:
-    """Return the current rows, held in the driver's JVM; null for none.
+    """Evaluate rows now, and return them from the driver's JVM; None if there are none.
 
-    Timestamps travel as numbers: without a zone, one hour of each autumn would be ambiguous.
+    Timestamps are kept as numbers: without a zone, one hour each autumn would be ambiguous.
     """
     times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
     found = internals.held(rows.withColumns({name: F.unix_micros(name) for name in times}))
@@ -387,9 +388,9 @@ def held(rows: DataFrame) -> DataFrame | None:
 
 
 def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | None]:
-    """Return how many rows there are, and the condition for a table's rows in the same span of time.
+    """Return the number of rows, and the condition for a table's rows in the same time span.
 
-    It is null for a table without times.
+    The condition is None for a table without times.
     """
     if table.time_columns is None:
         return rows.count(), None
@@ -402,6 +403,6 @@ def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | 
 
 
 def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Return folded rows with the table's columns, and the mark of those to delete."""
+    """Return folded rows with the table's columns, and the mark of rows to delete."""
     kept = {*table.schema.names, DELETED}
     return rows.drop(*(name for name in rows.columns if name not in kept))

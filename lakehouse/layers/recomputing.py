@@ -1,7 +1,7 @@
-"""Gold's rows that are recomputed from silver within a micro-batch, instead of being added to.
+"""Gold rows that a micro-batch recomputes from silver, instead of updating them.
 
-Partials alone cannot update a row whose records come out of order (`GoldTable.needs_recompute`), or a row
-that has lost a record of silver, because another record corrects or deletes it.
+Partials alone cannot update a row whose records arrive out of order (`GoldTable.needs_recompute`), or one
+that has lost a record of silver because another record corrects or deletes it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lakehouse.tables.pruning import in_spans, merged
 
 @dataclass(frozen=True)
 class Moved:
-    """A micro-batch's partials, those that its facts are of, and the keys of rows that have left silver.
+    """A micro-batch's partials, the partials behind its facts, and the keys of rows removed from silver.
 
-    All of them are persisted; `left` is null if no row has.
+    All of them are persisted; `left` is None if no row was removed.
     """
 
     partials: DataFrame
@@ -33,18 +33,18 @@ class Moved:
 
     @classmethod
     def of(cls, table: GoldTable, rows: DataFrame) -> Moved:
-        """Return them for clean rows, or for changes of them."""
+        """Return these frames for clean rows, or for changes of them."""
         if CHANGE_TYPE not in rows.columns:
             partials = table.preaggregate(rows).persist()
             return cls(partials, partials)
-        is_gone = F.col(CHANGE_TYPE) == "delete"  # else an insert, as `TableStep` says it
+        is_gone = F.col(CHANGE_TYPE) == "delete"  # else an insert: `TableStep` sets only these two
         bare = rows.drop(CHANGE_TYPE)
         partials = table.preaggregate(bare.where(~is_gone)).persist()
         left = table.preaggregate(bare.where(is_gone)).select(*table.keys).distinct().persist()
         return cls(partials, table.preaggregate(bare).persist(), left)
 
     def close(self) -> None:
-        """Let go of them."""
+        """Unpersist the frames."""
         for frame in (self.partials, self.touched, self.left):
             if frame is not None:
                 frame.unpersist()
@@ -53,10 +53,10 @@ class Moved:
 def made_anew(
     lake: Lake, table: GoldTable, batch: Batch, to_recompute: DataFrame, *, in_windows: bool
 ) -> DataFrame:
-    """Return the partials of these keys over all rows of silver up to the micro-batch.
+    """Return the partials of these keys over all rows of silver up to the micro-batch's end.
 
-    Later rows can be added later. With `in_windows` only rows of the keys' windows are read, if they have
-    windows.
+    Later rows can be added later. With `in_windows`, only rows in the keys' windows are read, if the table
+    has windows.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
     paths = {name: lake.path("silver", name) for name in table.reads}
@@ -76,14 +76,14 @@ def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> Da
 
 
 def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
-    """Return, marked as deleted, the standing rows of recomputed keys that silver no longer has."""
+    """Return the current rows of recomputed keys that silver no longer has, marked as deleted."""
     keys = list(table.keys)
     gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
     return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))
 
 
 def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Return recomputed rows as they must stand: what the wall clock has closed stays closed."""
+    """Return recomputed rows as they are to be written: rows closed by the wall clock stay closed."""
     clock = wall_clock_of(table)
     if clock is None:
         return anew
@@ -97,12 +97,12 @@ def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
 
 
 def wall_clock_of(table: MergedTable) -> WallClock | None:
-    """Return the wall clock that closes rows of the table; null if none does."""
+    """Return the wall clock that closes rows of the table; None if there is none."""
     return table.wall_clock if isinstance(table, GoldTable) else None
 
 
 def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
-    """Select the rows of silver that lie in the windows of some keys; all, if there are no windows."""
+    """Select the rows of silver in the windows of some keys; all rows if there are no windows."""
     if table.window_s is None or "window_start" not in table.keys:
         return F.lit(True)
     starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()

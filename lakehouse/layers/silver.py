@@ -1,4 +1,4 @@
-"""Silver: bronze rows into clean rows and dead letters.
+"""Silver: bronze rows as clean rows and dead letters.
 
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. An optional field that
 the record leaves out is null. `event_time` (UTC) is the record's own time or, if it has none, Kafka's
@@ -6,15 +6,15 @@ timestamp; then `own_time` is null. Only `own_time` moves the front, and with it
 (`lakehouse.ops.fronts`). A rerun writes nothing twice and reaches the same verdicts.
 
 The dead letters of a micro-batch are written before its clean rows, with the same position. The front is
-noted with the clean rows, so a retry after a crash between the two writes takes the same records under the
-watermark of the first attempt, and every record gets the same verdict again. Of a source whose
-records have ids, they are compared with others then (`lakehouse.records.identity`). If the rules or the
-watermark changed in between, a record that has a dead letter keeps it, and other records that are now refused
-get one. So no record can end up in both tables or in neither. Another allowed lateness, or none as in a
-backfill, holds from the first micro-batch on that is not such a retry (`lakehouse.ops.lateness`).
+noted with the clean rows, so a retry after a crash between the two writes reads the same records under the
+watermark of the first attempt, and every record gets the same verdict again. Records with ids are then
+compared with others (`lakehouse.records.identity`). If the rules or the watermark changed in between, a
+record that has a dead letter keeps it, and other records that are now refused get one. So no record can end
+up in both tables or in neither. A new allowed lateness, or none in a backfill, holds from the first
+micro-batch that is not such a retry (`lakehouse.ops.lateness`).
 
-A record that cannot be judged is found and named (`lakehouse.layers.culprits`). If the user skips it, it is a
-dead letter, unseen.
+A record that cannot be judged is found and named (`lakehouse.layers.culprits`). If the user skips it, it
+becomes a dead letter, unread.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ from lakehouse.tables import Commit, Lake, Move, TableSpec, leases
 from lakehouse.version import code_version
 
 STAGE = "silver"
-_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # per file of bronze
-_ONE_TASK_BYTES = 128 << 10  # files of bronze; a second task and file would cost more than it saves
+_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in files of bronze
+_ONE_TASK_BYTES = 128 << 10  # in files of bronze; here a second task and file cost more than they save
 
 
 def spec(source: Source) -> TableSpec:
@@ -82,7 +82,7 @@ def spec(source: Source) -> TableSpec:
 
 @dataclass(frozen=True)
 class Paths:
-    """Paths of a source's tables: records as they came, clean, and refused."""
+    """Paths of a source's tables: raw, clean and refused records."""
 
     bronze: str
     clean: str
@@ -90,7 +90,7 @@ class Paths:
 
 
 def ensure(lake: Lake, source: Source) -> Paths:
-    """Create the tables of a source where they are missing, and return their paths."""
+    """Create the missing tables of a source, and return the paths of all."""
     return Paths(
         lake.ensure_source(bronze.spec(source)),
         lake.ensure(spec(source)),
@@ -99,7 +99,7 @@ def ensure(lake: Lake, source: Source) -> Paths:
 
 
 def opened(lake: Lake, source: Source) -> Paths:
-    """Do as `ensure`, but leave a silver table that is there as it is, whatever it was made with."""
+    """Return the paths like `ensure`, but leave an existing silver table unchanged, whatever its settings."""
     if not lake.exists("silver", source.table):
         return ensure(lake, source)
     lake.ensure_source(bronze.spec(source))
@@ -108,7 +108,7 @@ def opened(lake: Lake, source: Source) -> Paths:
 
 
 def paths_of(lake: Lake, source: Source) -> Paths:
-    """Return the paths of a source's tables, whether they exist or not."""
+    """Return the paths of a source's tables, whether or not they exist."""
     return Paths(
         lake.path("bronze", source.table),
         lake.path("silver", source.table),
@@ -122,7 +122,7 @@ def query_name(source: Source) -> str:
 
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
-    """Return what letters of a source say about who has refused the record, and when (UTC)."""
+    """Return the origin for letters of a source, written at a time (UTC), by a micro-batch if given."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
@@ -134,10 +134,10 @@ def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
 
 
 def sound_times(lake: Lake, source: Source, where: Column | None = None) -> DataFrame:
-    """Return when the records of rows and letters landed, and the own times of those sound by themselves.
+    """Return the landing times of the records of rows and letters, and the own times of sound records.
 
-    A record that is no longer a row has a letter, which keeps its own time. `where` selects records by their
-    coordinates; null: all.
+    Sound means sound by itself. A record that is no longer a row has a letter, which keeps its own time.
+    `where` selects records by their coordinates; None: all.
     """
     chosen = F.lit(True) if where is None else where
     rows = tables.read(lake.spark, paths_of(lake, source).clean).where(chosen)
@@ -147,15 +147,15 @@ def sound_times(lake: Lake, source: Source, where: Column | None = None) -> Data
 
 
 def identities_of(lake: Lake, stream: Stream, source: Source) -> Identities:
-    """Return what is known of the ids of a source."""
+    """Return the known ids of a source."""
     paths = paths_of(lake, source)
     return Identities(source, paths.clean, paths.dead, query_name(source), Frozen(lake, stream, source))
 
 
 def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> list[StepMaker]:
-    """Return what makes the steps that fill the stream's silver tables, so many bytes at a time.
+    """Return the makers of the steps that fill the stream's silver tables, `max_bytes` at a time.
 
-    In a backfill no record is late, unless retention has taken the rows that it belongs to.
+    In a backfill no record is late, unless it belongs to rows that retention has taken.
     """
     make = partial(_Cleaning, lake, stream, max_bytes=max_bytes, permitted=permitted)
     return [
@@ -166,7 +166,7 @@ def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> l
 
 @dataclass
 class _Attempt:
-    """A micro-batch that is written, the facts about its records by themselves, and what has been written.
+    """A micro-batch that is being written, and the facts about its records by themselves.
 
     `has_letters`: an attempt that met a conflict has written its letters.
     """
@@ -178,7 +178,7 @@ class _Attempt:
 
 @dataclass(frozen=True)
 class _Done:
-    """What is passed on, and the rows behind it, which are persisted."""
+    """The rows and result to pass on, and the persisted rows behind them."""
 
     passed: Passed
     rows: DataFrame
@@ -218,14 +218,14 @@ class _Cleaning(TableStep):
         self._identities = None if source.unique_by is None else identities_of(lake, stream, source)
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; before the first one with another allowed lateness, note that."""
+        """Choose the next micro-batch; a new allowed lateness is noted before its first micro-batch."""
         batch = super().plan(handed)
         is_new = batch is not None and not batch.is_resumed and self._lateness.now.seconds != self._allowed_s
         return super().plan(handed) if is_new and self._change_lateness() else batch
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Write the verdicts on the rows; keep the clean rows for the length of the block."""
+        """Write the verdicts on the rows; keep the clean rows in memory during the block."""
         rows_in = batch.rows
         spark = rows_in.sparkSession
         size = size_of(rows_in) if batch.count is None else batch.count * _BYTES_A_ROW
@@ -247,11 +247,11 @@ class _Cleaning(TableStep):
             judged.unpersist()
 
     def is_held(self) -> bool:
-        """Tell whether a rebuild holds the table, so that a micro-batch of records with ids would wait."""
+        """Return whether a rebuild holds the table, so that a micro-batch of records with ids would wait."""
         return self._identities is not None and leases.is_held(self._lake.spark, self._paths.clean)
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the records that cannot be judged; null if all can, or if they cannot even be read."""
+        """Return the records that cannot be judged; None if all can, or if they cannot even be read."""
         return blamed(batch.rows.where(~within(self._skip)), self._judged)
 
     def _judged_by_landing(
@@ -259,7 +259,7 @@ class _Cleaning(TableStep):
     ) -> tuple[DataFrame, Facts]:
         """Return the verdicts on bronze rows, persisted, and the facts about them.
 
-        If they landed in several commits, and one may be late by what the others have moved the front, they
+        If the rows landed in several commits, and some may be late because others have moved the front, they
         are judged again, each commit by its own watermark.
         """
         known = self._known(rows.sparkSession)
@@ -281,9 +281,9 @@ class _Cleaning(TableStep):
         skipping: Collection[OffsetRange] = (),
         watermark: datetime | Column | None = None,
     ) -> DataFrame:
-        """Return the verdicts on bronze rows; those of some ranges are not looked at.
+        """Return the verdicts on bronze rows; those in the ranges `skipping` are refused unread.
 
-        Unless a watermark is given, it is that before the micro-batch.
+        The default watermark is the one before the micro-batch.
         """
         source, left = self._source, within(list(skipping)) if skipping else None
         seen = rows if left is None else rows.where(~left)
@@ -293,18 +293,18 @@ class _Cleaning(TableStep):
         return judged if left is None else judged.unionByName(skipped(rows.where(left), source))
 
     def _skipped_in(self, rows: DataFrame) -> dict[OffsetRange, int]:
-        """Return the ranges that the user wants to skip, and how many of the rows are in each."""
+        """Return the ranges that the user wants to skip, with the number of rows in each."""
         if not self._skip:
             return {}
         counts = rows.agg(*(F.count_if(within([one])) for one in self._skip)).first() or ()
         return {one: count for one, count in zip(self._skip, counts, strict=True) if count}
 
     def _skipped_before(self, rows: DataFrame) -> tuple[OffsetRange, ...]:
-        """Return the records that the first attempt of a micro-batch has passed over: it has left letters."""
+        """Return the records that a micro-batch's first attempt has skipped, by the letters it has left."""
         return runs_of(self._letters_at(rows).where(is_skipped()))
 
     def _letters_at(self, rows: DataFrame) -> DataFrame:
-        """Return the letters of records, by their places."""
+        """Return the letters of these rows' records."""
         there = tables.read(self._lake.spark, self._paths.dead).where(letters.at_places(rows))
         return there.where(F.col("job") == self.name)
 
@@ -334,7 +334,7 @@ class _Cleaning(TableStep):
     def _settling(
         self, known: Identities, judged: DataFrame, attempt: _Attempt, now: datetime
     ) -> Iterator[Passed]:
-        """Do so with records that have ids: rows that they replace or delete leave silver in that commit."""
+        """Write records with ids; the commit also removes the rows that they replace or delete."""
         settled = tables.retry_on_conflict(lambda: self._settle(known, judged, attempt, now))
         try:
             yield settled.passed
@@ -377,24 +377,24 @@ class _Cleaning(TableStep):
         return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
 
     def _have_letters(self, removed: DataFrame | None) -> bool:
-        """Tell whether rows that leave silver have letters: a replay has let them in, or was killed."""
+        """Return whether rows to remove have letters: a replay has admitted them, or was killed."""
         return removed is not None and not self._letters_at(removed).isEmpty()
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
-        """Return what a commit to silver notes; it expects lateness and front to be as known here."""
+        """Return the moves for a commit to silver; it expects lateness and front to be unchanged."""
         known = self._known(self._lake.spark)
         later = known.after(facts.own_us, facts.landed_us)
         return *batch.moves, *known.moves_to(later), self._lateness.expected
 
     def _known(self, spark: SparkSession) -> fronts.Progress:
-        """Return how far silver has come, by its commits and this step's own ones."""
+        """Return silver's progress, from its commits and those of this step."""
         if self._progress is None:
             noted = tables.transactions(spark, self._paths.clean)
             self._progress = fronts.Progress.noted_in(noted, self.name)
         return self._progress
 
     def _advance(self, facts: Facts) -> None:
-        """Note what has been processed."""
+        """Note the progress of a written micro-batch."""
         self._progress = self._known(self._lake.spark).after(facts.own_us, facts.landed_us)
 
     def _watermark(self, front: datetime | None) -> datetime | None:
@@ -406,18 +406,19 @@ class _Cleaning(TableStep):
         return F.greatest(self._lateness.watermark(front), F.lit(self._closed).cast("timestamp"))
 
     def _closed_before(self) -> datetime | None:
-        """Return before when retention has taken rows, if lateness may have grown beyond that; else null.
+        """Return the time before which retention has taken rows; None if lateness cannot reach beyond it.
 
-        Retention takes nothing that may still come by what holds when it runs.
+        Retention takes no rows that may still arrive under the lateness in force when it runs.
         """
         if self._lateness.now.number is None:
             return None
         return retained.closed_before(self._lake, self._stream, self._source)
 
     def _change_lateness(self) -> bool:
-        """Note how late records may be from the next micro-batch on; tell whether that has been possible.
+        """Note the allowed lateness from the next micro-batch on; return whether that was possible.
 
-        While silver reads the files with which it began, what it has judged is no range of offsets.
+        It is impossible while silver reads the files with which it began: the judged records are then no
+        range of offsets.
         """
         spark, path = self._lake.spark, self._paths.bronze
         position = cuts.position_of(spark, self.name, self._paths.clean, path)
@@ -447,7 +448,7 @@ class _Cleaning(TableStep):
     ) -> None:
         """Write the letters of a micro-batch, before its rows.
 
-        `again`: some records may have letters already. `noted`: an attempt has written the position.
+        `again`: some records may already have letters. `noted`: an earlier attempt has written the position.
         """
         origin = origin_of(self._stream, self._source, now, batch.number)
         found, path = to_dead_letters(dead, origin), self._paths.dead

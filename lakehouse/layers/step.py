@@ -1,7 +1,7 @@
-"""The common part of the four layers: a step reads its unread rows, and writes them as one micro-batch.
+"""The common part of the four layers: a step reads its unread rows and writes them as one micro-batch.
 
-How far a step has come is in the table that it fills (`lakehouse.progress`), so a step knows nothing that a
-new one would not find there: after a failure it is thrown away and made again.
+A step's progress is in the table that it fills (`lakehouse.progress`), so a step knows nothing that a new one
+could not read there: after a failure it is discarded and recreated.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")
 
 
 class Allow(StrEnum):
-    """What is refused unless the user allows it by name."""
+    """Actions that are refused unless the user allows them by name."""
 
     DATA_LOSS = "data-loss"
     RESEND = "resend"
@@ -39,11 +39,11 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True)
 class Permitted:
-    """What is not refused, which records are passed over, and who is told of what was let through.
+    """A run's permissions: the actions allowed, the records to skip, and the callback for notices.
 
-    Bronze does not read the records in `skip`, and silver, if they have landed, does not judge them. With
-    `adopts`, exports go on from a copy of the lake that has sent rows before. `is_backfill`: no record
-    is late.
+    Bronze does not read the records in `skip`; silver does not judge them if they have landed. With `adopts`,
+    exports continue on a copy of the lake that has sent rows before. `is_backfill`: a record is late only if
+    it belongs to rows that retention has taken.
     """
 
     allow: Collection[Allow] = ()
@@ -55,10 +55,10 @@ class Permitted:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What one micro-batch did: rows read, and rows written, by kind.
+    """The result of a micro-batch: rows read, and rows written, by kind.
 
-    `refused` are the rows read that silver has refused, `seconds` is how long an export's writes took, by the
-    name of the store.
+    `refused` is the number of read rows that silver has refused; `seconds` is how long an export's writes
+    took, by store.
     """
 
     rows: int
@@ -69,13 +69,13 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch that is chosen and not written yet.
+    """A micro-batch that has been chosen but not written.
 
-    `count` is the number of rows, null where that is unknown before reading. `number` is the version that the
-    table it fills gets by it, for messages and dead letters. `moves` and `beside` are noted with the rows;
-    `ends` says up to where each table is read, by its name (`lakehouse.progress.reading.Taken`). `reads` says
-    in words what is read. `size` is what a step's `limit` is compared with, 0 for what cannot be taken in
-    smaller parts. `record` is the place of the only Kafka record that is read, if it is only one.
+    `count` is the number of rows, None if unknown before reading. `number` is the version that the filled
+    table gets by it, for messages and dead letters. `moves` and `beside` are noted with the rows; `ends` is
+    where reading each table ends, by name (`lakehouse.progress.reading.Taken`). `reads` describes the input
+    for messages. `size` is compared with a step's `limit`, 0 if it cannot be split. `record` is the place of
+    the only Kafka record, if there is only one.
     """
 
     rows: DataFrame
@@ -96,7 +96,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Blamed:
-    """The records at which a micro-batch fails, and the way past them: both in words."""
+    """The records at which a micro-batch fails, and the way past them, as text for messages."""
 
     records: str
     way_out: str
@@ -104,36 +104,36 @@ class Blamed:
 
 @dataclass(frozen=True)
 class Passed:
-    """The result of a step's micro-batch, and the rows that it added to its table; null if not asked for."""
+    """The result of a step's micro-batch, and the rows added to its table; None if not requested."""
 
     result: BatchResult
     rows: InMemory | None = None
 
 
 class Ticker(Protocol):
-    """What a step has to do by the wall clock, even if no record comes."""
+    """The work that a step has by the wall clock, even without new records."""
 
     def is_due(self, now: datetime) -> bool:
-        """Tell whether there may be something to do, without looking at a table."""
+        """Return whether there may be work, without reading a table's rows."""
 
     def tick(self, now: datetime) -> BatchResult:
-        """Do it; a second call finds nothing to do. Must not run beside a micro-batch of the step."""
+        """Do the work; a second call finds none. Must not run beside a micro-batch of the step."""
 
 
 class Gate(Protocol):
     """Decides whether a stream's gold may be exported."""
 
     def check(self, stream: Stream, now: datetime) -> bool:
-        """Look at the stream's gold tables as they are now, and return whether they may be exported."""
+        """Check the stream's gold tables as they are now, and return whether they may be exported."""
 
 
 class Step(ABC):
     """A layer's work on one table, or one export.
 
-    `fills` is the name of the table it fills, layer.table; null for an export. `merge_every_s`: in a live run
-    its input may wait for it that long. `passes_on`: a step behind it takes its rows from memory. `limit`: so
-    much it takes at most, bronze in records, others in bytes of files; null for what the settings say. Times
-    are UTC.
+    `fills` is the name of the table it fills, layer.table; None for an export. `merge_every_s`: in a live run
+    its input may wait for that long. `passes_on`: a later step takes its rows from memory. `limit` is the
+    most that a micro-batch takes, in records for bronze and bytes of files for others; None for the limit in
+    the settings. Times are UTC.
     """
 
     layer: LayerName
@@ -146,30 +146,30 @@ class Step(ABC):
 
     @abstractmethod
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; null if nothing waits.
+        """Choose the next micro-batch; None if nothing is waiting.
 
-        `handed` are rows that lie in memory, by the name of the table to which they were appended just now.
-        Raises PositionError if what is to be read does not fit what was.
+        `handed` are rows in memory, by the name of the table to which they were just appended. Raises
+        PositionError if the source does not match the noted position.
         """
 
     @abstractmethod
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Write the micro-batch; keep the rows that it added to its table for the length of the block."""
+        """Write the micro-batch; keep the rows added to its table in memory during the block."""
 
     @abstractmethod
     def end_here(self, filled: Collection[str]) -> None:
-        """Read no further than what is there now, except in tables that are being `filled` by others here."""
+        """Read no further than the current end, except in tables `filled` by other steps of this run."""
 
     def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002 - most have none
-        """Return the records at which a micro-batch fails; null where that is unknown.
+        """Return the records at which a micro-batch fails; None if unknown.
 
-        It may try parts of the micro-batch, and writes nothing.
+        May try parts of the micro-batch; writes nothing.
         """
         return None
 
     def is_held(self) -> bool:
-        """Tell whether somebody holds the lease of its table, so that a micro-batch would wait."""
+        """Return whether the lease of the step's table is held, so that a micro-batch would wait."""
         return False
 
     def close(self) -> None:  # noqa: B027 - most have none
@@ -177,7 +177,7 @@ class Step(ABC):
 
 
 class TableStep(Step):
-    """A step that reads tables and fills another, and perhaps more before that."""
+    """A step that reads tables and fills another, and perhaps others before it."""
 
     def __init__(
         self,
@@ -194,9 +194,9 @@ class TableStep(Step):
         self._last: Taken | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; null if nothing waits.
+        """Choose the next micro-batch; None if nothing is waiting.
 
-        Raises PositionError if another process has filled the table meanwhile: then what this step knows of
+        Raises PositionError if another process has filled the table meanwhile: then this step's knowledge of
         the table, such as its watermark, is out of date.
         """
         taken = self._reading.next(handed, self._until, self.limit)
@@ -204,13 +204,13 @@ class TableStep(Step):
             return None
         if self._last is not None and taken.begins not in (self._last.begins, self._last.ends):
             raise PositionError(
-                f"{self.name} has gone on in another process, which runs the same layer. Stop one"
+                f"{self.name} has continued in another process, which runs the same layer. Stop one"
             )
         self._last = taken
         return self._batch(taken)
 
     def end_here(self, filled: Collection[str]) -> None:
-        """Read no further than what is there now, except in tables that are being filled."""
+        """Read no further than the current end, except in tables that are being filled."""
         spark = self._reading.spark
         self._until = {
             name: tables.version_of(spark, path)
@@ -235,7 +235,7 @@ class TableStep(Step):
 def _combined(
     combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Combine rows of tables; where some are changes, those that have left apart, told by `_change_type`."""
+    """Combine rows of tables; if some are changes, removed rows separately, marked by `_change_type`."""
     if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
         return combine(rows)
     parts = []
@@ -246,7 +246,7 @@ def _combined(
 
 
 def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
-    """Return the rows that have come, or those that have left, of appended rows or of changes."""
+    """Return either the added or the removed rows, from appended rows or from changes."""
     if CHANGE_TYPE not in rows.columns:
         return rows.where(F.lit(not is_gone))
     has_left = F.col(CHANGE_TYPE).isin("delete", "update_preimage")
@@ -255,10 +255,10 @@ def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
 
 @dataclass(frozen=True)
 class StepMaker:
-    """How a stream's step is made, and its name.
+    """A stream's step by name, and how to create it.
 
-    `make` creates the step's tables and output topics where they are missing. Each call returns a new step,
-    which knows only what tables and topics say.
+    `make` creates the step's missing tables and output topics. Each call returns a new step, which knows only
+    what tables and topics have recorded.
     """
 
     stream: str

@@ -1,9 +1,9 @@
-"""A topic that bronze reads, and how far, by what bronze's table says.
+"""A topic that bronze reads, and how far, as recorded in bronze's table.
 
-What does not fit is refused with what happened and the way out: a topic that was deleted and recreated,
-offsets that run back, records that Kafka dropped before they had landed. If such a loss is allowed, it is
-noted in ops.data_losses and passed over, and so is a record that the user wants to skip. Records that Spark's
-source does not take are read apart, in the driver (`lakehouse.records.kafka_source`).
+A mismatch is refused with its cause and the way out: a topic that was deleted and recreated, offsets that
+went backwards, records that Kafka dropped before they landed. If such a loss is allowed, it is noted in
+ops.data_losses and skipped, and so is a record that the user wants to skip. Records that Spark's source
+cannot read are read separately, in the driver (`lakehouse.records.kafka_source`).
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ EARLIEST, LATEST = "earliest", "latest"
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 
-_AT_LEAST = 100  # records, which fit: a broker limits the size of one
-_OVERHEAD_BYTES = 64  # of a record, in memory
-_LARGE_BYTES = 4096  # of a record that is mostly payload, which rows of the other layers have, too
+_AT_LEAST = 100  # records, which always fit: a broker limits a record's size
+_OVERHEAD_BYTES = 64  # per record, in memory
+_LARGE_BYTES = 4096  # from here a record is mostly payload, which the other layers copy
 _COPIES = 4
 _PARTS_OF_HEAP = 8
 
 
 @dataclass(frozen=True)
 class TakenRecords:
-    """Records between two offsets of each partition: as rows, and how many at most.
+    """Records between two offsets of each partition: the rows, and how many at most.
 
-    `record` is the place of the only one.
+    `record` is the place of the only record, if there is only one.
     """
 
     rows: DataFrame
@@ -86,17 +86,16 @@ class TopicReading:
         self._permitted = permitted
         self._start = start
         self._until: Offsets | None = None
-        self._apart = dict[int, int]()  # from where on a partition's records are read apart
+        self._apart = dict[int, int]()  # where separate reads begin, by partition
         self._looker, self._ids = OffsetLooker(access, topic), IdLooker(access, topic)
         self._source = self._identified()
 
     def next(self, limit: int | None = None) -> TakenRecords | None:
-        """Return the next records, at most `max_records` and the limit; null if none waits.
+        """Return the next records, at most `max_records` and the limit; None if none are waiting.
 
-        Their size in memory is about `max_bytes` at most, or an eighth of the heap, judged by some of them.
-
-        Raises PositionError where the topic does not fit what was read of it, also if it was recreated since
-        the last call, and ServiceError where the broker does not answer.
+        Their estimated size in memory is at most about `max_bytes` or an eighth of the heap. Raises
+        PositionError if the topic does not match the noted offsets, also if it was recreated since the last
+        call, and ServiceError if the broker does not answer.
         """
         self._source = self._source or self._identified()
         if self._source is None:
@@ -114,7 +113,7 @@ class TopicReading:
         waiting = {n: (first[n], end) for n, end in ends.items() if end > first[n] or n in skipped}
         if not waiting:
             return None
-        if topic_source(self._topic, self._ids.look()) != self._source:  # its offsets are others' by now
+        if topic_source(self._topic, self._ids.look()) != self._source:  # the topic was recreated
             self._source = self._identified()
             return self.next(limit)
         rows, ranges = self._read(
@@ -130,15 +129,15 @@ class TopicReading:
         )
 
     def _only(self, ranges: Ranges) -> str | None:
-        """Return the place of the only record in the ranges, null if there are more."""
+        """Return the place of the only record in the ranges, None if there are more."""
         places = [Place(self._topic, n, first) for n, (first, end) in ranges.items() if end > first]
         is_one = sum(end - first for first, end in ranges.values()) == 1
         return str(places[0]) if is_one else None
 
     def set_apart(self, error: Exception) -> bool:
-        """Read apart, from now on, the record at which Spark's source has failed; tell whether it is one.
+        """Read the record at which Spark's source failed separately from now on; return whether there is one.
 
-        Raises AccessDeniedError if it has failed because the topic may not be read.
+        Raises AccessDeniedError if the source failed because the topic may not be read.
         """
         no = denied(self._access, error, {"topic": f"Read topic {self._topic}"})
         if no is not None:
@@ -152,7 +151,7 @@ class TopicReading:
     def _read(
         self, waiting: Ranges, most: int, *, singly: bool
     ) -> tuple[DataFrame, dict[int, tuple[int, int]]]:
-        """Return records of the ranges, about so many, and how far they reach."""
+        """Return about `most` records of the ranges, and the offsets that they cover."""
         apart = {n: span for n, span in waiting.items() if span[0] >= self._apart.get(n, sys.maxsize)}
         ahead = {
             n: (first, min(end, self._apart.get(n, end)))
@@ -169,7 +168,7 @@ class TopicReading:
             found = self._read_apart(Place(self._topic, n, first), min(end, first + most))
             rows.append(found.rows)
             ranges[n] = first, found.reached
-            if found.is_misdated:  # and so may be what follows
+            if found.is_misdated:  # and later records may be, too
                 self._apart[n] = found.reached
             else:
                 del self._apart[n]
@@ -184,11 +183,11 @@ class TopicReading:
                 return read_apart(self._lake.spark, self._access, place, bad.offset)
             raise StreamError(
                 f"{self._query} cannot read the record at {place}, and neither can Kafka's own client: "
-                f"{what_of(error)}. If that lasts, {skipping(str(place))}"
+                f"{what_of(error)}. If it persists, {skipping(str(place))}"
             ) from error
 
     def _most(self, waiting: Ranges, limit: int) -> int:
-        """Return how many of the waiting records are taken at most."""
+        """Return the maximum number of waiting records to read."""
         most = min(self._max_records, limit)
         every = sum(end - first for first, end in waiting.values())
         if min(most, every) <= _AT_LEAST:
@@ -201,7 +200,7 @@ class TopicReading:
         return min(most, max(_AT_LEAST, int(self._room / in_memory)))
 
     def end_here(self) -> None:
-        """Read no record that is not there now."""
+        """Read no records beyond the current end."""
         self._until = {n: end for n, (_, end) in self._looker.look().items()}
 
     def close(self) -> None:
@@ -210,9 +209,9 @@ class TopicReading:
         self._ids.close()
 
     def _identified(self) -> str | None:
-        """Return the topic's name as a source, null if there is no such topic yet.
+        """Return the topic's name as a source, None if the topic does not exist yet.
 
-        Raises PositionError if it is not the one that was read.
+        Raises PositionError if it is not the topic that was read.
         """
         known = describe_topic(self._access, self._topic)
         source = topic_source(self._topic, None if known is None else known.id)
@@ -226,7 +225,7 @@ class TopicReading:
             has_read = any(sources_in(noted, self._query))
             if not has_read and tables.has_rows(self._lake.spark, self._path):
                 raise PositionError(
-                    f"{self._query} has rows, and does not say up to which offsets of {self._topic}: "
+                    f"{self._query} has rows, but no recorded offsets of {self._topic}: "
                     "another program wrote them. Use another LAKEHOUSE_LAKE, or delete "
                     f"{self._path} (and the tables made from it) and run again"
                 )
@@ -247,7 +246,10 @@ class TopicReading:
             )
 
     def _first(self, noted: Offsets, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Return where to read on in each partition; a new partition begins at 0, a new table anywhere."""
+        """Return where to continue in each partition.
+
+        A new partition begins at 0, a new table at the earliest offsets.
+        """
         earliest, ends = ({n: span[side] for n, span in there.items()} for side in (0, 1))
         if any(ends.get(n, -1) < offset for n, offset in noted.items()):
             raise self._runs_back(noted, f"ends at {_shown(ends)}")
@@ -264,9 +266,9 @@ class TopicReading:
         return {n: max(offset, earliest[n]) for n, offset in reached.items()}
 
     def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Note where to begin as the user has chosen, before any record is read, and return that.
+        """Note the offsets at which the user chose to begin, before any record is read, and return them.
 
-        A second start goes on from there, also if no record came in between.
+        A second start continues from there, even if no record came in between.
         """
         if self._start == LATEST:
             at = {n: end for n, (_, end) in there.items()}
@@ -288,10 +290,10 @@ class TopicReading:
                 f"{what}: they have expired. Run once with --allow {Allow.DATA_LOSS} to note them in "
                 f"{data_losses.DATA_LOSSES.qualified_name} as lost and continue after them"
             )
-        self._note(lost, f"{what}; allowed")
+        self._note(lost, f"{what} (allowed)")
 
     def _skip(self, first: dict[int, int], ends: dict[int, int]) -> set[int]:
-        """Pass over the records that the user wants to skip; return the partitions in which one was due.
+        """Skip the records that the user wants to skip; return the partitions in which one was due.
 
         Moves the first offsets behind them, or the ends before them.
         """
@@ -302,7 +304,7 @@ class TopicReading:
                 continue
             if one.first_offset <= first[n] <= one.last_offset:
                 lost = replace(one, first_offset=first[n], last_offset=min(one.last_offset, ends[n] - 1))
-                self._note([lost], f"{self._query} passes over offsets {lost}; skipped")
+                self._note([lost], f"{self._query} skips offsets {lost}")
                 first[n] = lost.last_offset + 1
                 passed.add(n)
             elif first[n] < one.first_offset:
@@ -311,28 +313,28 @@ class TopicReading:
 
     def _note(self, lost: Iterable[LostRange], what: str) -> None:
         if data_losses.note(self._lake, lost, self._query, datetime.now(UTC)):
-            told = f"{what}, and noted in {data_losses.DATA_LOSSES.qualified_name}"
+            told = f"{what}; noted in {data_losses.DATA_LOSSES.qualified_name}"
             note(Kind.DATA_LOSS, told, layer="bronze", table=self._query)
             self._permitted.notice(told)
 
     def _runs_back(self, noted: Offsets, now: str) -> PositionError:
         return PositionError(
             f"{self._query} has read topic {self._topic} up to {_shown(noted)}, but it {now}: its offsets "
-            f"run back, as if it had been deleted and recreated. {self._new_topic}"
+            f"went backwards, as if it had been deleted and recreated. {self._new_topic}"
         )
 
     @property
     def _new_topic(self) -> str:
         return (
-            "Its records have the coordinates of others in the tables. Use another LAKEHOUSE_LAKE for them, "
+            "Its records would reuse coordinates in the tables. Use another LAKEHOUSE_LAKE for them, "
             f"or delete {self._path} and the tables made from it, and run again"
         )
 
 
 def capped(waiting: Ranges, records: int) -> dict[int, tuple[int, int]]:
-    """Return the ranges of offsets, shortened in proportion so that they have about so many records.
+    """Return the ranges of offsets, shortened in proportion to about `records` records.
 
-    If there are fewer records than partitions, those with most waiting have one each, the others none.
+    With fewer records than partitions, those with the most waiting records get one each, the others none.
     """
     every = sum(end - first for first, end in waiting.values())
     if every <= records:
@@ -351,9 +353,9 @@ def _shown(offsets: Offsets) -> str:
 
 
 def skipping(place: str) -> str:
-    """Return the way out for a record that nothing can read."""
+    """Return the command that skips a record that cannot be read."""
     return (
-        f"`lakehouse run bronze --skip {place}` passes over it and notes it in "
+        f"`lakehouse run bronze --skip {place}` skips it and notes it in "
         f"{data_losses.DATA_LOSSES.qualified_name}"
     )
 

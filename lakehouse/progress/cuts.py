@@ -1,8 +1,8 @@
-"""Cuts: which rows of a table a query has read, and which version of what it fills stands for them.
+"""Cuts: which rows of a table a query has read, and which version of the table that it fills covers them.
 
-A table's log says how far its query had read, version by version. So a version of the filled table and a
-position in the table that was read are a cut: exactly those rows of the source that this version stands for.
-A cut stays valid while the streams run on.
+A table's log records, for each version, how far its query had read. So a version of the filled table and a
+position in the source table form a cut: exactly the source rows that this version covers. A cut stays valid
+while the streams run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lakehouse.tables.entries import Action
 
 
 def position_of(spark: SparkSession, query: str, target: str, source: str) -> Position | None:
-    """Return how far the query that fills the table `target` has read the one at `source`; null: nothing."""
+    """Return how far the query that fills the table `target` has read the one at `source`, if at all."""
     return position_at(spark, query, tables.snapshot(spark, target), source)
 
 
 def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> Position | None:
-    """Return the same as of a snapshot of the filled table."""
+    """Return how far the query had read the source by a snapshot of the table that it fills."""
     noted = tables.transactions_in(spark, snapshot)
     return position_in(noted, application(query, tables.table_id(spark, source)))
 
@@ -37,9 +37,9 @@ def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> 
 def not_ahead(
     spark: SparkSession, query: str, side: str, target_id: str, read: Mapping[str, Position | None]
 ) -> int:
-    """Return the newest version of a side table that stands for no more than was `read`, by tables' paths.
+    """Return the newest version of a side table that covers no more than was `read`, by source path.
 
-    `target_id` is the id of the table that the query fills after it.
+    `target_id` is the id of the table that the query fills after the side table.
     """
     snapshot = tables.snapshot(spark, side)
     while True:
@@ -60,7 +60,7 @@ def not_ahead(
 
 
 def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version: int, source: str) -> bool:
-    """Tell whether a side table stands for more of the source than a version of the table filled after it."""
+    """Return whether a side table covers more of the source than a version of the table filled after it."""
     name = application(query, tables.table_id(spark, source), of=tables.table_id(spark, target))
     there = position_in(tables.transactions(spark, side), name)
     here = position_at(spark, query, tables.snapshot(spark, target, version), source)
@@ -70,10 +70,10 @@ def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
     """Return the rows that a reader of the table's appends has read up to the position, as they are now.
 
-    Of a table whose corrected rows its readers follow, return the rows that it had then. The reader
-    skips commits that rewrite or remove rows; these count whether it has come to them or not. Rows of appends
-    that it has not come to are left out. Files that compaction has replaced are not asked for, because VACUUM
-    removes them. Raises TableError where log retention has removed commits since the position.
+    If readers of the table follow its corrected rows, return the rows as they were at the position. Otherwise
+    readers skip commits that rewrite or remove rows; these changes count even if the reader has not reached
+    them. Appended rows that it has not reached are left out. Files replaced by compaction are not read,
+    because VACUUM removes them. Raises TableError if log retention has removed commits since the position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))
@@ -98,11 +98,10 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 
 
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
-    """Tell whether appends before the version `end` have not been read up to the position.
+    """Return whether appends before the version `end` are unread at the position.
 
-    Of a table whose readers follow its corrected rows, these count, too.
-
-    Where log retention has removed commits since the position, any rows count as unread.
+    If readers of the table follow its corrected rows, these count, too. If log retention has removed commits
+    since the position, any rows count as unread.
     """
     place = BEFORE_ALL if position is None else position
     try:
@@ -117,7 +116,7 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
-    """Return the newest version that has the same rows as this one, in whatever files.
+    """Return the newest version with the same rows as this one, in whatever files.
 
     An older version's files may be gone: compaction replaces them, and VACUUM removes them.
     """

@@ -1,11 +1,12 @@
-"""Up to where rows of a gold table are final by event time, under whatever grace that was.
+"""Finality: up to which event time rows of a gold table are final, even if the grace changes.
 
-A row is final once the front, the greatest event time merged, has passed its `due_column` by the grace. The
-grace may change; a row that was final stays so. So the first micro-batch under another grace notes, in its
-commit, up to where rows have become final until then. What the table was made with is one of its properties:
+A row is final once the front, the greatest event time merged, is past its `due_column` by the grace. Final
+rows stay final when the grace changes: the first micro-batch with a new grace notes, as transactions in its
+commit, the grace and up to which time rows were final before it. The grace that a table was created with is a
+table property.
 
-    gold.metrics_1m grace_s                    600   under which rows become final now
-    gold.metrics_1m final_until   1795723989203000   rows up to there are final in any case, in microseconds
+    gold.metrics_1m grace_s                    600   the current grace, in seconds
+    gold.metrics_1m final_until   1795723989203000   rows up to here are final in any case, in microseconds
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ SETTING = "grace_s"
 
 @dataclass(frozen=True)
 class Finality:
-    """What a table notes: the grace, and until when (UTC; null: no time) rows are final in any case."""
+    """A table's noted grace, and the time (UTC; None: none) up to which rows are final in any case."""
 
     query: str
     grace: timedelta
@@ -35,21 +36,21 @@ class Finality:
     noted: Transactions
 
     def reached(self, front: datetime | None) -> datetime | None:
-        """Return up to where rows are final once the front (null: none) has been merged; null: nowhere."""
+        """Return up to which time rows are final once the front (None: none) is merged; None if no row is."""
         by_event_time = None if front is None else shifted(front, -self.grace)
         return max((moment for moment in (by_event_time, self.until) if moment is not None), default=None)
 
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
-        """Return the progress between two fronts as the clock takes it, whose grace may be another one.
+        """Return the progress between two fronts in terms of the clock, whose grace may be a new one.
 
-        Rows that are final already, and no others, count as final before; they are so afterwards.
+        Exactly the rows that are already final count as final before; they stay final.
         """
         reached = self.reached(before)
         first = None if reached is None else shifted(reached, grace_of(clock))
         return EventTimeProgress(first, now if first is None else max(now, first))
 
     def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
-        """Return what the next commit has to expect, and to note if the clock has another grace."""
+        """Return the moves that the next commit must expect and, if the clock has another grace, note."""
         grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
         seconds, micros = self.noted.get(grace), self.noted.get(until)
         if self.grace == grace_of(clock):
@@ -59,24 +60,24 @@ class Finality:
         return Move(grace, seconds, int(grace_of(clock).total_seconds())), Move(until, micros, now)
 
     def after(self, moves: tuple[Move, ...]) -> Finality:
-        """Return what the table notes once a commit with these moves is done."""
+        """Return the finality after a commit with these moves."""
         made = {move.application: move.after for move in moves if move.after is not None}
         return _of(self.query, {**self.noted, **made}, self.grace)
 
 
 def grace_of(clock: EventClock) -> timedelta:
-    """Return how far event time, or the wall clock, has to be past a row's time until the row is final."""
+    """Return how far event time, or the wall clock, must be past a row's time until the row is final."""
     return clock.when_idle.after
 
 
 def made_with(table: MergedTable) -> dict[str, str]:
-    """Return the grace of a table whose rows become final by event time, as its properties say it."""
+    """Return the grace as table properties, for a table whose rows become final by event time; else none."""
     clock = table.clock if isinstance(table, GoldTable) else None
     return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 
 
 def finality_at(spark: SparkSession, query: str, snapshot: Snapshot, clock: EventClock) -> Finality:
-    """Return what a snapshot of a gold table notes; a table that notes no grace has the clock's."""
+    """Return the finality noted in a gold table's snapshot; without a noted grace, the clock's applies."""
     made_with = tables.properties_of(snapshot).get(f"lakehouse.{SETTING}")
     grace = grace_of(clock) if made_with is None else timedelta(seconds=int(made_with))
     return _of(query, tables.transactions_in(spark, snapshot), grace)

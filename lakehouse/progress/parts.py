@@ -1,11 +1,11 @@
-"""What a query has not read of a table, in parts for one micro-batch each, by the table's commits.
+"""The unread part of a table, split by the table's commits into one part per micro-batch.
 
-A query reads either appends or the change feed. Appends are the files of commits that only add rows; commits
-that change or remove rows are skipped. A query that follows the table reads those of them that correct rows.
-A query that begins with the rows of a table reads the files of one version first. A table whose
-files all say when their records landed is read in that order, whatever OPTIMIZE has put where: a part ends
-where the next file begins, and has the rows of all files that landed before. A file is read as its commit
-names it, though compaction may have replaced it since.
+A query reads either appends or the change feed. Appends are the files of commits that only add rows. Commits
+that change or remove rows are skipped, unless the query follows the table and they correct rows. A query that
+begins with a table's existing rows first reads the files of one version. If all these files record when their
+records landed, they are read in that order, however OPTIMIZE has arranged rows: a part ends where the next
+file begins, and has the rows of all files that landed before. A file is read under the name in its commit,
+even if compaction has replaced it since.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from lakehouse.tables.entries import Action, LogEntry, landings_of, rows_of, siz
 from lakehouse.tables.specs import FIRST, LANDED_AT, LAST
 
 Landings = tuple[datetime, datetime]
-"""The times (UTC) between which the records of a file landed."""
+"""The first and last time (UTC) at which records of a file landed."""
 
 MOST_COMMITS = 50
-"""So many versions are read at once, at most."""
+"""The maximum number of versions read at once."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a table, between two positions, as files in the words of the log.
+    """A part of a table between two positions; `files` are actions of the log.
 
-    There may be no files: for compaction, say, or commits that change rows and are skipped. `changed`: the
-    versions, as first and last ones, whose rows are to be taken from the change feed, because some have left
-    the table or changed; empty: the files are appends. `foreign`: commits of other writers that are skipped.
-    Of the files with which a query begins, it has the rows that landed from `since` and before `until` (UTC);
-    null: all on that side. `is_least`: fewer cannot be taken.
+    There may be no files, after compaction, say, or commits that change rows and are skipped. `changed` are
+    ranges of versions, first and last, whose rows are read from the change feed because some were removed or
+    changed; empty: the files are appends. `foreign` are skipped commits of other writers. Of the files that a
+    query begins with, the part has the rows that landed from `since` and before `until` (UTC; None: no
+    limit). `is_least`: it cannot be smaller.
     """
 
     first: Position
@@ -60,18 +60,18 @@ class Part:
 
     @property
     def rows(self) -> int | None:
-        """The number of its rows, null where a file does not say."""
+        """The number of rows, None if unknown."""
         is_unknown = self.changed or self.since is not None or self.until is not None
         return None if is_unknown else total([rows_of(file) for file in self.files])
 
     @property
     def divisible_bytes(self) -> int:
-        """The size of its files, 0 if nothing less can be taken: one commit, or the least first files."""
+        """The size of the files; 0 if it cannot be smaller: one commit, or the least first files."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return its rows; with changes, also those that have left, told by `_change_type`."""
+        """Return the rows; with changes, also the removed ones, marked by `_change_type`."""
         if self.changed:
             every = (tables.read_changes(spark, path, first, last) for first, last in self.changed)
             return reduce(DataFrame.unionByName, every)
@@ -79,10 +79,10 @@ class Part:
 
 
 def beginning(spark: SparkSession, path: str) -> Position:
-    """Return where a query begins that has read nothing of a table.
+    """Return where a query that has read nothing of a table begins.
 
-    Before the first commit, if the table is young and its commits have only appended; else with the files of
-    the newest version.
+    Before the first commit, if the table is young and its commits have only appended; else before the files
+    of the newest version.
     """
     if tables.is_in_its_commits(spark, path):
         return BEFORE_ALL
@@ -94,8 +94,8 @@ def appends(
 ) -> Part:
     """Return the next appends before the version `end`: about `max_bytes` of files, at least one commit.
 
-    A query that `follows` the table gets what other commits have corrected as well. Raises TableError where
-    log retention has removed a commit.
+    A query that `follows` the table also gets the rows that other commits have corrected. Raises TableError
+    if log retention has removed a commit.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
@@ -110,7 +110,7 @@ def appends(
 def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
     """Return the next files of the change feed before the version `end`, as `appends` does.
 
-    The rows with which a query begins are the table's own.
+    The rows that a query begins with come from the table itself.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
@@ -120,7 +120,7 @@ def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_by
 
 
 def between(spark: SparkSession, path: str, first: Position, end: Position, *, follows: bool = False) -> Part:
-    """Return the appends between two positions, however many, as `appends` does."""
+    """Return all appends between two positions, as `appends` does."""
     if first.is_beginning:
         every = tables.files_at(spark, path, first.version)
         times = [landings_of(file) for file in every]
@@ -131,7 +131,7 @@ def between(spark: SparkSession, path: str, first: Position, end: Position, *, f
 
 
 def changes_between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
-    """Return the change feed between two positions, however long; raises TableError as `appends` does."""
+    """Return the whole change feed between two positions; raises TableError as `appends` does."""
     if first.is_beginning:
         return between(spark, path, first, end)
     found = entries(spark, path, first.version, end.version)
@@ -139,7 +139,7 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 
 
 def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
-    """Return the last of some versions whose changes lack a file, which VACUUM has removed; null for none."""
+    """Return the last of some versions with a change file that VACUUM has removed; None for none."""
     found = None
     for entry in entries(spark, path, first, end):
         names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)
@@ -149,7 +149,7 @@ def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | Non
 
 
 def files_since(spark: SparkSession, path: str, first: Position, version: int) -> list[Action]:
-    """Return the files of a version that the table did not have, or that were unread, at a position."""
+    """Return a version's files that the table did not have at a position, or that were unread then."""
     known = set[str]()
     before = first.version if first.is_beginning else first.version - 1
     if before >= tables.first_version(spark, path):
@@ -159,16 +159,16 @@ def files_since(spark: SparkSession, path: str, first: Position, version: int) -
 
 
 def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[LogEntry]:
-    """Yield the commits of a table from a version on and before another.
+    """Yield a table's commits from the version `first` and before `end`.
 
-    Raises TableError where log retention has removed one, or one cannot be read.
+    Raises TableError if log retention has removed one, or if one cannot be read.
     """
     for version in range(first, end):
         yield _entry(spark, path, version)
 
 
 def entry_of(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return a commit of a table, null where the log no longer has it."""
+    """Return a commit of a table, None if the log no longer has it."""
     try:
         return tables.read_commit(spark, path, version)
     except (Py4JJavaError, FileNotFoundError):
@@ -180,7 +180,7 @@ def _read_of(entry: LogEntry, *, follows: bool) -> Sequence[Action]:
 
 
 def _with_changes(part: Part, read: Sequence[LogEntry], *, follows: bool) -> Part:
-    """Add which versions of a part are taken from the change feed, and the commits of other writers."""
+    """Add a part's versions to read from the change feed, and the commits of other writers."""
     given = [entry for entry in read if follows and entry.followed]
     corrected = given if any(entry.rewrites for entry in given) else []
     foreign = tuple(entry for entry in read if entry.is_foreign)
@@ -188,7 +188,7 @@ def _with_changes(part: Part, read: Sequence[LogEntry], *, follows: bool) -> Par
 
 
 def _spans(versions: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return ascending numbers as spans without gaps."""
+    """Return ascending numbers as ranges without gaps."""
     spans = list[tuple[int, int]]()
     for version in versions:
         if spans and spans[-1][1] == version - 1:
@@ -230,16 +230,16 @@ def _versions(
 
 
 def landed_before(spark: SparkSession, path: str, position: Position) -> datetime | None:
-    """Return before when (UTC) records landed that are read up to a position among the first files.
+    """Return the landing time (UTC) before which records are read, at a position among the first files.
 
-    Null: the files do not say, and are read one after the other.
+    None: the files do not record landings, and are read one after the other.
     """
     times = [landings_of(file) for file in tables.files_at(spark, path, position.version)]
     return times[position.files or 0][0] if times and _all_say(times) else None
 
 
 def landed_within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Keep the rows that landed from a time and before another (UTC); null: all on that side."""
+    """Keep the rows that landed from `since` and before `until` (UTC; None: no limit)."""
     at = F.col(LANDED_AT)
     kept = rows if since is None else rows.where(at >= F.lit(since))
     return kept if until is None else kept.where(at.isNull() | (at < F.lit(until)))
@@ -250,7 +250,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
     times = [landings_of(file) for file in every]
     least = end = min(begin + 1, len(every))
     while end < len(every) and times[end][0] == times[begin][0] != FIRST:
-        least = end = end + 1  # which landed with them
+        least = end = end + 1  # which landed at the same time
     size = size_of(every[begin:end])
     while end < len(every) and (size := size + size_of([every[end]])) <= max_bytes:
         end += 1
@@ -258,7 +258,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
 
 
 def _part_of(every: Sequence[Action], times: Sequence[Landings], first: Position, end: int) -> Part:
-    """Return the part between a position among the first files, with their landings, and so many of them."""
+    """Return the part from a position among the first files, with their landings, to the file `end`."""
     begin = first.files or 0
     position = Position(first.version + 1) if end == len(every) else Position(first.version, end)
     if not _all_say(times):
@@ -277,5 +277,5 @@ def _part_of(every: Sequence[Action], times: Sequence[Landings], first: Position
 
 
 def _all_say(times: Sequence[Landings]) -> bool:
-    """Tell whether each file says between when its records landed."""
+    """Return whether every file records when its records landed."""
     return not any(FIRST in one or LAST in one for one in times)

@@ -1,9 +1,9 @@
-"""The tables that a query reads, and how far, by what the tables that it fills say.
+"""The tables that a query reads, and how far, as recorded in the tables that it fills.
 
-A query may fill two tables or more in order, such as dead letters and then clean rows. The last one's commit
-is the end of its micro-batch. Where one of the others is ahead of the last, a micro-batch was killed between
-them: it is taken again, exactly up to there. Nothing is kept here between two micro-batches but what saves
-looks at commits without rows.
+A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last one
+completes its micro-batch. If another table is ahead of the last one, a micro-batch was killed between them:
+it is repeated, exactly up to there. Between micro-batches nothing is kept here, except to avoid rereading
+commits without rows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from lakehouse.tables import Move, Position, from_micros
 from lakehouse.tables.entries import LogEntry
 from lakehouse.tables.log import Mark
 
-_CLOCKS_DIFFER_MS = 60_000  # at most, of machines that write tables of one lake
+_CLOCKS_DIFFER_MS = 60_000  # at most, between machines that write tables of one lake
 _NOTED_AFTER = 100
-"""So many versions without new rows are passed over before a commit notes it; a log is cleaned after that."""
+"""After this many versions without new rows a commit notes the position, before their log is cleaned up."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """A table that a query fills; `condition` selects the rows that are the query's own."""
+    """A table that a query fills; `condition` selects the query's own rows."""
 
     name: str
     path: str
@@ -47,7 +47,7 @@ class Filled:
 
 @dataclass(frozen=True)
 class InMemory:
-    """Rows that a commit has just appended to a table, of which there are `count`, and its version."""
+    """Rows that a commit has just appended to a table, their `count`, and the commit's version."""
 
     rows: DataFrame
     count: int
@@ -56,13 +56,12 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Taken:
-    """A micro-batch's input: rows by the table's name, how many (null: unknown), and where it ends.
+    """A micro-batch's input: rows by table name, their number (None: unknown), and where it ends.
 
-    `number` is the version that the table filled last gets by it, `begins` what that table said until then;
-    `reads` says in words what is read.
-    `size_bytes` is that of its files, 0 for what cannot be taken in smaller parts.
-    `moves` are for the commit to the table filled last; `beside` for those to the others, in order: null for
-    one that has its commit of this micro-batch from an earlier attempt.
+    `number` is the version that its commit gives the table filled last, `begins` the positions that this
+    table has noted before; `reads` describes the input for messages. `size_bytes` is the size of its files, 0
+    if it cannot be split. `moves` are for the commit to the table filled last; `beside` for those to the
+    others, in order: None for a table that has its commit of this micro-batch from an earlier attempt.
     """
 
     rows: Mapping[str, DataFrame]
@@ -83,11 +82,11 @@ class Taken:
 
 @dataclass
 class Reading:
-    """What a query reads: paths of tables by name; it fills `beside`, and then `target`.
+    """A query's sources, as paths by table name, and the tables that it fills: `beside`, then `target`.
 
-    Of the tables that it `follows` it reads corrected rows, too, by their change feed; of the others the
-    appends alone. `on_foreign` is told of each commit by which another writer has changed rows, with the
-    table's name: it is passed over.
+    From the tables that it `follows` it also reads corrected rows, by their change feed; from the others only
+    appends. `on_foreign` is called with the table's name and each commit in which another writer has changed
+    rows; such a commit is skipped.
     """
 
     spark: SparkSession
@@ -111,11 +110,11 @@ class Reading:
         until: Mapping[str, int] | None = None,
         max_bytes: int | None = None,
     ) -> Taken | None:
-        """Return the next micro-batch's input, null if no row waits.
+        """Return the next micro-batch's input, None if no rows are waiting.
 
-        `handed` are rows that lie in memory, by table. `until`: of these tables, no version after this one.
-        `max_bytes`: no more than that of a table's files, if it is less than what the query always takes.
-        Raises PositionError where positions and tables do not fit, and TableError where a commit is gone.
+        `handed` are rows in memory, by table. `until` is the last version to read, by table. `max_bytes`
+        limits the size of a table's files, if it is less than the query's own limit. Raises PositionError if
+        positions and tables do not match, and TableError if a commit is gone.
         """
         if not self.sources.keys() & handed.keys() and self._is_as_it_was():
             return None
@@ -125,7 +124,7 @@ class Reading:
         found = {name: self._part(state, name, handed, until or {}, most) for name in self.sources}
         counts = [found[name].count for name in self.sources]
         count = None if None in counts else sum(one or 0 for one in counts)
-        # A commit notes that a foreign one has been passed over, so that it is not told again.
+        # A commit notes a skipped foreign one, so that it is not reported again.
         has_news, self._has_news = self._has_news, False
         if count == 0 and not (state.is_resumed or has_news or self._is_far(state, found)):
             for name, one in found.items():
@@ -147,16 +146,16 @@ class Reading:
         )
 
     def _is_as_it_was(self) -> bool:
-        """Tell whether no table has changed since there was last nothing to read."""
+        """Return whether no table has changed since the last time there was nothing to read."""
         marks = self._idle.items()
         return bool(marks) and all(tables.is_newest(self.spark, path, mark) for path, mark in marks)
 
     def position(self, name: str) -> Position | None:
-        """Return how far the query has read a table; null for not at all."""
+        """Return how far the query has read a table; None if not at all."""
         return _State.of(self).positions[name]
 
     def moved_at(self) -> datetime | None:
-        """Return when the query last filled its table, UTC; null if nothing says so."""
+        """Return when the query last filled its table, UTC; None if nothing is noted."""
         ids = (tables.table_id(self.spark, path) for path in self.sources.values())
         noted = (tables.noted_ms(self.spark, self.target.path, application(self.query, id_)) for id_ in ids)
         last_ms = max((at_ms for at_ms in noted if at_ms is not None), default=None)
@@ -184,13 +183,13 @@ class Reading:
         part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes, follows=follows)
         self._tell_foreign(name, part)
         while not part.files and not part.end.is_beginning and part.end.version < end:
-            # However many versions without rows there are: nothing to take has to mean that none waits.
+            # Skip all versions without rows: an empty result must mean that no rows are waiting.
             part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes, follows=follows)
             self._tell_foreign(name, part)
         return _Found.of(self.spark, path, part)
 
     def _comes_next(self, path: str, first: Position, version: int, *, follows: bool) -> bool:
-        """Tell whether no row waits between a position and a version."""
+        """Return whether no rows are waiting between a position and a version."""
         if first.is_beginning or first.version > version:
             return False
         between = parts.entries(self.spark, path, first.version, version)
@@ -223,7 +222,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Found:
-    """Rows of a table (null: none), how many, and where they end; `size_bytes` is `Part.divisible_bytes`."""
+    """Rows of a table (None: none), how many, and where they end; `size_bytes` is `Part.divisible_bytes`."""
 
     rows: DataFrame | None
     count: int | None
@@ -235,16 +234,16 @@ class _Found:
         return cls(part.frame(spark, path) if part.files else None, part.rows, part.end, part.divisible_bytes)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return the rows, made only now if there are none: most looks find nothing."""
+        """Return the rows; an empty frame is made only here, because most polls find nothing."""
         return tables.read(spark, path).limit(0) if self.rows is None else self.rows
 
 
 @dataclass(frozen=True)
 class _State:
-    """What the logs of a query's tables say at one moment, by the names of the tables that it reads.
+    """The logs of a query's tables at one moment, by the names of the source tables.
 
-    `positions` are those of the table filled last, null for none; `first` from where on a table is read;
-    `ends` up to where a killed micro-batch is taken again, for every table; empty if there is none.
+    `positions` are those noted in the table filled last, None for none; `first` is where reading starts;
+    `ends` is where a killed micro-batch ended, for every table; empty if there is none.
     """
 
     reading: Reading
@@ -265,7 +264,7 @@ class _State:
         noted, target_id = tables.transactions_in(spark, target), tables.id_of(target)
         others = [tables.snapshot(spark, one.path) for one in reading.beside]
         beside = tuple(tables.transactions_in(spark, one) for one in others)
-        # After the tables that it fills: so what these say has been read is there.
+        # Read after the filled tables, so that sources have all that was noted as read.
         sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
         versions = {reading.target.path: target}
         versions |= {one.path: there for one, there in zip(reading.beside, others, strict=True)}
@@ -279,7 +278,7 @@ class _State:
             there = [(position, one) for one in beside if (position := position_in(one, app)) is not None]
             if here is not None:
                 first[name] = here
-            elif there:  # an attempt that was killed knows where it began
+            elif there:  # a killed attempt has noted where it began
                 first[name] = beginning_in(there[0][1], app) or BEFORE_ALL
             else:
                 first[name] = parts.beginning(spark, reading.sources[name])
@@ -295,7 +294,7 @@ class _State:
         return bool(self.ends)
 
     def moves(self, ends: Mapping[str, Position]) -> tuple[Move, ...]:
-        """Return what the table filled last has to note."""
+        """Return the moves for the table filled last."""
         return tuple(
             move
             for name, end in ends.items()
@@ -304,7 +303,7 @@ class _State:
         )
 
     def moves_beside(self, place: int, ends: Mapping[str, Position]) -> tuple[Move, ...] | None:
-        """Return what another table has to note, null if it has noted that in an earlier attempt."""
+        """Return the moves for another table, None if an earlier attempt has noted them."""
         noted, of = self.beside[place], self.target_id
         found = tuple(
             move
@@ -318,7 +317,7 @@ class _State:
         return application(self.reading.query, self.ids[name], of=of)
 
     def refuse_what_does_not_fit(self) -> None:
-        """Raise PositionError where tables do not belong together; docs/refused-tables.md has the cases."""
+        """Raise PositionError if tables do not belong together; docs/refused-tables.md has the cases."""
         query, target = self.reading.query, self.reading.target
         way_out = f"delete {target.path} (and the tables made from it) and run again to rebuild it"
         for name, id_ in self.ids.items():
@@ -327,15 +326,15 @@ class _State:
             if reached is not None and reached.version > self.newest[name] + 1:
                 raise PositionError(
                     f"{query} has read version {reached.version - 1} of {name}, which ends at version "
-                    f"{self.newest[name]}: an older copy of it was put back. Put the newer one back, or "
+                    f"{self.newest[name]}: an older copy of it was restored. Restore the newer one, or "
                     f"{way_out}"
                 )
             others = sorted(sources_in(self.noted, query) - set(self.ids.values()))
             if position is None and others:
                 raise PositionError(
                     f"{query} was made from another {name} (id {', '.join(others)}; {path} has {id_}): it "
-                    f"was deleted and recreated, or {target.path} belongs to another lake. Put back what "
-                    f"belongs together, or {way_out}"
+                    f"was deleted and recreated, or {target.path} belongs to another lake. Restore tables "
+                    f"that belong together, or {way_out}"
                 )
         if not self.is_resumed and not any(self.positions.values()) and not self.reading.is_known_empty:
             self._refuse_unknown_rows()
@@ -346,10 +345,10 @@ class _State:
             self.reading.is_known_whole = True
 
     def _refuse_another_past(self, name: str, position: Position | None, way_out: str) -> None:
-        """Raise PositionError if the last version that was read is there, but is younger than that.
+        """Raise PositionError if the last version read is newer than the note that it was read.
 
-        Clocks of two machines differ a little, so one that was put back and has grown within a minute stays
-        unnoticed. The audit compares rows.
+        Clocks of two machines differ a little, so a table that was restored and has grown within a minute
+        goes unnoticed. The audit compares rows.
         """
         spark, path, query = self.reading.spark, self.reading.sources[name], self.reading.query
         if position is None or position.is_beginning or not 0 < position.version <= self.newest[name] + 1:
@@ -362,13 +361,13 @@ class _State:
         if read.is_given_up and younger_ms > 0:
             raise PositionError(
                 f"{query} has read version {read.version} of {name}, which was lost in a power failure after "
-                f"that; its rows will come again, and would count twice. To go on, {way_out}"
+                f"that; its rows will be written again, and would count twice. To continue, {way_out}"
             )
         if younger_ms > _CLOCKS_DIFFER_MS:
             raise PositionError(
                 f"{query} had read version {read.version} of {name} before that version was written: an "
-                "older copy of it was put back, and has grown since. What was written meanwhile would be "
-                f"missed. Put the newer one back, or {way_out}"
+                "older copy of it was restored, and has grown since. Rows written in between would be "
+                f"missed. Restore the newer one, or {way_out}"
             )
 
     def _refuse_unknown_rows(self) -> None:
@@ -384,8 +383,8 @@ class _State:
                 for one in filled
             )
             raise PositionError(
-                f"{' and '.join(one.name for one in filled)} has rows, and does not say what {query} made "
-                "them from: another program wrote them, or a table that belongs to them was deleted. "
-                "Starting from the beginning would write rows twice. Put back what belongs together, or "
+                f"{' and '.join(one.name for one in filled)} has rows, but no recorded position of "
+                f"{query}: another program wrote them, or a table that belongs to them was deleted. "
+                "Starting from the beginning would write rows twice. Restore tables that belong together, or "
                 f"delete {rows} (and the tables made from it) and run again to rebuild it"
             )

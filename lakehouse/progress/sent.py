@@ -1,11 +1,11 @@
 """How far the export of a gold table has come, noted in the lake.
 
-An export's rows go to a topic in a transaction that notes the position as well, and then to other stores.
-This note is written after all of them: the next micro-batch begins there. Where the topic's is ahead of it, a
-micro-batch was killed between the two. The note is also what is left when the broker has dropped the progress
-of a consumer group that was idle for a week, and all there is of a table without a topic. If a store was away
-or full and did not get what the topic has, the note says so, and it is filled again. It is a small file in
-the table's directory, one per topic, which is gone with the table.
+An export sends rows to a topic, in a transaction that also notes the position, and then to other stores. This
+note is written after all of them: the next micro-batch begins there. If the topic's position is ahead of it,
+a micro-batch was killed between the two. The note also remains when the broker has dropped the offsets of a
+consumer group that was idle for a week, and it is all there is for a table without a topic. If a store was
+unavailable or full and lacks rows that the topic has, the note says so, and the store is filled again. The
+note is a small file in the table's directory, one per topic, and is deleted with the table.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from pyspark.sql import SparkSession
 from lakehouse.spark import storage
 from lakehouse.tables.specs import Position, Progress
 
-_DIRECTORY = "_lakehouse_export"  # VACUUM skips what begins with an underscore
-_NO_TOPIC = "redis"  # where there is no topic, for lakes that have such notes
+_DIRECTORY = "_lakehouse_export"  # VACUUM skips names that begin with an underscore
+_NO_TOPIC = "redis"  # for no topic; existing lakes have notes of this name
 _IS_BEHIND = "_is_behind"
 
 
 def note(
     spark: SparkSession, path: str, topic: str | None, progress: Progress, *, behind: Collection[str] = ()
 ) -> None:
-    """Note how far the table at the path has been sent, and which sinks lack rows of that, by name.
+    """Note how far the table at the path has been sent, and the names of the sinks that lack some rows.
 
-    Replaces the note before.
+    Replaces the previous note.
     """
     position, lacking = progress.position, {f"{sink}{_IS_BEHIND}": True for sink in sorted(behind)}
     text = {"table": progress.table, "version": position.version, "files": position.files, **lacking}
@@ -37,22 +37,22 @@ def note(
 
 
 def noted(spark: SparkSession, path: str, topic: str | None) -> Progress | None:
-    """Return how far it has been sent; null for nothing, or where the note cannot be read."""
+    """Return how far the table has been sent; None if not at all, or if the note cannot be read."""
     file = file_of(path, topic)
     return progress_in(storage.read_text(spark, file)) if storage.exists(spark, file) else None
 
 
 def behind(spark: SparkSession, path: str, topic: str | None) -> frozenset[str]:
-    """Return which sinks lack rows by the note, by name."""
+    """Return the names of the sinks that lack rows, by the note."""
     file = file_of(path, topic)
     return behind_in(storage.read_text(spark, file)) if storage.exists(spark, file) else frozenset()
 
 
 def behind_in(text: str) -> frozenset[str]:
-    """Return the same by the content of a note."""
+    """Return the names of the sinks that lack rows, from a note's content."""
     try:
         found = json.loads(text)
-    except ValueError:  # cut off, as by a power failure
+    except ValueError:  # truncated, as by a power failure
         return frozenset()
     if not isinstance(found, dict):
         return frozenset()
@@ -60,7 +60,7 @@ def behind_in(text: str) -> frozenset[str]:
 
 
 def progress_in(text: str) -> Progress | None:
-    """Return the content of a note; null for a truncated note, as after a power failure."""
+    """Return the content of a note; None if it is truncated, as after a power failure."""
     try:
         found: dict[str, Any] = json.loads(text)
         return Progress(str(found["table"]), Position(int(found["version"]), found["files"]))
@@ -69,7 +69,7 @@ def progress_in(text: str) -> Progress | None:
 
 
 def directory_of(path: str) -> str:
-    """Return where the notes for a table are."""
+    """Return the directory of a table's notes."""
     return f"{path}/{_DIRECTORY}"
 
 
@@ -79,5 +79,5 @@ def file_of(path: str, topic: str | None) -> str:
 
 
 def name_of(topic: str | None) -> str:
-    """Return the note's path below the table's."""
+    """Return the note's path relative to the table's."""
     return f"{_DIRECTORY}/{topic or _NO_TOPIC}.json"

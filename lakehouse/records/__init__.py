@@ -1,1 +1,1 @@
-"""Single records: fields, rules, dead letters, and positions in Kafka."""
+"""Kafka records: fields, validation rules, dead letters and offset ranges."""

@@ -1,4 +1,4 @@
-"""The fold over the records of each id in their order, as columns: what `lakehouse.records.identity` says."""
+"""Compares the records of each id in landing order, as columns (rules: `lakehouse.records.identity`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lakehouse.spark.columns import Columns
 from lakehouse.stream import ID, Source, header_of
 
 IS_REMOVED, IS_LETTER = "_is_removed", "_is_letter"
-"""Of an outcome: it is of a row of silver that leaves it; it is of a letter that was there before."""
+"""Columns of an outcome row: whether it removes a silver row, and whether it changes an existing letter."""
 
 _OF_REMOVED = ("reasons", "unique_id", "sequence", *TIMES, "own_time", "admitted")
 _ROW, _DELETION, _OTHER = "row", "deletion", "other"
@@ -41,15 +41,15 @@ _STANDING, _LETTER, _COMING = 0, 1, 2
 
 
 def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
-    """Say what becomes of judged records among each other and those before them.
+    """Decide about judged records by comparing them with each other and with earlier records.
 
-    `judged` has the columns of `judge`, and a known id. If it has IS_CLOSED, marked records count for nothing
-    and stay what their reasons say until a row answers them. `standing` are rows of silver, with the columns
-    of `row_columns`, and `letters` are dead letters, with the columns LETTERS, of other records that have
-    landed before; both may be of other ids as well.
+    `judged` has the columns of `judge` and known ids. Records marked in IS_CLOSED, if it has that column,
+    count for nothing and keep their reasons until a row answers them. `standing` are silver rows with the
+    columns of `row_columns`, `letters` are dead letters with the columns LETTERS; both are of other, earlier
+    records, and may include other ids.
 
-    Grain of the outcome: one row per judged record, per row of silver that is there no longer (IS_REMOVED),
-    and per letter that changes (IS_LETTER); key: topic, partition, offset. `reasons`: those against it; none:
+    Grain of the outcome: one row per judged record, per removed silver row (IS_REMOVED) and per changed
+    letter (IS_LETTER); key: topic, partition, offset. `reasons` are the reasons against the record; empty if
     it is in silver. `unique_id`, `sequence` and the times (UTC) are those of the record.
     """
     by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
@@ -59,17 +59,17 @@ def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: Da
 
 
 def removed_by(outcome: DataFrame) -> DataFrame:
-    """Return the rows of silver that leave it, with reasons, ids and times."""
+    """Return the removed silver rows, with reasons, ids and times."""
     return outcome.where(IS_REMOVED).select(*PLACE, *_OF_REMOVED)
 
 
 def changed_by(outcome: DataFrame) -> DataFrame:
-    """Return the letters that change, with their new reasons."""
+    """Return the changed letters with their new reasons."""
     return outcome.where(IS_LETTER).select(*PLACE, "reasons")
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
-    """Return judged records with the reasons that they have among others of their ids."""
+    """Return judged records with the reasons from the outcome, where it has them."""
     own = ~F.col(IS_REMOVED) & ~F.col(IS_LETTER)
     found = outcome.where(own).select(*PLACE, F.col("reasons").alias("_found"))
     reasons = F.coalesce("_found", "reasons")
@@ -79,7 +79,7 @@ def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """The columns of a comparison, built once: of each side, decided in steps, and those of the outcome."""
+    """The columns of a comparison, built once: of each input, of the decision steps and of the outcome."""
 
     coming: Columns
     standing: Columns
@@ -129,7 +129,7 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
 
 
 def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, Column]:
-    """Return the columns by which records of one kind are compared with the others, in one order."""
+    """Return the comparison columns of one kind of record; all kinds have the same ones in the same order."""
     known = {
         "rank": F.lit(rank),
         "id": F.col(id_).cast("string"),
@@ -152,19 +152,20 @@ def _kind_of_judged(*, are_marked: bool) -> Column:
 
 
 def _kind_of_letter() -> Column:
-    """Duplicates and superseded records have counted; of the open ones, deletions do."""
+    """Return a letter's kind: a deletion, another open letter, or a record that counted (_ROW)."""
     deletes = (F.col("status") == DELETION) | F.array_contains("reasons.rule", F.lit(NOTHING_TO_DELETE))
     return F.when(deletes, _DELETION).when(F.col("status") == OPEN, _OTHER).otherwise(_ROW)
 
 
 def _decided(source: Source) -> tuple[Columns, ...]:
-    """Return the columns that decide on the records of each id, in steps.
+    """Return the columns that decide about the records of each id, step by step.
 
-    `counts`: it counts, unless it `conflicts`. `is_new`: with a greater sequence than all before it. `best`:
-    the last of these; `low`: its sequence and, negated, the least time of sending among those like it. A
-    deletion takes the greatest sequence that was sent no later than it, and those below. So the best one is a
-    row while `low` was sent later than every deletion (`until`), and its sequence is above theirs (`bar`).
-    `rows` are those that became a row, in order; `end_…` is the state after all records.
+    `counts`: the record counts, unless it `conflicts`. `is_new`: its sequence is greater than all earlier
+    ones. `best`: the latest such record; `low`: its sequence and, negated, the earliest send time among it
+    and its repeats. A deletion without a sequence removes the greatest sequence sent no later than itself,
+    and all lower ones. So the best record is a row while `low` was sent later than every such deletion
+    (`until`), and its sequence is greater than those of the other deletions (`bar`). `rows` are the records
+    that became rows, in order; `end_…` is the state after all records.
     """
     is_sequenced = source.sequence_by is not None
     window = Window.partitionBy("id") if is_sequenced else Window.partitionBy("id", "event_time")
@@ -179,7 +180,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
         return F.coalesce(column, no)
 
     def stands(name: str) -> Column:
-        """Whether the best record is a row, by the columns of this prefix."""
+        """Return whether the best record is a row, by the columns with this prefix."""
         taken = was(-F.col(f"{name}low.sent") <= F.col(f"{name}until"))
         taken = taken | was(F.col(f"{name}best.seq") <= F.col(f"{name}bar"))
         return F.col(f"{name}best").isNotNull() & ~taken
@@ -238,7 +239,7 @@ def _is_at(event: str) -> Column:
 
 
 def _reasons(source: Source) -> Column:
-    """Return the reasons of a record that has been decided on; null for a row, and for what stays."""
+    """Return the reasons of a decided record; null for a row, and for a letter that does not change."""
     column, header = source.id_column, header_of(source.unique_by)
     what = F.concat(F.lit(f"{header or source.unique_by} "), shown(F.col("id")))
 

@@ -1,11 +1,11 @@
-"""The dead letters of every stream: one table, one row per record that a stage refused; and selections.
+"""The dead letters of all streams in one table, and selections of them.
 
-Grain: one row per record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The raw
-key, value and headers are the original bytes. Times are UTC. A rerun of the micro-batch that wrote a row
+Grain: one row per refused record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The
+raw key, value and headers are the original bytes. Times are UTC. Rerunning the micro-batch that wrote a row
 writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
-replaced by a new record that was sent again (resent; the last reason names the new record). The letter of a
-record that repeats, is replaced by or deletes another record is closed: duplicate, superseded or deletion
-(`lakehouse.records.identity`). `batch` is null if no micro-batch refused the record.
+sent again as a new record (resent; the last reason names the new record). The letters of duplicate and
+superseded records and of deletions are closed from the start (`lakehouse.records.identity`). `batch` is null
+if no micro-batch refused the record.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from lakehouse.tables import TableSpec, described
 SCHEMA = described(
     ("id", "string", "SHA-256 of topic, partition, offset and stage; the key."),
     ("stream", "string", "The stream that refused the record."),
-    ("stage", "string", "Where it was refused."),
+    ("stage", "string", "The stage that refused the record."),
     ("topic", "string", "Kafka topic of the record."),
     ("partition", "integer", "Kafka partition of the record."),
     ("offset", "long", "Kafka offset of the record."),
-    ("kafka_timestamp", "timestamp", "Kafka's timestamp of the record, UTC; null where that is no time."),
-    ("key", "binary", "The record's key, as it came."),
-    ("value", "binary", "The record's value, as it came."),
-    ("headers", HEADERS, "The record's headers, as they came."),
+    ("kafka_timestamp", "timestamp", "Kafka's timestamp of the record, UTC; null if it is not a time."),
+    ("key", "binary", "The record's key, original bytes."),
+    ("value", "binary", "The record's value, original bytes."),
+    ("headers", HEADERS, "The record's headers, original bytes."),
     ("reasons", REASONS, "Every rule that the record broke, with the column and a message."),
     (
         "status",
@@ -47,17 +47,17 @@ SCHEMA = described(
         "open, replayed (accepted into silver since), discarded, resent, duplicate, superseded or deletion.",
     ),
     ("attempts", "integer", "How many times the record was judged."),
-    ("first_seen", "timestamp", "When the record was refused first, UTC."),
-    ("last_attempt", "timestamp", "When the record was judged last, UTC."),
-    ("job", "string", "What refused it."),
+    ("first_seen", "timestamp", "When the record was first refused, UTC."),
+    ("last_attempt", "timestamp", "When the record was last judged, UTC."),
+    ("job", "string", "The job that refused it."),
     ("batch", "long", "The micro-batch that refused it; null for none."),
     ("code_version", "string", "The version of lakehouse that refused it."),
-    ("unique_id", "string", "The record's id, where its source has unique_by; null if it is unknown."),
-    ("sequence", "long", "Its sequence; null if it is unknown, or if its source has no sequence_by."),
+    ("unique_id", "string", "The record's id, if its source has unique_by; null if unknown."),
+    ("sequence", "long", "The record's sequence; null if unknown, or if its source has no sequence_by."),
     ("ingested_at", "timestamp", "When the record landed, UTC."),
-    ("event_time", "timestamp", "The record's event time, UTC; null if it is unknown."),
-    ("own_time", "timestamp", "Its own time, UTC, if it was sound by itself as it landed; else null."),
-    ("admitted", ADMITTED, "When a replay has let it into silver; null: none has."),
+    ("event_time", "timestamp", "The record's event time, UTC; null if unknown."),
+    ("own_time", "timestamp", "The record's own time, UTC; null if it was not sound by itself as it landed."),
+    ("admitted", ADMITTED, "When a replay admitted it into silver; null if none did."),
 )
 
 OPEN, REPLAYED, DISCARDED, RESENT = identity.OPEN, "replayed", "discarded", identity.RESENT
@@ -99,8 +99,8 @@ RULES = frozenset(
         "wrong_type",
     }
 )
-"""The rules that any stream's records may break, and the reasons of letters that are closed; streams may have
-rules of their own. Those who filter letters are told of a rule that is neither here nor in the table."""
+"""The rules of every stream, including those of closed letters; a stream may add its own. A filter by a rule
+that no stream and no letter has is refused."""
 
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
 
@@ -113,13 +113,13 @@ DEAD_LETTERS = TableSpec(
     stats=("stream", "partition", "offset", "first_seen"),
     change_feed=True,
     cluster_by="first_seen",
-    comment="One row per record that a stage refused, with every reason, as it came.",
+    comment="One row per record that a stage refused: the raw record, and every reason.",
 )
 
 
 @dataclass(frozen=True)
 class LetterOrigin:
-    """Who found the dead letters: stream, stage, job, micro-batch (if any), code version, and when (UTC)."""
+    """The origin of dead letters: stream, stage, job, micro-batch (if any), code version and time (UTC)."""
 
     stream: str
     stage: str
@@ -131,10 +131,10 @@ class LetterOrigin:
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection of dead letters: those that match all given conditions.
+    """A selection of dead letters, which match all given conditions.
 
-    `rule` is one of a letter's rules. A letter first seen in [since, until), UTC, matches. `id` is the
-    beginning of its id.
+    `rule` is one of a letter's rules. `since` (inclusive) and `until` (exclusive) limit `first_seen`, UTC.
+    `id` is a prefix of the letter's id.
     """
 
     streams: tuple[str, ...] = ()
@@ -148,12 +148,12 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Tell whether nothing is given."""
+        """Whether no condition is given."""
         return self == Selection()
 
     @property
     def names_skipped(self) -> bool:
-        """Tell whether it asks for records that --skip passed over: by their rule, or for a single one."""
+        """Whether it names records passed over by --skip: by their rule, an offset or a letter's id."""
         return self.rule == SKIPPED or self.offset is not None or bool(self.id)
 
     def condition(self) -> Column:
@@ -173,16 +173,16 @@ class Selection:
 
 
 def is_skipped() -> Column:
-    """Select the letters of records that --skip passed over, and that have not been accepted since."""
+    """Select the letters of records passed over by --skip, unless a replay has accepted them since."""
     return F.array_contains("reasons.rule", SKIPPED) & (F.col("status") != REPLAYED)
 
 
 def refuse_unnamed(
     letters: DataFrame, selection: Selection, topics: Collection[str], rules: Collection[str]
 ) -> None:
-    """Raise QueryError for a topic or a rule that no stream has (`topics`, `rules`) and no letter either.
+    """Raise QueryError for a topic or rule that neither a stream (`topics`, `rules`) nor a letter has.
 
-    The letters are read only for a name that is unknown without them.
+    Reads the letters only if the streams do not have the name.
     """
     topic, rule = selection.topic, selection.rule
     if topic is not None and topic not in topics:
@@ -198,26 +198,26 @@ def _refuse(what: str, name: str, known: Collection[str]) -> None:
 
 
 def count_letters(letters: DataFrame) -> list[Row]:
-    """Return the number of letters by stream, rule and status; one with two rules counts under both."""
+    """Return the number of letters by stream, rule and status; a letter with two rules counts under both."""
     by_rule = letters.select("stream", "status", F.explode(F.array_distinct("reasons.rule")).alias("rule"))
     return by_rule.groupBy("stream", "rule", "status").count().orderBy("stream", "rule", "status").collect()
 
 
 def count_by_rule(letters: DataFrame) -> dict[str, int]:
-    """Return the number of letters by rule; one with two rules counts under both."""
+    """Return the number of letters by rule; a letter with two rules counts under both."""
     rules = letters.select(F.explode(F.array_distinct("reasons.rule")).alias("rule"))
     return {row.rule: row["count"] for row in rules.groupBy("rule").count().orderBy("rule").collect()}
 
 
 def place() -> Column:
-    """Return a record's topic/partition/offset, as letters of resent records name it."""
+    """Return a record's topic/partition/offset, as the letters of resent records show it."""
     return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
 
 
 def resent_as(place: Column) -> dict[str, Column]:
-    """Return the values to set on letters (the target `t`) whose records were sent again.
+    """Return the values to set on the letters (merge target `t`) of records that were sent again.
 
-    `place` is the place of the new record, which is in silver.
+    `place` is that of the new record, which is in silver.
     """
     said = F.struct(
         F.lit(RESENT).alias("rule"),
@@ -228,14 +228,14 @@ def resent_as(place: Column) -> dict[str, Column]:
 
 
 def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:
-    """Return the values to set on letters (the target `t`), which count one more attempt."""
+    """Return the values to set on letters (merge target `t`), with one more attempt."""
     return {**values, "attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(now)}
 
 
 def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row]:
-    """Return the letters seen last, newest first, without key, headers and Kafka's timestamp.
+    """Return the newest letters by `first_seen`, without key, headers and Kafka's timestamp.
 
-    `value` is the first `value_bytes` of the raw value; an additional column `length` has its full length in
+    `value` is the first `value_bytes` of the raw value; the added column `length` is its full length in
     bytes.
     """
     newest = letters.orderBy(F.desc("first_seen"), "topic", "partition", F.desc("offset")).limit(limit)
@@ -247,14 +247,14 @@ def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row
 def find_letter(letters: DataFrame, beginning: str) -> Row:
     """Return the one letter whose id begins with this text.
 
-    If it has a time that Python does not know, its times are texts (`lakehouse.spark.collecting`). Raises
-    QueryError if there is none, or more than one.
+    If Python cannot represent one of its times, all its times are text (`lakehouse.spark.collecting`). Raises
+    QueryError if no letter matches, or more than one.
     """
     found = collected(letters.where(F.col("id").startswith(beginning)).limit(2))
     if not found:
         raise QueryError(
             f"there is no dead letter whose id begins with {beginning!r}; "
-            f"`lakehouse dead-letters list --status all` shows what there is"
+            f"`lakehouse dead-letters list --status all` lists the letters"
         )
     if len(found) > 1:
         raise QueryError(f"several dead letters have an id that begins with {beginning!r}; give more of it")
@@ -262,9 +262,9 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 
 
 def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
-    """Return refused records as rows of the dead-letter table, after one attempt; null where it is unknown.
+    """Return refused records as rows of the dead-letter table after one attempt; unknown values are null.
 
-    They are open, or closed from the beginning (`lakehouse.records.identity`). The frame may lack ids.
+    They are open, or closed from the start (`lakehouse.records.identity`). The columns _LACKING are optional.
     """
     found_at = {
         "_now": by_reference(F.lit(origin.now), F.col("topic")),
@@ -276,22 +276,22 @@ def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
 
 
 def status_by(reasons: Column) -> Column:
-    """Return the status by the reasons: open, unless the last one answers it or the only one closes it."""
+    """Return the status by the reasons: closed by a single reason, resent by the last one, else open."""
     rule, last = (F.try_element_at(reasons, F.lit(place)).getField("rule") for place in (1, -1))
     is_closed = (F.size(reasons) == 1) & rule.isin(*CLOSED)
     return F.when(is_closed, rule).when(last == RESENT, F.lit(RESENT)).otherwise(F.lit(OPEN))
 
 
 def own_time_by(reasons: Column) -> Column:
-    """Return the own time of a refused record, UTC, by which the front goes (`lakehouse.ops.fronts`).
+    """Return a refused record's own time (UTC), which moves the front (`lakehouse.ops.fronts`).
 
-    It is null for a record that was not sound by itself as it landed: a replay may have let it in since.
+    Null if the record was not sound by itself when it landed, as is every record that a replay admitted.
     """
     return F.when(F.col("admitted").isNull() & identity.is_sound_alone(reasons), F.col("own_time"))
 
 
 def letter_id(stage: str) -> Column:
-    """Return the id of a record's letter, by its place."""
+    """Return the id of a record's letter in a stage."""
     place = ("topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage))
     return F.sha2(F.concat_ws("\n", *place), 256)
 

@@ -1,12 +1,12 @@
-"""Columns for judging records that are not JSON text; `lakehouse.formats` adds them.
+"""Columns that `lakehouse.formats` adds to records that are not JSON text, for judging.
 
-REFUSED  the reasons against the bytes, an array: then nothing else is judged; null: they were decoded
-BODY     text or bytes of JSON: the record, if it has to be examined thoroughly; null if it is proven
+REFUSED  array of reasons against the bytes; nothing else is judged then; null: they were decoded
+BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
 TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
-         another type there or nothing; of Avro and Protobuf alone, as the columns below
-PROVEN   whether that struct is the whole verdict on the fields: no field can have a reason against it
-LACKS    the columns of required fields that the writer's schema does not have; null: none
-AGAINST  the reasons against fields, and against `event_time`, that JSON cannot show, an array; null: none
+         another type or no value; like the columns below, for Avro and Protobuf only
+PROVEN   whether TYPED decides about all fields: none can have a reason against it
+LACKS    the columns of required fields that the writer's schema lacks; null: none
+AGAINST  array of reasons against fields and `event_time` that JSON cannot show; null: none
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ def typed(name: str) -> Column:
 
 
 def reason_against(column: str) -> Column:
-    """Return the reason that the decoder has against a column, or null."""
+    """Return the decoder's reason against a column, or null."""
     return F.get(F.filter(AGAINST, lambda one: one["column"] == F.lit(column)), 0)
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a decoded field is invalid, or null: what JSON cannot be, and what it can."""
+    """Return the reason why a decoded field is invalid, or null; covers values that JSON cannot hold."""
     lacks = F.array_contains(LACKS, F.lit(field.column))
     message = F.lit(f"the schema of the record has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))
     against = reason_against(field.column)
     found = found.when(against.isNotNull(), against)
     value = typed(field.column)
-    is_valid = value.isNotNull()  # in its own type; the JSON may have it in another one, such as a time
+    is_valid = value.isNotNull()  # in its own type; JSON may have another one, as for times
     if field.type is FieldType.DOUBLE:
         is_valid = F.abs(value) <= fields.MOST_MAGNITUDE
         is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))

@@ -1,31 +1,32 @@
-"""Records that delete an id: which records do, the id that each deletes, and its sequence.
+"""Deletions: which records delete an id, the id that each deletes, and its sequence.
 
-In a source with `sequence_by` there are two kinds:
+A source with `sequence_by` has two kinds:
 
-- a Kafka record without a value, whose key says the id, in the source's `deletion_key`;
-- a record with a value and the mark `deleted_if`. If the path of the id leads through `after`, as in
-  Debezium's envelope, the id is the one in `before`; else it is where every record has it.
+- a Kafka record without a value; its key has the id, in the form `deletion_key`;
+- a record with a value and the mark `deleted_if`. If the id's path goes through `after`, as in Debezium's
+  envelope, the id is read from `before`, else from the same path as in other records.
 
 | deletion_key | the key |
 | --- | --- |
 | text | is the id, in UTF-8 |
-| json | is one JSON text: a string or a whole number |
-| json:FIELD | is a JSON object that has such a value at the path |
-| long, int | is a whole number with sign in 8 or 4 bytes, the greatest byte first |
-| avro, avro:FIELD | is a text or a whole number, or a record with one, by a registered schema |
+| json | is a JSON string or a whole number |
+| json:FIELD | is a JSON object with such a value at the path |
+| long, int | is a signed integer of 8 or 4 bytes, big-endian |
+| avro, avro:FIELD | is a string or a whole number, or a record with one, in a registered schema |
 
-JSON keys may have the five bytes of a registered schema before them: no JSON text begins with a zero.
+A JSON key may begin with the five bytes that name a registered schema: JSON text never begins with a zero
+byte.
 
-A deletion's sequence is that of the header or the field of `sequence_by`; a field within `after` is not the
-deletion's. Without one, Kafka's times decide what it deletes (`lakehouse.records.identity`). Nothing else of
-a deletion is judged: neither its other fields nor its time.
+A deletion's sequence comes from the header or field of `sequence_by`; a field within `after` does not count.
+Without a sequence, Kafka's timestamps decide what it deletes (`lakehouse.records.identity`). Nothing else of
+a deletion is validated, neither its other fields nor its time.
 
 | rule | broken by |
 | --- | --- |
-| key_null, key_empty, key_not_utf8 | a deletion without a key, or with one that is empty, or not UTF-8 |
-| bad_key | a key that is not of the form, or has no id: not a text that is not empty, nor a whole number |
-| missing_id | a record with the mark and without the id |
-| bad_sequence | a sequence that is there and is not a whole number of 64 bits |
+| key_null, key_empty, key_not_utf8 | a deletion whose key is missing, empty or not UTF-8 |
+| bad_key | a key of another form, or whose id is neither a non-empty string nor a whole number |
+| missing_id | a marked record without the id |
+| bad_sequence | a sequence that is not a whole number of 64 bits |
 """
 
 from __future__ import annotations
@@ -48,25 +49,25 @@ from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.stream import ID, SEQUENCE, Source, header_of
 
 DELETION = "deletion"
-"""The rule of a deletion that nothing is wrong with."""
+"""The rule of a valid deletion."""
 KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
-"""Of keys in Avro, added before judging: the id as text, and the reason against the key; null: none."""
+"""Columns added for Avro keys before judging: the id as text, and the reason against the key; null: none."""
 
 _MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
 _BYTES = {"long": 8, "int": 4}
-_FRAMED = 5  # bytes of a registered schema's id
+_FRAMED = 5  # bytes: a zero and the registered schema's id
 _NUMBER = re.compile(r"-?[0-9]")
 
 
 def as_read(source: Source) -> Contract:
-    """Return the contract with what is read of deletions besides: the mark, and the id in `before`."""
+    """Return the contract with the fields that only deletions need: the mark, and the id in `before`."""
     return replace(source.contract, fields=(*source.contract.fields, *_more(source)))
 
 
 def columns(source: Source) -> dict[str, Column]:
-    """Return what is read of deletions besides the contract's columns; none for a source without a mark.
+    """Return the columns of the fields that only deletions need; none for a source without a mark.
 
-    They are made of a record's variants and, if the format has types, of the decoded struct.
+    Values come from a record's variants and, if the format has types, from the decoded struct.
     """
     found = {}
     for field in _more(source):
@@ -77,9 +78,9 @@ def columns(source: Source) -> dict[str, Column]:
 
 
 def is_provable(source: Source) -> bool:
-    """Tell whether Spark's typed parser can see that a record has no mark.
+    """Return whether Spark's typed parser can prove that a record lacks the mark.
 
-    It passes numbers on in other spellings, and does not look into objects.
+    The parser may change how a number is written, and does not look into objects.
     """
     mark = source.mark
     if mark is None:
@@ -96,7 +97,7 @@ def with_mark(schema: StructType, source: Source) -> StructType:
 
 
 def is_unmarked(source: Source) -> Column:
-    """Tell whether a record that the typed parser has read lacks the mark."""
+    """Return whether a record read by the typed parser lacks the mark."""
     mark = source.mark
     if mark is None:
         return F.lit(True)
@@ -104,13 +105,13 @@ def is_unmarked(source: Source) -> Column:
 
 
 def is_deletion(source: Source) -> Column:
-    """Tell whether a parsed record deletes an id, or would if the id could be read."""
+    """Return whether a parsed record is a deletion, even if its id cannot be read."""
     by_key = F.col("_value").isNull() if source.is_deleted_by_key else F.lit(False)
     return by_key | is_marked(source)
 
 
 def is_marked(source: Source) -> Column:
-    """Tell whether a parsed record has the mark."""
+    """Return whether a parsed record has the mark."""
     mark = source.mark
     if mark is None:
         return F.lit(False)
@@ -119,7 +120,7 @@ def is_marked(source: Source) -> Column:
 
 
 def id_of(source: Source) -> Column:
-    """Return the id that a deletion deletes, as text; null if it cannot be read."""
+    """Return the id to delete, as text; null if it cannot be read."""
     of_key = _key_id(source)
     if source.mark is None:
         return of_key
@@ -136,7 +137,7 @@ def sequence_of(source: Source) -> Column:
 
 
 def reasons_of(source: Source) -> tuple[Column, ...]:
-    """Return the one reason of a deletion: that it deletes, or what is wrong with its id or sequence."""
+    """Return a deletion's only reason: that it deletes, or why its id or sequence is invalid."""
     deletes = F.concat(F.lit("the record deletes "), shown(id_of(source)))
     wrong = F.when(F.col("_value").isNull(), _against_key(source))
     if source.mark is not None:
@@ -153,7 +154,7 @@ def _more(source: Source) -> tuple[Field, ...]:
 
 
 def _is_in_before(source: Source) -> bool:
-    """Tell whether the record's id lies in `after`, so that the deletion's lies in `before`."""
+    """Return whether the record's id lies in `after`, so that a deletion's id lies in `before`."""
     return not header_of(source.unique_by) and _is_in_after(json_path.names_of(source.unique_by or ID))
 
 
@@ -162,7 +163,7 @@ def _is_in_after(path: tuple[str, ...]) -> bool:
 
 
 def _id_field(source: Source) -> Field:
-    """Return the field of a marked record with the id that it deletes."""
+    """Return the field of a marked record that has the id to delete."""
     field = next(one for one in source.contract.fields if one.column == source.id_column)
     if not _is_in_after(field.path):
         return field
@@ -172,7 +173,7 @@ def _id_field(source: Source) -> Field:
 
 
 def _sequence_field(source: Source) -> Field | None:
-    """Return the field with a marked record's sequence; null if there is none but in `after`."""
+    """Return the field with a marked record's sequence; None if there is none outside `after`."""
     if source.mark is None or header_of(source.sequence_by):
         return None
     field = next(one for one in source.contract.fields if one.column == source.sequence_column)
@@ -199,13 +200,13 @@ def _key_id(source: Source) -> Column:
 
 
 def _without_frame(key: Column) -> Column:
-    """Return a JSON key without the bytes that JSON Schema's serializers put before it."""
+    """Return a JSON key without the prefix that JSON Schema serializers add."""
     is_framed = (F.octet_length(key) >= _FRAMED) & (F.substring(key, 1, 1) == F.lit(b"\x00"))
     return F.when(is_framed, F.substring(key, _FRAMED + 1, 1 << 30)).otherwise(key).cast("string")
 
 
 def _json_id(text: Column, path: tuple[str, ...]) -> Column:
-    """Return the string or the whole number at a path of one JSON text; null for anything else."""
+    """Return the string or whole number at a path of a JSON text; null for anything else."""
     is_one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     value = json_path.within(F.try_parse_json(F.when(F.is_valid_utf8(text) & is_one, text)), path)
     kind = F.schema_of_variant(value)
@@ -234,18 +235,18 @@ def _against_key(source: Source) -> Column:
 
 
 def _expected(source: Source) -> str:
-    """Say what a key is that is not of the form."""
+    """Describe a key that does not have the form."""
     form = source.key_form
     if form.kind in _BYTES:
         return f"not the {_BYTES[form.kind]} bytes of {'an int' if form.kind == 'int' else 'a long'}"
-    what = "a text that is not empty, or a whole number"
+    what = "a non-empty string or a whole number"
     of = "JSON" if form.kind == "json" else "Avro"
     at = f" at {json_path.text_of(form.path)}" if form.path else ""
-    return f"no {of} with {what}{at}"
+    return f"not {of} with {what}{at}"
 
 
 def _against_marked(source: Source) -> Column:
-    """Return the reason against a record with the mark whose id cannot be read; null for none."""
+    """Return the reason against a marked record whose id cannot be read; null for none."""
     column = source.id_column
     if name := header_of(source.unique_by):
         message = with_value(
@@ -253,13 +254,13 @@ def _against_marked(source: Source) -> Column:
         )
     else:
         field = _id_field(source)
-        said = f"the deletion has no {field.name} that is a text or a whole number"
+        said = f"the deletion has no {field.name} that is a string or whole number"
         message = with_value(said, as_written(field.path))
     return F.when(id_of(source).isNull(), reason("missing_id", column, message))
 
 
 def _against_sequence(source: Source) -> Column:
-    """Return the reason against a sequence that is there and is none; null for none."""
+    """Return the reason against a sequence that is present but invalid; null for none."""
     column = source.sequence_column
     if name := header_of(source.sequence_by):
         is_there, value, said = header_text(name).isNotNull(), shown(header_text(name)), f"header {name}"
@@ -269,5 +270,5 @@ def _against_sequence(source: Source) -> Column:
             return F.lit(None)
         kind = F.col(type_column(field.column))
         is_there, value, said = kind.isNotNull() & (kind != "VOID"), as_written(field.path), field.name
-    message = with_value(f"{said} of the deletion is no whole number of 64 bits", value)
+    message = with_value(f"{said} of the deletion is not a 64-bit whole number", value)
     return F.when(is_there & sequence_of(source).isNull(), reason("bad_sequence", column, message))

@@ -1,8 +1,8 @@
-"""Event times: the forms of a time in a record, how each is parsed, and the reasons against it.
+"""Event times: how a record may write a time, how it is parsed, and the reasons against it.
 
 A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
-such a time, adding a window or a lateness still gives an instant, and none falls into another calendar or a
-local mean time. A time in the wrong unit is outside this range, by decades or millennia, and the reason names
+such a time, adding a window or a lateness never overflows, and no other calendar or local mean time applies.
+A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the reason names
 the likely unit.
 """
 
@@ -21,7 +21,7 @@ from lakehouse.records.shown import with_value
 from lakehouse.stream import Source
 
 AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
-"""Units in which a number may also be text: as JSON, Protobuf writes what needs 64 bits in quotes."""
+"""Units whose numbers may also be text: Protobuf's JSON puts 64-bit integers in quotes."""
 KIND = fields.type_column("event_time")
 WRITTEN = "_written_event_time"
 NO_TIMESTAMP = -1  # in Kafka's protocol
@@ -29,7 +29,7 @@ _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=
 _MIN_EPOCH_MS, _END_S = -2_208_988_800_000, 253_370_764_800  # 1900 and 9999
 _MAX_EPOCH_MS = _END_S * 1000 - 1
 KAFKA_TIMES = range(_MIN_EPOCH_MS, _MAX_EPOCH_MS + 1)
-"""Timestamps of Kafka's that are times, in epoch milliseconds, NO_TIMESTAMP aside."""
+"""Valid Kafka timestamps, in epoch milliseconds, including NO_TIMESTAMP (-1), which means none."""
 PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NAMES: dict[TimeUnit, str] = {
     "s": "seconds",
@@ -44,28 +44,28 @@ _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows it, Spark's cast does
 
 
 def is_kafka_time(ms: Column) -> Column:
-    """Tell whether a Kafka record's timestamp is a time: of an accepted year, and not -1 (none)."""
+    """Return whether a Kafka timestamp is a time: of an accepted year, and not -1 (none)."""
     return ms.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS) & (ms != NO_TIMESTAMP)
 
 
 def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
-    """Tell whether a whole number is a time in a unit, by default the contract's; null if there is none."""
+    """Return whether a whole number is an accepted time in a unit, by default the contract's."""
     return number.between(*_span(source, unit or source.contract.event_time_unit))
 
 
 def span_us(source: Source) -> tuple[int, int]:
-    """Return the first and the last time that is accepted, in microseconds."""
+    """Return the first and the last accepted time, in microseconds since 1970."""
     first = (source.earliest_event_time - _EPOCH) // _MICROSECOND
     return max(first, _MIN_EPOCH_MS * 1000), _END_S * 1_000_000 - 1
 
 
 def accepted(time: Column, source: Source) -> Column:
-    """Return a time that is accepted; null for another."""
+    """Return the time if it is accepted, else null."""
     return F.when(F.unix_micros(time).between(*span_us(source)), time)
 
 
 def of_number(number: Column, unit: TimeUnit) -> Column:
-    """Return the time of a whole number; parts of a microsecond are cut off."""
+    """Return the time of a whole number; fractions of a microsecond are cut off."""
     if unit == "s":
         return F.timestamp_seconds(number)
     if unit == "ms":
@@ -76,18 +76,18 @@ def of_number(number: Column, unit: TimeUnit) -> Column:
 
 
 def is_absent() -> Column:
-    """Tell whether a record has no time of its own, so that Kafka's timestamp is used."""
+    """Return whether a record has no time of its own, so that Kafka's timestamp is used."""
     return F.col(KIND).isNull() | (F.col(KIND) == "VOID")
 
 
 def written(contract: Contract) -> Column:
-    """Return the time that a record has in ISO 8601, as a column of its own: it is used twice."""
+    """Return a record's ISO 8601 time, as a separate column because it is used twice."""
     text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
     return F.when(F.col(KIND) == "STRING", _from_text(text, contract))
 
 
 def of_record(source: Source) -> Column:
-    """Return the time of a record, as it is in there or Kafka's; null if it has none that is accepted."""
+    """Return a record's own time, or Kafka's if it has none; null if that time is not accepted."""
     contract = source.contract
     is_number, from_number = _from_number(source)
     first_us, _ = span_us(source)
@@ -127,17 +127,17 @@ def reason_of(source: Source) -> Column:
 
 
 def _span(source: Source, unit: TimeUnit) -> tuple[int, int]:
-    """Return the first and the last number that is accepted."""
+    """Return the first and the last accepted number."""
     per_second = PER_SECOND[unit]
     first_us, _ = span_us(source)
     return -(-first_us * per_second // 1_000_000), min(_END_S * per_second, 2**63) - 1
 
 
 def _from_number(source: Source) -> tuple[Column, Column]:
-    """Return whether there is a number that is accepted, and its time."""
+    """Return whether the time is an accepted number, and the time itself."""
     unit, kind = source.contract.event_time_unit, F.col(KIND)
     stamp = fields.variant_at(source.contract.event_time_path)
-    if unit == "s":  # a fraction is what a double could hold of it
+    if unit == "s":  # a fraction has the precision of a double
         number = F.try_variant_get(stamp, "$", "decimal(38,6)")
         first, last = (F.lit(Decimal(us).scaleb(-6)) for us in span_us(source))
         return fields.is_number(kind) & number.between(first, last), F.timestamp_seconds(number)
@@ -146,7 +146,7 @@ def _from_number(source: Source) -> tuple[Column, Column]:
 
 
 def _from_text(text: Column, contract: Contract) -> Column:
-    """Return the time that is written in ISO 8601 or, in a fine unit, in digits; null if it is none."""
+    """Return the time of an ISO 8601 text or, in a fine unit, of digits; null for any other text."""
     is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
     of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
     if contract.event_time_unit in AS_DIGITS:
@@ -156,13 +156,13 @@ def _from_text(text: Column, contract: Contract) -> Column:
     if zone is None:
         return of_offset
     whole = F.regexp_replace(F.concat(text, F.lit("Z")), _WITHOUT_SECONDS, "$1:00")
-    shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # by the clocks of the zone
+    shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # local time of the zone
     at = F.to_utc_timestamp(shown, zone)
     return F.coalesce(of_offset, F.when(F.from_utc_timestamp(at, zone) == shown, at))
 
 
 def _forms(contract: Contract) -> str:
-    """Say how the contract's event times are written."""
+    """Describe how the contract's event times are written."""
     unit, zone = contract.event_time_unit, contract.event_time_zone
     kind = "a number" if unit == "s" else "an integer, or its digits" if unit in AS_DIGITS else "an integer"
     number = f"epoch {_NAMES[unit]} ({kind})"
@@ -175,7 +175,7 @@ def _bounds(source: Source) -> str:
 
 
 def _hint(contract: Contract) -> Column:
-    """Name the unit in which a number would be a time from 2000 to 2100; empty for none."""
+    """Name the unit in which a number would be a time from 2000 to 2100; empty if there is none."""
     number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
     likely = F.lit(None).cast("string")
     for unit, per_second in PER_SECOND.items():

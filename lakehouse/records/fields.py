@@ -1,8 +1,8 @@
-"""The types of a contract's fields: the cheap proof of each, the lookup, and the reasons against it.
+"""The types of a contract's fields: cheap proof, lookup, and the reasons against a value.
 
-A field is read in one of two ways. Spark's typed JSON parser is cheap and tolerant: its result counts only if
-nothing but the required type can have produced it (`is_proven`). Everything else is read from the record's
-variants, which keep the JSON type (`looked_up`, `reason`).
+A field is read in one of two ways. Spark's typed JSON parser is cheap but tolerant: its result counts only if
+no other JSON type could have produced it (`is_proven`). Everything else is read from the record's variants,
+which keep the JSON type (`looked_up`, `reason`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SPARK_TYPES: dict[FieldType, DataType] = {
     FieldType.BOOLEAN: BooleanType(),
     FieldType.JSON: StringType(),
 }
-# A decimal is first parsed as a double, which no JSON string can pass for, then read from the text.
+# A decimal is first parsed as a double, to exclude JSON strings, then read from the text.
 PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
 REASONS = ArrayType(
     StructType(
@@ -48,7 +48,7 @@ REASONS = ArrayType(
     )
 )
 BEYOND_LONG = r"^DECIMAL\((19|[23]\d),0\)$"
-"""The variant's type for an integer beyond a long, and for the same with a fraction of zeros."""
+"""The variant's type for an integer beyond a long, with or without a fraction of zeros."""
 
 _JSON_NAMES = {
     FieldType.STRING: "a string",
@@ -60,16 +60,16 @@ _JSON_NAMES = {
 _NOT_WHOLE = "a number with a fraction, an exponent or more than 38 digits"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
 _FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the point
-_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # as Spark's parser passes on a number, and a string
+_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # as Spark's parser returns a whole number or such a string
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
-# The parser reads numbers of up to 1,000 characters, so no other exponent brings their digits into range.
+# The parser reads numbers of up to 1,000 characters, so longer exponents are always out of range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
 MOST_MAGNITUDE = 1e140
-"""The greatest magnitude of a double. Squares of such values, and sums of the squares, are doubles too."""
+"""The greatest magnitude of a double: squares of such values, and sums of the squares, still fit a double."""
 
 
 def payload_column(column: str) -> str:
-    """Return the column name of a JSON field that ends its record, as it is kept."""
+    """Return the column name of a payload that ends its record, normalized."""
     return f"_payload_{column}"
 
 
@@ -84,21 +84,21 @@ def exact_column(column: str) -> str:
 
 
 def are_provable(contract: Contract) -> bool:
-    """Tell whether Spark's typed parser can read the contract's fields and event time, each by its name.
+    """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
 
-    Within an object it lets pass what a variant refuses, a name that is there twice.
+    Within objects it accepts duplicate names, which a variant refuses.
     """
     paths = [*(field.path for field in contract.fields), contract.event_time_path]
     return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
 
 
 def variant_at(path: tuple[str, ...]) -> Column:
-    """Return the variant at a path of `_record`; null if the path ends before."""
+    """Return the variant at a path of `_record`; null if the path does not exist."""
     return json_path.within(F.col("_record").getField(path[0]), path[1:])
 
 
 def written_decimal(text: Column, field: Field) -> Column:
-    """Return the decimal under the field's name in a flat JSON object's text; null where none fits.
+    """Return the decimal under the field's name in a flat JSON object's text; null if none fits.
 
     For a field that is rounded, return the number as it is written. If a name occurs twice, the last one
     counts. A quote after a backslash is part of a string; any other quoted name before a colon is a key.
@@ -109,26 +109,26 @@ def written_decimal(text: Column, field: Field) -> Column:
 
 
 def _under(name: str, literal: str) -> str:
-    """Return the pattern for a literal, its first group, under a name in a JSON text.
+    """Return the pattern for a literal under a name in a JSON text; its first group is the literal.
 
-    It is anchored: a search that finds nothing would otherwise begin anew at every character.
+    It is anchored: otherwise a search without a match would start again at every character.
     """
     space = r"[ \t\r\n]*"
     return rf'(?s)\A.*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
 
 
 def of_scale(number: Column, scale: int | None) -> Column:
-    """Return a number, or its text, as a decimal, rounded once: half up, to the scale."""
+    """Return a number, or its text, as a decimal, rounded once (half up) to the scale."""
     if scale is None:
         return number.try_cast(DECIMAL)
     return number.try_cast(DecimalType(38, scale)).try_cast(DECIMAL)
 
 
 def _decimal(literal: Column, scale: int | None) -> Column:
-    """Return a JSON number in any spelling as a decimal; null if decimal(38,9) does not hold it.
+    """Return a JSON number in any notation as a decimal; null if decimal(38,9) cannot hold it.
 
-    Without a scale it must hold all of it; with one, what is rounded. Even a cast that tries
-    fails on an exponent near the greatest integer.
+    Without a scale it must hold the exact number; with one, the rounded number. Even `try_cast` fails on an
+    exponent near the greatest integer.
     """
     whole, fraction, exponent = (F.regexp_extract(literal, f"^{_NUMBER}$", group) for group in (1, 2, 3))
     digits = F.concat(whole, fraction)
@@ -141,11 +141,11 @@ def _decimal(literal: Column, scale: int | None) -> Column:
 
 
 def last_payload(text: Column, value: Column, field: Field) -> Column:
-    """Return a JSON field as it is kept if it is the last of its record, and no string; else null.
+    """Return a JSON field, normalized, if it is the last one of its record and not a string; else null.
 
-    `value` is from Spark's typed parser, which passes on what is no string as it is written. If that, the
-    first time that the field's name is there, and a closing brace make the whole text, then it is the field's
-    value, no string has passed for it, and the parser has left nothing unread.
+    `value` is from Spark's typed parser, which returns anything but a string as it is written. If the whole
+    text consists of what precedes the first occurrence of the field's name, the name, this value and a
+    closing brace, then the value is the field's, it is not a string, and the parser has read the whole text.
     """
     name = f'"{field.path[-1]}":'
     is_last = text == F.concat(F.substring_index(text, name, 1), F.lit(name), value, F.lit("}"))
@@ -153,7 +153,7 @@ def last_payload(text: Column, value: Column, field: Field) -> Column:
 
 
 def is_proven(value: Column, field: Field) -> Column:
-    """Tell whether a value from Spark's typed parser can only come from the field's JSON type."""
+    """Return whether a value from Spark's typed parser can only come from the field's JSON type."""
     if field.type is FieldType.DOUBLE:
         return F.abs(value) <= MOST_MAGNITUDE
     if field.type is FieldType.DECIMAL:
@@ -163,9 +163,9 @@ def is_proven(value: Column, field: Field) -> Column:
     if field.type is FieldType.JSON:
         present = json_text.is_plain(value) | F.col(payload_column(field.column)).isNotNull()
         return present if field.required else value.isNull() | present
-    # Spark passes other JSON values on as text: true, -1.5, {…}, […], and 1e400 as "Infinity" with the
-    # quotes. Half a surrogate pair becomes a question mark. A null may be absent. Between the minus sign and
-    # the colon lie the digits.
+    # Spark returns other JSON values as text: true, -1.5, {…}, […], and 1e400 as "Infinity" with quotes.
+    # Half a surrogate pair becomes a question mark. Null may mean absent. The range from "-" to ":" includes
+    # the digits.
     like_number = (value >= "-") & (value < ":")
     like_other = value.startswith("{") | value.startswith("[") | (value == "true") | (value == "false")
     altered = value.startswith('"') | value.contains("?")
@@ -188,9 +188,9 @@ def proven(typed: Column, field: Field) -> Column:
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
     """Return the value of a field from its variant; null if it has another type.
 
-    `text` is the record. For a number with an exponent or too many digits the variant has a double, so the
-    number is read from the text. If it is not found there, because its name is escaped or also occurs in a
-    nested object (for a nested field: anywhere else), it has no value.
+    `text` is the record. For a number with an exponent or too many digits the variant holds a double, so the
+    number is read from the text. It is null if it is not found there because its name is escaped or also
+    occurs in a nested object (for a nested field: anywhere else).
     """
     kind = F.schema_of_variant(variant)
     if field.type is FieldType.JSON:
@@ -207,7 +207,7 @@ def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field
     literal = F.regexp_extract(text, _under(name, _NUMBER), 1)
     is_it = literal.try_cast("double") == F.try_variant_get(variant, "$", "double")
     if len(field.path) > 1:
-        is_it = is_it & (F.size(F.split(text, re.escape(f'"{name}"'))) == 2)  # noqa: PLR2004 - it is there once
+        is_it = is_it & (F.size(F.split(text, re.escape(f'"{name}"'))) == 2)  # noqa: PLR2004 - it occurs once
     fits = is_number(kind) if field.scale is not None else is_number(kind) & plain.rlike(f"^{_FITS}$")
     return F.when(kind.isin("DOUBLE", "FLOAT"), F.when(is_it, _decimal(literal, field.scale))).when(
         fits, of_scale(plain, field.scale)
@@ -217,7 +217,7 @@ def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field
 def as_written(path: tuple[str, ...]) -> Column:
     """Return the value at a path as messages show it, a number as it is written in the record.
 
-    The variant of a number may be another spelling: that of 1.0 is 1, that of 1e400 infinity.
+    A variant may write a number differently: 1.0 becomes 1, and 1e400 infinity.
     """
     variant = variant_at(path)
     literal = F.regexp_extract(F.col("_rest").cast("string"), _under(path[-1], _NUMBER), 1)
@@ -242,7 +242,7 @@ def reason_of(field: Field) -> Column:
 
 
 def misplaced(path: tuple[str, ...], column: str) -> Column:
-    """Return the reason against a path that goes on in a value that is no object; null for none."""
+    """Return the reason against a path that continues below a value that is not an object; null for none."""
     reasons = []
     for depth in range(1, len(path)):
         value = variant_at(path[:depth])
@@ -262,7 +262,7 @@ def reason(rule: str, column: str | None, message: Column) -> Column:
 
 
 def json_name(kind: Column) -> Column:
-    """Return JSON's name for the type that schema_of_variant has named."""
+    """Return JSON's name for a type that schema_of_variant returns."""
     return (
         F.when(kind == "STRING", "a string")
         .when(kind == "BOOLEAN", "a boolean")
@@ -273,18 +273,18 @@ def json_name(kind: Column) -> Column:
 
 
 def is_number(kind: Column) -> Column:
-    """Tell whether it is the type of a number."""
+    """Return whether this is the type of a number."""
     return kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
 
 
 def _is_whole(variant: Column, kind: Column) -> Column:
-    """Tell whether a number is written as a whole one; beyond 64 bits, a fraction of zeros is not seen."""
+    """Return whether a number is written as an integer; beyond 64 bits, a fraction of zeros is overlooked."""
     beyond = kind.rlike(BEYOND_LONG) & F.try_variant_get(variant, "$", "bigint").isNull()
     return (kind == "BIGINT") | beyond
 
 
 def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
-    """Return the reason against a value that is there; null for none."""
+    """Return the reason against a value that is present; null for none."""
     if field.type is FieldType.JSON:
         return F.lit(None).cast("struct<rule:string,column:string,message:string>")
     expected, came = _JSON_NAMES[field.type], json_name(kind)

@@ -1,4 +1,4 @@
-"""Headers of Kafka records. Column -> Column."""
+"""Headers of Kafka records, as columns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pyspark.sql import functions as F
 
 
 def header_text(name: str) -> Column:
-    """Return the text of a raw record's last header of this name, valid UTF-8 or not; null: none, or null."""
+    """Return the text of a raw record's last header of this name, UTF-8 or not; null if there is none."""
     named = F.filter("_headers", lambda header: header["key"] == name)
     return F.try_element_at(named, F.lit(-1)).getField("value").cast("string")

@@ -1,23 +1,24 @@
-"""What becomes of a record among the others of its id: one function for live run, replay, rebuild and audit.
+"""The outcome for a record among those of its id: the same code for live runs, replay, rebuild and audit.
 
-In a source with `unique_by` alone, records of the same id and event time are compared, with `sequence_by`
-those of the same id. docs/decisions/2026-11-28-what-a-record-becomes.md says what is decided, and
-`lakehouse.records.comparing` decides it. A record that is no row of silver has one letter. These rules stand
-alone, and say its status:
+With `unique_by` alone, records of the same id and event time are compared; with `sequence_by`, those of the
+same id. docs/decisions/what-a-record-becomes.md has the rules, and `lakehouse.records.comparing`
+applies them. A record that is not a row of silver has one letter. Each of these rules is a letter's only
+reason and its status:
 
 | rule | the record |
 | --- | --- |
 | duplicate | has the same fields as a row |
-| superseded | has a lesser sequence than another record of its id, or was deleted |
-| deletion | deletes an id (`lakehouse.records.deletions`), up to its sequence or to when it was sent |
+| superseded | has a lower sequence than another record of its id, or was deleted |
+| deletion | deletes an id (`lakehouse.records.deletions`), by its sequence or the time it was sent |
 
-Three more are open letters: `conflicting_id` has the row's id (and event time or sequence), but other fields;
-`nothing_to_delete` is a deletion whose id no record has had yet; `retained` comes after retention has taken
-the row of its id, or letters of a deleted one, up to whose sequence it is. An open letter whose record was
-sent again ends with `resent`. The compared fields are those of the contract, and the event time.
+Three rules leave an open letter. `conflicting_id`: the record has the row's id (and event time or sequence),
+but other fields. `nothing_to_delete`: a deletion whose id no record has had yet. `retained`: retention has
+taken the row of its id, or the letters of a deleted id, and the record's sequence is not above theirs. When
+the record of an open letter is sent again, the letter gets `resent` as its last reason. The compared fields
+are those of the contract and the event time.
 
-Records are ordered by landing: `ingested_at`, then topic, partition and offset. One that a replay has let in
-stands where it was admitted. So the outcome depends neither on micro-batches nor on crashes.
+Records are ordered by landing: `ingested_at`, then topic, partition and offset. A record that a replay has
+admitted is ordered by its admission. So the outcome depends neither on micro-batches nor on crashes.
 """
 
 from __future__ import annotations
@@ -33,19 +34,19 @@ from lakehouse.records.shown import shown, shown_bytes, with_value
 from lakehouse.stream import ID, SEQUENCE, Source, header_of
 
 OF_ID, OF_SEQUENCE = COLUMNS = ("_id", "_sequence")
-"""Of a judged record: its id as text, and its sequence."""
+"""Columns of a judged record: its id as text, and its sequence."""
 
 DUPLICATE, SUPERSEDED, CONFLICTING = "duplicate", "superseded", "conflicting_id"
 DELETION = deletions.DELETION
 NOTHING_TO_DELETE, LATE, RESENT, RETAINED = "nothing_to_delete", "late", "resent", "retained"
 CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
-"""Rules whose letters are closed from the beginning: nobody has to do anything about them."""
+"""Rules whose letters are closed from the start: they need no action."""
 OPEN = "open"
 SENT_AGAIN_AS = "sent again as "
-"""How the message of a resent letter's last reason begins; the record's place follows."""
+"""The message of a resent letter's last reason; the new record's place follows."""
 
 IS_CLOSED = "_is_closed"
-"""Of a judged record: retention keeps it apart, and it is not compared with others."""
+"""Column of a judged record: whether retention excludes it from the comparison."""
 
 PLACE = ("topic", "partition", "offset")
 """The key of a record."""
@@ -62,7 +63,7 @@ def header_types(source: Source) -> dict[str, DataType]:
 
 
 def from_headers(source: Source) -> dict[str, Column]:
-    """Return these columns for raw records; null where a record lacks the header or it is unreadable."""
+    """Return these columns for raw records; null if the header is missing or unreadable."""
     columns = {}
     if name := header_of(source.unique_by):
         text = header_text(name)
@@ -90,7 +91,7 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
 
 
 def columns_of(source: Source) -> dict[str, Column]:
-    """Return the columns by which judged records are compared; none if the source's have no id."""
+    """Return the columns by which judged records are compared; none for a source without ids."""
     if source.id_column is None:
         return {}
     own = F.col(source.id_column).cast("string")
@@ -108,17 +109,17 @@ def is_sound() -> Column:
 
 
 def is_only(rule: str) -> Column:
-    """Select judged records that have this one rule against them."""
+    """Select judged records whose only reason is this rule."""
     return F.col("reasons.rule") == F.array(F.lit(rule))
 
 
 def may_be_row() -> Column:
-    """Select judged records that are sound, or late and nothing else."""
+    """Select judged records that are sound, or only late."""
     return is_sound() | is_only(LATE)
 
 
 def is_compared(source: Source) -> Column:
-    """Select the judged records that may become rows, or delete some: sound and late ones, and deletions."""
+    """Select judged records that may become or delete rows: sound and late records, and deletions."""
     sound = may_be_row()
     if source.sequence_by is not None:
         sound = sound | is_only(DELETION)
@@ -126,34 +127,34 @@ def is_compared(source: Source) -> Column:
 
 
 def id_of_row(source: Source) -> Column:
-    """Return the id of a row of silver as text; of a source with ids."""
+    """Return the id of a silver row as text; only for a source with ids."""
     return F.col(source.id_column or "").cast("string")
 
 
 def is_sound_alone(reasons: Column) -> Column:
-    """Tell by a letter's reasons whether the record was sound by itself, and only its id is against it."""
+    """Return, by a letter's reasons, whether the record was sound by itself and refused only for its id."""
     of_id = F.array(*map(F.lit, (DUPLICATE, SUPERSEDED, CONFLICTING, RETAINED)))
     return F.size(F.array_except(reasons.getField("rule"), of_id)) == 0
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason against a judged record of whose id retention has taken the row, or the letters."""
+    """Return the reason against a judged record whose id has lost its row or letters to retention."""
     name = header_of(source.unique_by) or source.unique_by
-    text = F.concat(F.lit(f"retention has taken what there was of {name} "), shown(F.col(OF_ID)))
+    text = F.concat(F.lit(f"retention has taken the records of {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)
 
 
 def fingerprint(source: Source, id_: Column) -> Column:
-    """Return 48 bits of a hash of what makes records the same, and in the lower 16 the day of their time.
+    """Return 48 bits of a hash of a record's identity, and in the lower 16 the day of its event time.
 
-    Days are counted from 1970; those before it are 0, those from 2149 on 65535.
+    Days are counted from 1970; earlier ones are 0, those from 2149 on 65535.
     """
     day = F.least(F.greatest(F.unix_date(F.col("event_time").cast("date")), F.lit(0)), F.lit(0xFFFF))
     return hash_of_same(source, id_).bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
 
 
 def hash_of_same(source: Source, id_: Column) -> Column:
-    """Return a fingerprint without its day."""
+    """Return a fingerprint without its day: the hash of the id and, without `sequence_by`, the event time."""
     return hash_of(id_) if source.sequence_by is not None else hash_of(id_, F.col("event_time"))
 
 
@@ -165,11 +166,11 @@ def hash_of(*values: Column) -> Column:
 TIMES = ("event_time", "kafka_timestamp", "ingested_at")
 """The times of a record, UTC."""
 LETTERS = (*PLACE, "unique_id", "sequence", *TIMES, "status", "reasons")
-"""The columns of dead letters by which they are compared."""
+"""The columns of dead letters that a comparison reads."""
 
 
 def are_compared() -> Column:
-    """Select the letters by which records are compared, or which these may answer."""
+    """Select the letters that are compared with records, or that a record may answer."""
     return F.col("unique_id").isNotNull() & F.col("status").isin(OPEN, *CLOSED)
 
 

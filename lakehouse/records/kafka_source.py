@@ -1,9 +1,8 @@
-"""Reads records from Kafka: those of committed transactions, between two offsets.
+"""Reads records of committed transactions from Kafka, between two offsets.
 
 Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
-and moves those before 1582 into another calendar. Both kinds of records are found while rows are read
-(`misdated`), and then read by Kafka's own client in the driver (`read_apart`), which returns the unchanged
-number.
+and moves those before 1582 into another calendar. Reading such a record raises an error (`misdated`); the
+record is then read by Kafka's own client in the driver (`read_apart`), which returns the timestamp unchanged.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ RECORDS = (
     .add("timestamp_type", "integer")
     .add("raw_timestamp", "long")
 )
-"""What is read. `raw_timestamp` is Kafka's number where that is no time; then `timestamp` is null."""
+"""The schema of records. A timestamp that is not a time is in `raw_timestamp`; then `timestamp` is null."""
 
 APART = 1_000
-"""So many records are read apart at most, from one that Spark's source does not take."""
+"""The maximum number of records read by Kafka's client, from one that Spark's source cannot read."""
 
 _APART_BYTES = 16 << 20
 _KEY = secrets.token_bytes(16)
@@ -60,7 +59,7 @@ _ARROW = pa.schema(
         "ms": pa.int64(),
         "timestamp_type": pa.int32(),
     }
-)  # a frame of a list would be asked of Python in every query
+)  # every query of a frame made of a list would run Python
 _MISDATED = re.compile(r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp")
 _INVALID = re.compile(
     r"Record (?:batch )?for partition (\S+)-(\d+) at offset (\d+) is invalid"
@@ -88,10 +87,10 @@ def read_between(
     *,
     singly: bool = False,
 ) -> DataFrame:
-    """Return a topic's records, as RECORDS, from the first offset of each partition on, before the second.
+    """Return a topic's records, as RECORDS, from the first offset of each partition and before the second.
 
-    `singly`: a task unpacks one at a time, for records of which few fit in memory, and connects anew: a
-    consumer that had no memory for a record fails at it ever after.
+    With `singly`, a task unpacks one record at a time, for records of which few fit in memory, and opens a
+    new connection: a consumer that ran out of memory at a record fails at it from then on.
     """
     first, end = (
         json.dumps({topic: {str(partition): span[side] for partition, span in ranges.items()}})
@@ -101,12 +100,12 @@ def read_between(
     options = {
         **client,
         "kafka.isolation.level": "read_committed",
-        # A task reads only what is there. But its consumer prefetches and finds nothing more, and until the
-        # broker has answered that, by default after 500 ms, it answers no other request of the consumer.
+        # A task reads existing records only. But its consumer prefetches beyond them, and the broker answers
+        # no other request of the consumer until that fetch times out, by default after 500 ms.
         "kafka.fetch.max.wait.ms": "10",
         "kafka.max.poll.records": "1" if singly else "1000",
-        # Executors keep consumers by the name of their group. By default each read has a group of its own,
-        # and would connect anew. Nothing is committed to it, and it needs no right.
+        # Executors cache consumers by group name. By default each read has a new group, and would connect
+        # again. Nothing is committed to the group, and it needs no permission.
         **({} if singly else {"kafka.group.id": _group(client)}),
         "assign": json.dumps({topic: sorted(ranges)}),
         "startingOffsets": first,
@@ -119,7 +118,7 @@ def read_between(
 
 @dataclass(frozen=True)
 class ReadApart:
-    """Rows up to an offset, and whether Spark's source would not have taken one of them."""
+    """Rows up to an offset (exclusive), and whether Spark's source could not have read one of them."""
 
     rows: DataFrame
     reached: int
@@ -129,9 +128,9 @@ class ReadApart:
 def read_apart(
     spark: SparkSession, access: KafkaAccess, first: Place, end: int, *, most_bytes: int = _APART_BYTES
 ) -> ReadApart:
-    """Read a partition's records, as RECORDS, from a place on and before an offset, in the driver.
+    """Read a partition's records in the driver, as RECORDS, from a place and before an offset.
 
-    At most APART of them and about `most_bytes`, but one at least. Raises what Kafka's client raises.
+    Reads at least one record, at most APART, and about `most_bytes`. Raises the errors of Kafka's client.
     """
     span = first.offset, min(end, first.offset + APART)
     found, reached = records_between(
@@ -149,13 +148,13 @@ def read_apart(
 
 
 def misdated(error: BaseException) -> Place | None:
-    """Return the record that Spark's source did not take because of its timestamp; null for another error."""
+    """Return the record whose timestamp Spark's source cannot read; None for another error."""
     found = _MISDATED.search(str(error))
     return None if found is None else Place(found[1], int(found[2]), int(found[3]))
 
 
 def invalid(error: BaseException) -> Place | None:
-    """Return the record that Kafka's client calls damaged, or the first of its batch; null if it does not."""
+    """Return the record that Kafka's client calls damaged, or its batch's first; None for another error."""
     found = _INVALID.search(str(error))
     if found is None:
         return None
@@ -164,10 +163,10 @@ def invalid(error: BaseException) -> Place | None:
 
 
 def _group(client: Mapping[str, str]) -> str:
-    """Return a name for what is read with these properties of a client, and their secrets.
+    """Return a group name for reads with these client properties, including secrets.
 
-    Spark fails, and prints both, if a consumer that was kept under a name has other properties. The name
-    gives no secret away: it is different in every process.
+    Spark fails, and prints both, if a consumer cached under a name has other properties. The name reveals no
+    secret: it is keyed with a random key of this process.
     """
     said = json.dumps(client, sort_keys=True).encode()
     return f"lakehouse-{hmac.new(_KEY, said, 'sha256').hexdigest()[:16]}"
@@ -175,7 +174,7 @@ def _group(client: Mapping[str, str]) -> str:
 
 @cache
 def _records() -> Columns:
-    """Return RECORDS, of rows of Spark's source."""
+    """Return RECORDS from rows of Spark's source."""
     ms = F.unix_millis("timestamp")
     is_time = is_kafka_time(ms)
     place = (
@@ -197,7 +196,7 @@ def _records() -> Columns:
 
 @cache
 def _apart() -> Columns:
-    """Return RECORDS, of rows of Kafka's client."""
+    """Return RECORDS from rows of Kafka's client."""
     ms = F.col("ms")
     own = {
         "timestamp": F.when(is_kafka_time(ms), F.timestamp_millis(ms)),

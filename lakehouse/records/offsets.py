@@ -1,6 +1,6 @@
-"""Ranges of Kafka offsets: conditions with which a reader of a table skips files.
+"""Ranges of Kafka offsets, as conditions that let a reader skip files.
 
-Every table of bronze and silver keeps the minima and maxima of partition and offset of each file.
+Every table of bronze and silver keeps each file's minimum and maximum of partition and offset.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ class OffsetRange:
     last: int
 
     def __str__(self) -> str:
-        """Return the range as options name it: topic/partition/first, and -last where there are more."""
+        """Return the range as options write it: topic/partition/first, with -last if there are several."""
         last = "" if self.last == self.first else f"-{self.last}"
         return f"{self.topic}/{self.partition}/{self.first}{last}"
 
 
 def ranges_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
-    """Return the range of offsets that the rows have in each partition."""
+    """Return the range of the rows' offsets in each partition."""
     return _ranges(rows.groupBy("topic", "partition"))
 
 
 def runs_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
-    """Return the ranges of consecutive offsets that the rows have, which are one for each record."""
+    """Return the ranges of consecutive offsets of the rows, which are one per record."""
     in_order = Window.partitionBy("topic", "partition").orderBy("offset")
     run = F.col("offset") - F.row_number().over(in_order)
     return _ranges(rows.withColumn("_run", run).groupBy("topic", "partition", "_run"))

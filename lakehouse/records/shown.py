@@ -1,9 +1,8 @@
-r"""Values of records in messages: cut to 80 characters, and escaped so that any screen shows them as such.
+r"""Values of records in messages: cut to 80 characters, and escaped so that a terminal shows them safely.
 
-Escaped is what a terminal may obey or not show (`lakehouse.printable`): controls, marks that turn the
-direction of text or take no room, separators but the ordinary space, code points without a character. They
-become `\u{202e}`; JSON has escapes of its own for the usual ones, such as `\n`. Column -> Column, for reasons
-alone: no sound record pays for it.
+Escaped are characters that a terminal may obey or not show (`lakehouse.printable`): controls, bidirectional
+and zero-width marks, separators other than a space, and unassigned code points. They become `\u{202e}`; JSON
+has its own escapes for common ones, such as `\n`. Messages only: sound records are never escaped.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 MOST_SHOWN = 80
-"""Characters of a value before it is cut."""
-_MOST_BYTES = MOST_SHOWN // 2  # two digits each
-_RUNS = r"[[^\p{C}\p{Z}] ]+|(?s:.)"  # printable characters together, and any other by itself
+"""The maximum number of characters of a value."""
+_MOST_BYTES = MOST_SHOWN // 2  # two digits per byte
+_RUNS = r"[[^\p{C}\p{Z}] ]+|(?s:.)"  # a run of printable characters, or any other one
 _PRINTABLE = r"^[[^\p{C}\p{Z}] ]"
 
 
@@ -36,7 +35,7 @@ def shown_bytes(value: Column) -> Column:
 
 
 def with_value(message: str | Column, value: Column, before: str = ": ") -> Column:
-    """Return a message that ends with a shown value; without one, the message alone."""
+    """Return a message that ends with a value; the message alone if the value is null."""
     said = F.lit(message) if isinstance(message, str) else message
     return F.concat(said, F.coalesce(F.concat(F.lit(before), value), F.lit("")))
 

@@ -1,38 +1,38 @@
-"""Turns raw Kafka records into rows with reasons: a record is parsed once, and all reasons are kept.
+"""Validates raw Kafka records: parses each record once, and keeps every reason against it.
 
 `judge` turns bronze rows into one row each, with the contract's columns, the event time and an array of
-reasons. A row without a reason is clean. A row with reasons is a dead letter with all of them. Together they
+reasons. A row without reasons is clean; any other row is a dead letter with all its reasons. Together they
 are the input, row for row.
 
 | rule | broken by |
 | --- | --- |
-| value_null | a Kafka record without a value, where the contract has no use for tombstones |
-| key_null, key_not_utf8, key_empty | the key of a tombstone, where it has |
+| value_null | a Kafka record without a value, if the contract has no tombstones |
+| key_null, key_not_utf8, key_empty | the key of a tombstone, if it has |
 | not_utf8 | bytes that are not UTF-8 |
 | not_json | text that is not exactly one JSON value: empty, truncated, with a tail, NaN, single quotes |
 | not_an_object | JSON that is not an object |
 | missing_field, null_field, empty_string | a required field that is absent, null or empty |
-| wrong_type | a field of another JSON type than the contract's, or what has to be an object and is none |
+| wrong_type | a field of another JSON type than the contract's, or a non-object within its path |
 | beyond_long | a whole number beyond 64 bits |
 | not_finite | a number too great for a double |
-| beyond_magnitude | a double beyond ±1e140, whose square would leave no room for sums |
-| beyond_decimal | a number that decimal(38,9) does not hold to the last digit, or not when rounded |
+| beyond_magnitude | a double beyond ±1e140, so that a sum of squares could overflow |
+| beyond_decimal | a number that decimal(38,9) cannot hold exactly or, for a rounded field, at all |
 | bad_timestamp | no instant in the contract's unit or ISO 8601, before the earliest accepted, or after 9998 |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
-| missing_id, bad_sequence | a record without the header that has its id, or its sequence as a whole number |
-| deletion | none: a record that deletes an id; `lakehouse.records.deletions` has more rules, of deletions |
-| skipped | none: a record that --skip passes over, unseen (`skipped`) |
+| missing_id, bad_sequence | a record without the header for its id, or for its sequence as a whole number |
+| deletion | nothing: the record deletes an id; `lakehouse.records.deletions` has more rules for deletions |
+| skipped | nothing: --skip passes over the record without reading it (`skipped`) |
 
-Records that are not JSON have some more rules: `lakehouse.formats.decode` lists them.
+Records in other formats than JSON have some more rules: `lakehouse.formats.decode` lists them.
 
-A record without a timestamp has Kafka's. If that is no such instant either, or -1, which means none in Kafka,
-the record breaks bad_timestamp.
+A record without a timestamp has Kafka's. If that is not such an instant either, or is -1 (Kafka's value for
+none), the record breaks bad_timestamp.
 
-Where a key is there twice the last one counts. What the JSON parser cannot hold is not_json too: nesting
+If a key occurs twice, the last one counts. Text beyond the limits of the JSON parser is not_json too: nesting
 deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of the
-contract, a number over 1,000 digits, half a surrogate pair or an object with a key twice. An object that a
-path of the contract descends into counts as such a field, whole.
+contract, a number over 1,000 digits, half a surrogate pair or an object with a duplicate key. An object on a
+path of the contract counts as such a field as a whole.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ HEADERS = ArrayType(
 )
 COORDINATES = ("topic", "partition", "offset")
 OWN_TIME = "own_time"
-"""The column of silver by whose greatest value the front goes: no other clock moves it."""
+"""The column of silver whose greatest value is the front; nothing else moves the front."""
 ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
-"""When a replay has let a record in: after everything that had landed until `after`, and `at` what time.
+"""When a replay admitted a record: after all records that had landed up to `after`, at the time `at`.
 
-Both are UTC; `at` is later than that of any record let in before.
+Both are UTC; `at` is later than that of any record admitted before.
 """
 TIMES_OF_RECORDS = ("kafka_timestamp", "ingested_at", "admitted")
-"""Columns of silver that say when its records were sent, landed and, by a replay, let in."""
+"""Columns of silver with the times at which its records were sent, landed and, by a replay, admitted."""
 SKIPPED = "skipped"
-"""The rule of records that nothing can judge, and that a user passes over."""
+"""The rule of records that cannot be judged and that a user passes over."""
 
-# The raw record moves aside, because a contract may well have a column `value` or `key`.
+# The raw columns are renamed, because a contract may have a column `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
 
 _LETTERS_NAMES = {"timestamp": "kafka_timestamp"}
 
-# Single quotes and bare NaN are not JSON, whatever Jackson can be configured to accept.
+# Single quotes and bare NaN are not JSON, although Jackson can accept them.
 _STRICT_JSON = {
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
@@ -87,11 +87,11 @@ _STRICT_JSON = {
 
 
 def clean_schema(contract: Contract) -> StructType:
-    """Return the schema of the silver table of a contract: its columns, times, Kafka coordinates.
+    """Return the schema of a contract's silver table: its columns, times and Kafka coordinates.
 
-    `own_time` is the event time of a record that says it, null for one that has Kafka's timestamp instead.
-    `kafka_timestamp` is that timestamp, null for none; `ingested_at` is when the record landed, and
-    `admitted` when a replay let it in (ADMITTED), null for one that was accepted as it landed.
+    `own_time` is the record's own event time, null if the record has only Kafka's timestamp.
+    `kafka_timestamp` is that timestamp, null if it is not a time; `ingested_at` is when the record landed,
+    and `admitted` when a replay admitted it (ADMITTED), null if it was accepted as it landed.
     """
     columns = [
         StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
@@ -110,19 +110,19 @@ def clean_schema(contract: Contract) -> StructType:
 
 
 def silver_schema(source: Source) -> StructType:
-    """Return the schema of a source's silver table: that of its contract, and what comes from headers."""
+    """Return the schema of a source's silver table: its contract's columns, and those from headers."""
     schema = clean_schema(source.contract)
     more = [StructField(name, type_, nullable=True) for name, type_ in identity.header_types(source).items()]
     return StructType([*schema, *more])
 
 
 def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) -> DataFrame:
-    """Return each raw record as one row: the clean columns, `reasons`, and `raw` where there are any.
+    """Return each raw record as one row: the clean columns, `reasons`, and `raw` if there are any.
 
-    `rows` are bronze rows; `watermark` is the least event time still accepted, UTC, null before the first
-    record; it may be a column of them. `raw` (key, value, headers, kafka_timestamp) is null for clean rows.
-    "Now" is the record's own landing time, so that judging again gives the same verdict. Of a source with
-    `unique_by` every row has its `raw`, and the columns of `lakehouse.records.identity`, by which records are
+    `rows` are bronze rows. `watermark` is the earliest event time still accepted, UTC, null before the first
+    record; it may be a column of the rows. `raw` (key, value, headers, kafka_timestamp) is null for clean
+    rows. "Now" is the record's own landing time, so judging it again gives the same result. For a source with
+    `unique_by` every row has its `raw`, and the columns of `lakehouse.records.identity` by which records are
     then compared. Records that are not JSON come decoded (`lakehouse.formats.decode`).
     """
     if not isinstance(watermark, Column):
@@ -134,7 +134,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
 
 
 def skipped(rows: DataFrame, source: Source) -> DataFrame:
-    """Return raw records as `judge` does, each refused as `skipped`; nothing of them is looked at."""
+    """Return raw records as `judge` does, each refused as `skipped`; their content is not read."""
     nothing = F.lit(None)
     kept = {name: F.col(name) for name in (*COORDINATES, "ingested_at")} | {
         "kafka_timestamp": F.col("timestamp")
@@ -142,7 +142,7 @@ def skipped(rows: DataFrame, source: Source) -> DataFrame:
     columns = {
         field.name: kept.get(field.name, nothing.cast(field.dataType)) for field in silver_schema(source)
     }
-    columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("passed over by --skip, unseen")))
+    columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("passed over by --skip, unread")))
     columns["raw"] = F.struct(*(F.col(name).alias(_LETTERS_NAMES.get(name, name)) for name in _RAW))
     if source.id_column is not None:
         ids = {identity.OF_ID: nothing.cast("string"), identity.OF_SEQUENCE: nothing.cast("long")}
@@ -218,7 +218,7 @@ def filter_clean(judged: DataFrame) -> DataFrame:
 
 
 def filter_dead(judged: DataFrame) -> DataFrame:
-    """Keep the rows with a reason: coordinates, raw record, times, reasons and, where they have them, ids."""
+    """Keep the rows with reasons: coordinates, raw record, times, reasons and, if they have them, ids."""
     ids = {identity.OF_ID: "unique_id", identity.OF_SEQUENCE: "sequence"}
     known = (F.col(name).alias(ids[name]) for name in ids if name in judged.columns)
     times = ("ingested_at", "event_time", OWN_TIME, "admitted")
@@ -228,13 +228,13 @@ def filter_dead(judged: DataFrame) -> DataFrame:
 def _proven(source: Source) -> Iterator[dict[str, Column]]:
     """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
 
-    Without `_typed`, for a contract that the typed parser cannot prove, nothing is. Decoded records have
-    both from their format.
+    If the typed parser cannot prove a contract's records, there is no `_typed` and no record is proven.
+    Decoded records have both from their format.
 
-    One cheap parse proves the usual record. If a text's first closing brace is its last byte, the parser
-    cannot leave a tail unread, nor if its last field is a payload of which the whole text is made
+    One cheap parse proves most records. If a text's first closing brace is its last byte, the parser cannot
+    have left a tail unread; the same holds if its last field is a payload that accounts for the whole text
     (`fields.last_payload`). A parsed number came from a JSON number, and a parsed string from a JSON string
-    unless it reads like another JSON value. Everything else is examined again, thoroughly, by `_parsed` and
+    unless it reads like another JSON value. Everything else is parsed again, thoroughly, by `_parsed` and
     `_fields`, which alone decide what is wrong.
     """
     contract, body = source.contract, F.col("_value" if source.format == "json" else decoding.BODY)
@@ -278,13 +278,13 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
-    """Return `_utf8`, `_json` (is it one JSON text?) and `_record` (its fields as variants; null: no object).
+    """Return `_utf8`, `_json` (is it one JSON text?) and `_record` (the fields as variants; null: no object).
 
-    Spark's parsers stop at the end of the first JSON value, ignore what follows, and skip a field that they
+    Spark's parsers stop at the end of the first JSON value, ignore what follows, and skip fields that they
     cannot read. So the text is parsed inside an object that ends with the record's own offset: the parser
     reaches it only after a complete value. `_corrupt_record` reveals a skipped field. One case is left: a
-    text that continues with fields of the outer object, `{…},"more":1`. Unless its first closing brace is its
-    last byte, it must therefore also be the only element of an array.
+    text that continues with fields of the outer object, `{…},"more":1`. So unless its first closing brace is
+    its last byte, the text must also be the only element of an array.
     """
     text = F.col("_rest").cast("string")
     wrapped = F.concat(
@@ -336,12 +336,12 @@ def _fields(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _typed(field: Field) -> Column:
-    """Return a field as the typed parser has read it."""
+    """Return a field as read by the typed parser."""
     return F.col("_typed").getField(field.path[-1])
 
 
 def _is_flat(text: Column) -> Column:
-    """Tell whether the text begins with a brace and its first closing brace is its last byte."""
+    """Return whether the text begins with a brace and its first closing brace is its last byte."""
     to_first_brace = F.octet_length(F.substring_index(text, "}", 1))
     return text.startswith("{") & (to_first_brace == F.octet_length(text) - 1)
 
@@ -378,7 +378,7 @@ def _future_reason(tolerance_s: int) -> Column:
 
 
 def late_reason(watermark: Column) -> Column:
-    """Return the reason against a row whose event_time lies before the watermark; null if it is in time.
+    """Return the reason against a row whose event_time is before the watermark; null if it is in time.
 
     With a null watermark nothing is late.
     """
@@ -392,5 +392,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return the watermark of a silver table whose greatest own time is `front`; null for null."""
+    """Return the watermark of a silver table whose greatest own time is `front`; None for None."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

@@ -1,4 +1,4 @@
-"""Every record of a topic, for the audit, including those that Spark's source cannot read."""
+"""All records of a topic, for the audit, including those that Spark's source cannot read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Span = tuple[int, int]
 
 
 class WholeTopic:
-    """A topic's records; those that Spark's source cannot read are found when rows are read, see `asked`."""
+    """The records of a topic; `asked` finds those that Spark's source cannot read."""
 
     def __init__(self, spark: SparkSession, access: KafkaAccess, topic: str) -> None:
         self._spark = spark
@@ -29,7 +29,10 @@ class WholeTopic:
         self._apart: dict[Place, tuple[int, DataFrame]] = {}
 
     def asked(self, ask: Callable[[WholeTopic], _T]) -> _T:
-        """Return the answer of a question that reads the topic; it is put again while records are missing."""
+        """Return the result of `ask`, which reads the topic.
+
+        Calls it again whenever Spark's source has failed at a record, with that record read separately.
+        """
         while True:
             try:
                 return ask(self)
@@ -43,7 +46,7 @@ class WholeTopic:
                 self._set_apart(place)
 
     def between(self, ranges: Mapping[int, _Span], lost: Iterable[OffsetRange] = ()) -> DataFrame:
-        """Return the records between two offsets of each partition, without those that are noted as lost."""
+        """Return the records between two offsets of each partition, except those noted as lost."""
         self._ends = {number: end for number, (_, end) in ranges.items()}
         gone = [(one.partition, (one.first, one.last + 1)) for one in lost]
         gone += [(place.partition, (place.offset, end)) for place, (end, _) in self._apart.items()]
@@ -66,7 +69,7 @@ class WholeTopic:
 
 
 def _around(span: _Span, cuts: Iterable[_Span]) -> Iterator[_Span]:
-    """Yield the rest of a span without the cuts; an empty span if nothing is left."""
+    """Yield the parts of a span outside the cuts; an empty span if there are none."""
     first, end = span
     left = False
     for begin, after in cuts:

@@ -1,1 +1,1 @@
-"""An application that runs layers: a loop per stream, their turns, failures and signals."""
+"""An application that runs layers: one loop per stream, standby runs, retries and signals."""

@@ -1,11 +1,10 @@
-"""One loop for a stream: its layers in order, each taking what it has not read up to the newest version.
+"""The loop of a stream: its layers in order, each reading its unread rows up to the newest version.
 
-A round goes through the steps once. What a step has just committed is handed on in memory. If that is just
-what comes next for the next step, it reads nothing back; otherwise it reads from the tables. So all layers in
-one application, a single layer, catching up and trying again are the same code. A step that fails is thrown
-away and made again after a pause; the others go on, those before it and those behind it. If the heap was
-full, the step takes a quarter of that micro-batch next, and from then on a little more each time. If records
-fail by themselves, they are found and named.
+A round runs each step once. The rows of a step's commit are passed on in memory. If they are exactly what the
+next step has to read, it reads nothing back; otherwise it reads the tables. So one application with all
+layers, a single layer, a catch-up and a retry run the same code. A step that fails is discarded and recreated
+after a pause; the steps before and after it continue. If the heap was full, the step retries with a quarter
+of that micro-batch, and grows from there. Records that fail by themselves are found and named.
 """
 
 from __future__ import annotations
@@ -30,16 +29,16 @@ from lakehouse.spark.query_errors import has_ended, heap_of, is_disk_full, is_he
 from lakehouse.spark.session import activate
 from lakehouse.tables import Lake, looking_once
 
-_RETRY_S = 0.05  # between two looks whether a pause is over
-_SMALLER = 4  # so much less is taken after the heap was full
+_RETRY_S = 0.05  # between two checks whether a pause is over
+_SMALLER = 4  # a micro-batch is divided by this after the heap was full
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A micro-batch that has been written: its step, number and result, and how long it took.
+    """A written micro-batch: its step, number and result, and how long it took.
 
-    The number is the version of the table that it filled or sent, null for what a step did by the wall clock.
+    The number is the version of the table that it filled or sent, None for work by the wall clock.
     """
 
     query: str
@@ -53,13 +52,13 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """Return the wall clock's time."""
+    """Return the wall clock's time, UTC."""
     return datetime.now(UTC)
 
 
 @dataclass(frozen=True)
 class Common:
-    """What all streams of a run share."""
+    """The settings and observers shared by all streams of a run."""
 
     on_batch: OnBatch
     clock: Clock
@@ -71,7 +70,7 @@ class Common:
 class StreamLoop:
     """The steps of one stream, and the session in which they work.
 
-    `held_back` are the layers that no round runs, such as exports behind a gate. For one thread at a time.
+    No round runs the layers `held_back`, such as exports behind a gate. Not thread-safe.
     """
 
     def __init__(
@@ -92,20 +91,20 @@ class StreamLoop:
         self._due_until: datetime | None = None
 
     def round(self) -> bool:
-        """Go through all steps once; tell whether one has written something."""
+        """Run each step once; return whether one of them has written something."""
         return self._go([slot for slot in self._slots if slot.maker.layer not in self._held_back])
 
     @property
     def will_try_again(self) -> bool:
-        """Whether a step has failed and waits for its next attempt."""
+        """Whether a step has failed and will be retried."""
         troubles = self._common.troubles
         names = (name for slot in self._slots for name in (slot.name, slot.name_by_clock))
         return any(map(troubles.will_be_tried, names))
 
     def export(self, stop: Stop, *, tries_again: bool) -> None:
-        """Run the exports that are held back until nothing waits for them or a stop is requested.
+        """Run the exports that are held back until nothing is left to send or a stop is requested.
 
-        With `tries_again`, those that fail are tried again, too.
+        With `tries_again`, failed exports are retried, too.
         """
         exports = [slot for slot in self._slots if slot.maker.layer == "export"]
         troubles = self._common.troubles
@@ -116,7 +115,7 @@ class StreamLoop:
             time.sleep(0 if did else _RETRY_S)
 
     def settle(self) -> None:
-        """Merge and send what has waited for a table; nothing new is read."""
+        """Merge and send rows that wait for `merge_every_s`; reads nothing new."""
         waiting = [slot for slot in self._slots if slot.step is not None and slot.step.merge_every_s]
         if any(slot.waits for slot in waiting):
             for slot in waiting:
@@ -138,18 +137,18 @@ class StreamLoop:
             for slot in slots:
                 took = self._common.troubles.is_due(slot.name) and self._turn(slot, handed, held)
                 did |= took
-                has_merged = took and slot.maker.layer == "gold"  # with what was due by the clock
+                has_merged = took and slot.maker.layer == "gold"  # and closed what was due by the clock
                 if self._common.is_live and not has_merged:
                     did |= self._tick(slot)
         finally:
             _let_go(held)
-        if not did:  # in a catch-up, what comes next may change what the clock would make of rows
+        if not did:  # a catch-up ticks last: later records may change the rows that the clock would close
             ticks = [self._tick(slot) for slot in slots if not self._common.is_live]
             did = any(ticks)
         return did
 
     def _turn(self, slot: _Slot, handed: dict[str, InMemory], held: ExitStack) -> bool:
-        """Run a step on its unread rows, and return whether it has written something."""
+        """Run a step on its unread rows; return whether it has written something."""
         common, batch = self._common, None
         try:
             step = slot.step or self._made(slot)
@@ -169,7 +168,7 @@ class StreamLoop:
                 handed[step.fills] = passed.rows
             slot.merged_at = began
             self._tell(slot, batch, passed.result, planned - began, time.monotonic() - planned)
-        except Exception as failure:  # noqa: BLE001 - told, and raised by the run's end
+        except Exception as failure:  # noqa: BLE001 - reported, and raised at the run's end
             if batch is None or not is_heap_full(failure):
                 self._failed(slot, self._explained(slot, failure, batch), batch)
                 return False
@@ -180,9 +179,9 @@ class StreamLoop:
         return True
 
     def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
-        """Let a step try a smaller micro-batch, at once; tell whether there is one."""
+        """Let a step retry at once with a smaller micro-batch; return whether there is one."""
         where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
-        # Limited to less, it is no smaller. A limit may be exceeded a little, so that alone says nothing.
+        # The lower limit has not made it smaller. Exceeding the limit a little is normal and proves nothing.
         is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
             blamed = self._blamed(slot, batch)
@@ -197,12 +196,12 @@ class StreamLoop:
         slot.limit, slot.too_large = max(1, batch.size // _SMALLER), batch.size
         self._common.troubles.tell(
             Failure(slot.name, self.name, cause, _where(batch)),
-            f"{slot.name} failed in {where}; it takes a quarter of that next",
+            f"{slot.name} failed in {where}; retrying with a quarter of that",
         )
         return True
 
     def _explained(self, slot: _Slot, failure: Exception, batch: Batch | None) -> Exception:
-        """Return a failure, or what says at which records the step fails and how to pass over them."""
+        """Return the failure, or an error that names the failing records and how to skip them."""
         if batch is None or isinstance(failure, LakehouseError) or is_disk_full(failure):
             return failure
         blamed = self._blamed(slot, batch)
@@ -215,7 +214,7 @@ class StreamLoop:
         return error
 
     def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
-        """Return the records at which a step fails; they are looked for until they have been found."""
+        """Return the records at which a step fails; searches until it has found them once."""
         if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
             try:
                 found = slot.step.blamed(batch)
@@ -226,7 +225,7 @@ class StreamLoop:
         return slot.blamed
 
     def _made(self, slot: _Slot) -> Step:
-        """Make a step, and let it end where the run that catches up does."""
+        """Create a step; in a catch-up, it reads no further than the current end."""
         if slot.name in self._common.troubles:
             self._common.watch.on_restart(slot.name)
         slot.step = step = slot.maker.make()
@@ -239,14 +238,14 @@ class StreamLoop:
         return self._slots[self._slots.index(slot) + 1 :]
 
     def _may_wait(self, slot: _Slot, step: Step) -> bool:
-        """Tell whether a table's input may wait a little longer; then it waits in silver."""
+        """Return whether a table's input may stay in silver a little longer."""
         if not step.merge_every_s or slot.merged_at is None:
             return False
         slot.waits = time.monotonic() - slot.merged_at < step.merge_every_s
         return slot.waits
 
     def _tick(self, slot: _Slot) -> bool:
-        """Do what the wall clock makes due for a step; tell whether it did something."""
+        """Do what is due for a step by the wall clock; return whether rows were written."""
         common, name = self._common, slot.name_by_clock
         ticker = None if slot.step is None else slot.step.ticker
         if ticker is None or slot.waits or not common.troubles.is_due(name):
@@ -258,20 +257,20 @@ class StreamLoop:
             result = ticker.tick(now)
             if result.rows:
                 common.on_batch(BatchDone(slot.name, None, result, time.monotonic() - started))
-        except Exception as failure:  # noqa: BLE001 - told, and raised by the run's end
+        except Exception as failure:  # noqa: BLE001 - reported, and raised at the run's end
             self._failed(slot, failure, None, name)
             return False
         common.troubles.end(name)
         return bool(result.rows)
 
     def _now(self) -> datetime:
-        """Return up to when things are due: in a catch-up up to one moment, or it might never end."""
+        """Return the time up to which work is due; fixed in a catch-up, which might never end otherwise."""
         if self._common.is_live or self._due_until is None:
             self._due_until = self._common.clock()
         return self._due_until
 
     def _name_jobs(self, slot: _Slot, batch: Batch) -> None:
-        """Name this thread's next Spark jobs `stream/layer/micro-batch`, as Spark's pages show them."""
+        """Name this thread's next Spark jobs `stream/layer/micro-batch`, as the Spark UI shows them."""
         group = f"{self.name}/{slot.name}/{batch.number}"
         self._lake.spark.sparkContext.setJobGroup(group, f"{group}: {batch.reads}")
 
@@ -285,7 +284,7 @@ class StreamLoop:
         )
 
     def _failed(self, slot: _Slot, cause: Exception, batch: Batch | None, name: str | None = None) -> None:
-        """Note a failure, and throw the step away; raise it if the run cannot continue."""
+        """Note a failure and discard the step; raises if the run cannot continue."""
         slot.drop()
         failure = Failure(name or slot.name, self.name, cause, "" if batch is None else _where(batch))
         if not has_ended(self._lake.spark):
@@ -300,20 +299,20 @@ def _where(batch: Batch) -> str:
 
 
 def _let_go(held: ExitStack) -> None:
-    """Let go of the rows that were kept in memory; a Spark that has ended has none."""
+    """Unpersist the rows kept in memory; ignores errors of a Spark that has ended."""
     try:
         held.close()
     except (Py4JError, OSError):
-        log.debug("rows were not let go of", exc_info=True)
+        log.debug("rows were not unpersisted", exc_info=True)
 
 
 @dataclass
 class _Slot:
-    """A step's place in the loop; the step is null before its first turn and after a failure.
+    """A step's place in the loop; the step is None before its first use and after a failure.
 
     `waits`: rows in silver wait for it on purpose. `merged_at` is when it last merged, by a monotonic clock.
-    `limit` is the step's, null while it may take what the settings say; `too_large` is what did not fit.
-    `blamed` are the records at which it fails, null where they are unknown.
+    `limit` is the step's limit, None for that of the settings; `too_large` is the size that did not fit.
+    `blamed` are the records at which it fails, None if unknown.
     """
 
     maker: StepMaker
@@ -333,7 +332,7 @@ class _Slot:
         return f"{self.maker.name} by the clock"
 
     def grow(self) -> None:
-        """Let the step take a quarter more, if it has been limited."""
+        """Let a limited step take a quarter more."""
         if self.limit is not None:
             more = self.limit + max(1, self.limit // _SMALLER)
             self.limit = more if more <= self.too_large else None

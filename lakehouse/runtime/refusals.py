@@ -1,7 +1,7 @@
-"""What a run refuses: counted from its micro-batches' own results, and compared with the limit.
+"""The records that a run refuses: counted from its micro-batches' results, and compared with the limit.
 
-No micro-batch costs a job more for it. The causes are read from the dead letters of the run, at its end or
-when a warning is due.
+Counting costs no Spark job. The causes are read from the run's dead letters, at its end or when a warning is
+due.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakehouse.stream import Stream
 
 log = logging.getLogger(__name__)
 WINDOW = timedelta(hours=1)
-"""A live run looks at the records that it has judged within this time."""
+"""A live run compares the records judged within this time."""
 AGAIN = timedelta(hours=1)
 _STEADY = timedelta(minutes=10)
 _MINUTE = timedelta(minutes=1)
@@ -39,9 +39,9 @@ class _Minute:
 
 @dataclass
 class _Count:
-    """Records of a stream judged and refused; `minutes` are those of a live run's last hour.
+    """A stream's judged and refused records; `minutes` are those of a live run's last hour.
 
-    `told` is when the run last said something, and whether that was too much; null before.
+    `told` is when the run last reported, and whether the limit was exceeded; None before the first report.
     """
 
     stream: str
@@ -52,11 +52,11 @@ class _Count:
 
 
 class RefusalCounts:
-    """Counts the records that silver judges and refuses, by its tables.
+    """Counts the records that silver judges and refuses, per table.
 
-    `dead_path` is the path of the dead letters, `limit` the share that may be refused. `warn` gets a line
-    when a live run has exceeded it, each hour while it lasts, and when it is over. Several threads may use
-    it, but each table's micro-batches come one after another.
+    `dead_path` is the path of the dead letters, `limit` the share that may be refused. In a live run, `warn`
+    gets a line when the limit is exceeded, every hour while that lasts, and when it is over. Thread-safe if
+    each table's micro-batches come one after another.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RefusalCounts:
         self._since = clock()
 
     def on_batch(self, done: BatchDone) -> None:
-        """Count a micro-batch that has been written; in a live run, warn if that is due."""
+        """Count a written micro-batch; in a live run, warn if that is due."""
         count = self._counts.get(done.query)
         if count is None or not done.result.rows:
             return
@@ -96,9 +96,9 @@ class RefusalCounts:
             self._tell(count, lately, now)
 
     def ended(self) -> list[tuple[str, Refusals]]:
-        """Return what the run has refused, with the causes, by stream and table, and note it.
+        """Note and return what the run has refused, with causes, by stream and table.
 
-        The active session reads the causes.
+        Reads the causes in the active session.
         """
         found = []
         for table, count in self._counts.items():
@@ -123,7 +123,7 @@ class RefusalCounts:
         count.told = (now, lately.is_over)
         if not lately.is_over:
             note_refusals(count.stream, lately)
-            self._warn(f"{lately} in the last hour: no more than the limit of {percent(self._limit)} again")
+            self._warn(f"{lately} in the last hour: back within the limit of {percent(self._limit)}")
             return
         lately = self._with_causes(lately, max(self._since, now - WINDOW))
         note_refusals(count.stream, lately)
@@ -136,13 +136,13 @@ class RefusalCounts:
             letters = tables.read(SparkSession.active(), self._dead_path)
             ours = (F.col("job") == refusals.table) & (F.col("first_seen") >= F.lit(since))
             return replace(refusals, causes=commonest(letters.where(ours)))
-        except Exception:  # a run that has been stopped may have no Spark left; the share is said without it
+        except Exception:  # Spark may have ended; then only the share is reported
             log.exception("the causes of refusals could not be read")
             return refusals
 
 
 def warning(stream: str, refusals: Refusals, when: str) -> str:
-    """Return the line that says that too much was refused."""
+    """Return the warning that too much was refused."""
     causes = f": {'; '.join(map(str, refusals.causes))}" if refusals.causes else ""
     return (
         f"{refusals} {when}, more than LAKEHOUSE_REFUSED_LIMIT, {percent(refusals.limit)}{causes}. "
@@ -151,7 +151,7 @@ def warning(stream: str, refusals: Refusals, when: str) -> str:
 
 
 def _count_in(minutes: deque[_Minute], now: datetime, judged: int, refused: int) -> None:
-    """Add a micro-batch to the minute in which it ends, and forget what is older than an hour."""
+    """Add a micro-batch to the current minute, and drop minutes older than an hour."""
     if not minutes or now - minutes[-1].at >= _MINUTE:
         minutes.append(_Minute(now))
     minutes[-1].judged += judged
@@ -161,5 +161,5 @@ def _count_in(minutes: deque[_Minute], now: datetime, judged: int, refused: int)
 
 
 def _is_due(told: tuple[datetime, bool] | None, now: datetime) -> bool:
-    """Tell whether a warning that still holds is to be repeated."""
+    """Return whether a warning that still holds must be repeated."""
     return told is not None and told[1] and now - told[0] >= AGAIN

@@ -1,7 +1,7 @@
-"""Runs layers of streams in one application, each stream in a loop of its own, until caught up or for ever.
+"""Runs layers of streams in one application, each stream in its own loop, until caught up or stopped.
 
-A failed step is retried with a growing pause, and the others go on: the steps before it and those of other
-streams. The run ends at once only if every step fails.
+A failed step is retried with growing pauses, while the steps before it and those of other streams continue.
+The run ends at once only if every step fails.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ from lakehouse.tables import Lake
 __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
 _AT_ONCE = 2
-"""So many streams at a time in a live run: half of a round is Spark's planning and Delta's bookkeeping."""
+"""Concurrent streams in a live run: half of a round is Spark's planning and work on Delta's log."""
 
 
 class Upkeep(Protocol):
-    """Looks after the tables of a live run."""
+    """Maintains the tables of a live run."""
 
     def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
-        """Make a block beside which it does so; `is_quiet` tells whether nothing waits to be processed."""
+        """Return a block during which maintenance runs; `is_quiet` returns whether no rows are waiting."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run works, and whom it tells.
+    """How a run works, and what it reports to.
 
     - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
     - `on_batch` is called after each micro-batch, from several threads.
-    - `on_notice` gets a line when a guard lets something through, and when something fails or recovers.
-      `watch` hears of failures and recoveries, too.
+    - `on_notice` gets a line when something is allowed or skipped, fails or recovers. `watch` gets failures
+      and recoveries, too.
     - `clock` returns the time, UTC.
-    - `allow` lists what is not refused, `skip` the records that bronze and silver pass over.
-    - `gate`: a stream is exported only while its gate is open. It is asked after catching up or, with an
+    - `allow` lists the actions that are not refused, `skip` the records to skip in bronze and silver.
+    - `gate`: a stream is exported only while its gate is open. It is checked after catching up or, with an
       interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
-    - `at_once`: how many streams catch up concurrently; helps if rows are few.
-    - `upkeep` looks after the tables in a run with an interval.
-    - `log_file` is where tracebacks go, for messages to say so.
-    - `adopts`: the lake is a copy, which goes on in place of the lake that has sent rows before.
-    - `is_backfill`: records count as in time, however late they are.
+    - `at_once`: how many streams catch up concurrently; helps if each has few rows.
+    - `upkeep` maintains the tables in a run with an interval.
+    - `log_file` is where tracebacks go; messages mention it.
+    - `adopts`: the lake is a copy that continues in place of the original, which has sent rows before.
+    - `is_backfill`: a record is late only if it belongs to rows that retention has taken.
     """
 
     trigger: str
@@ -84,13 +84,13 @@ def run(
 ) -> None:
     """Run the layers of the streams until they have caught up or are asked to stop.
 
-    What the wall clock makes due is done once after catching up; with an interval, within one trigger of its
-    time. A rerun continues where the tables say that the last run ended.
+    Work that is due by the wall clock is done once after catching up; with an interval, within one trigger of
+    its time. A rerun continues from the positions in the tables.
 
-    A step that fails, or whose start is refused, is retried with a growing pause (`runtime.troubles`) while
-    the others continue. At the end, raises what still fails, and earlier if every step does. That is a
-    LakehouseError, such as a PositionError if tables and topics do not fit together, or else a StreamError
-    that names the step.
+    A step that fails, or whose start is refused, is retried with growing pauses (`runtime.troubles`) while
+    the others continue. At the end, raises what still fails; raises earlier if every step fails. The error is
+    a LakehouseError, such as a PositionError if tables and topics do not match, or a StreamError that names
+    the step.
     """
     check_trigger(options.trigger)
     _Run(lake, streams, layers, settings, options).run()
@@ -174,8 +174,8 @@ class _Run:
     def _export_open(self, gate: Gate) -> None:
         """Export the streams whose gates are open, while nothing else writes gold.
 
-        The gate looks at most of the rows before that, and at newer ones again meanwhile. In a live run, a
-        failure waits for a later round, so that the others get their turns.
+        The gate first checks while others write, and checks newer rows again once they pause. In a live run,
+        a failed export is retried in a later round, so that the other streams continue.
         """
         for stream in self._streams:
             if self._stop.requested or not self._check(stream, gate):
@@ -188,10 +188,10 @@ class _Run:
         name, troubles = f"gate of {stream.name}", self._troubles
         if not troubles.is_due(name):
             return False
-        activate(self._spark)  # an export of this thread has worked in its stream's own session
+        activate(self._spark)  # an export in this thread has activated its stream's session
         try:
             is_open = gate.check(stream, self._options.clock())
-        except Exception as failure:  # noqa: BLE001 - raised by the run's end
+        except Exception as failure:  # noqa: BLE001 - raised at the run's end
             told = Failure(name, stream.name, failure)
             if self._is_live:
                 troubles.add(told)
@@ -205,9 +205,9 @@ class _Run:
 def _makers(
     lake: Lake, stream: Stream, layers: Sequence[LayerName], settings: Settings, permitted: Permitted
 ) -> Iterator[StepMaker]:
-    """Yield a stream's steps in the order of a round: an export comes right after the table that it sends.
+    """Yield a stream's steps in the order of a round: each export follows the table that it sends.
 
-    What users wait for must not wait for the tables that come next.
+    So rows that users wait for are not delayed by the tables that follow.
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),

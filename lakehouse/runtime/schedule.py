@@ -1,7 +1,7 @@
-"""Which stream's turn it is: the one that has not looked for the longest time, so many at once as given.
+"""Schedules streams by their last round: the longest-waiting stream is next, and several run concurrently.
 
-What a stream has not read yet has waited at most since it last looked. So of all streams, the one that looked
-first has the oldest unread record.
+A stream's unread rows arrived after its last round began. So of all streams, the one whose round began first
+has the oldest unread record.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from lakehouse.runtime.loop import StreamLoop
 from lakehouse.runtime.signals import Stop
 
 Alone = Callable[[], AbstractContextManager[None]]
-"""Makes a block during which no micro-batch runs."""
+"""Returns a block during which no micro-batch runs."""
 
 _QUIET_S = 1.0
 _POLL_S = 0.2
-_RETRY_S = 0.05  # a catch-up looks so often whether a pause is over
+_RETRY_S = 0.05  # between two checks of a catch-up whether a pause is over
 
 
 @dataclass(eq=False)
 class _Entry:
-    """A stream: when it last looked and when it is due, by a monotonic clock."""
+    """A stream: when its last round began and when the next one is due, by a monotonic clock."""
 
     loop: StreamLoop
     looked_at: float = 0.0
@@ -37,9 +37,10 @@ class _Entry:
 
 
 class Schedule:
-    """Lets streams take their rounds in threads.
+    """Runs the streams' rounds in threads.
 
-    `interval_s` is the least time between two looks; null: each stream ends when it has caught up.
+    `interval_s` is the least time between two rounds of a stream; None: each stream ends when it has caught
+    up.
     """
 
     def __init__(
@@ -55,7 +56,7 @@ class Schedule:
         self._active_at = time.monotonic()
 
     def run(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Run until every stream has caught up, or a stop is requested; raises what ends the whole run.
+        """Run until every stream has caught up or a stop is requested; raises the error that ends the run.
 
         `meanwhile` is called several times a second, from this thread.
         """
@@ -93,7 +94,7 @@ class Schedule:
                 self._turn.notify_all()
 
     def is_quiet(self) -> bool:
-        """Tell whether no stream is in a round, nor has written anything within the last second."""
+        """Return whether no stream is in a round or has written anything within the last second."""
         is_busy = any(entry.is_busy for entry in self._entries)
         return not is_busy and time.monotonic() - self._active_at > _QUIET_S
 
@@ -109,7 +110,7 @@ class Schedule:
             self._fail(failure)
 
     def _next(self) -> _Entry | None:
-        """Wait for the stream whose turn it is, null if the run ends."""
+        """Wait for the next stream to run; None if the run ends."""
         with self._turn:
             while not self._is_over:
                 now = time.monotonic()

@@ -1,4 +1,4 @@
-"""Asking a run to stop: by a signal, or from another thread."""
+"""Stopping a run, by a signal or from another thread."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lakehouse.spark import internals
 
 @dataclass
 class Stop:
-    """A request to stop after the current micro-batch; made by a signal or by another thread.
+    """A request to stop after the current micro-batch, by a signal or another thread.
 
-    A request to `also`, if there is one, is one to this, too.
+    A request to `also`, if it is given, counts here, too.
     """
 
     event: threading.Event = field(default_factory=threading.Event)
@@ -30,13 +30,13 @@ class Stop:
 
     @property
     def requested(self) -> bool:
-        """Tell whether the run has been asked to stop."""
+        """Whether the run has been asked to stop."""
         return self.event.is_set() or (self.also is not None and self.also.requested)
 
 
 @contextlib.contextmanager
 def stopping_here() -> Iterator[Stop]:
-    """Turn a SIGTERM or Ctrl-C to this process into a request to stop."""
+    """Turn SIGTERM or Ctrl-C to this process into a request to stop."""
     stop = Stop()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -52,7 +52,7 @@ def stopping_here() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
-    """Turn SIGTERM and Ctrl-C, to this process or its JVM, into a request to stop after the micro-batch."""
-    # Under spark-submit the JVM gets them.
+    """Turn SIGTERM or Ctrl-C, to this process or its JVM, into a request to stop after the micro-batch."""
+    # Under spark-submit the JVM gets the signals.
     with stopping_here() as stop, internals.on_signals(spark, ("TERM", "INT"), stop.request):
         yield stop

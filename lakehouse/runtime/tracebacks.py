@@ -1,4 +1,4 @@
-"""Where the tracebacks of failures go: to HOME/logs/lakehouse.log; the terminal keeps its one line."""
+"""The log file for tracebacks of failures, HOME/logs/lakehouse.log; the terminal shows one line each."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class _Patient(RotatingFileHandler):
-    """Loses what cannot be written, on a full disk say: the event in ops.events has it as well."""
+    """Ignores write errors, such as a full disk: ops.events has the event as well."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as in logging
-        """Do nothing; by default logging prints a traceback of its own."""
+        """Do nothing; by default logging prints its own traceback."""
 
 
 def log_file(home: Path) -> Path:
-    """Return the file of a home's log."""
+    """Return the path of a home's log."""
     return home / "logs" / "lakehouse.log"
 
 
 @contextmanager
 def logged(home: Path, *, verbose: bool) -> Iterator[Path]:
-    """Write what the project logs in the block to the home's log, and if `verbose` to standard error too.
+    """Write the project's log messages during the block to the home's log; with `verbose`, also to stderr.
 
-    Yields the log's path. The file rolls at 5 MB; the last three are kept. Times are the machine's.
+    Yields the log's path. The file rolls over at 5 MB, and three older files are kept. Times are local.
     """
     file, logger = log_file(home), logging.getLogger("lakehouse")
     make_private(file.parent)

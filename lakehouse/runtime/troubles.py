@@ -1,9 +1,9 @@
-"""Failures of a run: reports, times of retries, and the error that the run ends with.
+"""Failures of a run: reports, retry times, and the error that the run ends with.
 
-A step can fail, or what it does by the wall clock, or a stream's gate; each has a name. In a live run it is
-retried after a pause that doubles with each consecutive failure. A run that catches up retries three times
-and then leaves it. Each failure, and its end, is an event too; the first one has its whole traceback, which
-goes to the log as well.
+A step, its work by the wall clock, or a stream's gate can fail; each has a name. In a live run it is retried
+after a pause that doubles with each consecutive failure. A catch-up retries three times and then leaves it to
+the next run. Each failure and recovery is an event, too; the event of the first failure has the whole
+traceback, which is also logged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 RETRIES = 3  # in a run that catches up
 _MOST_DOUBLINGS = 30
-_MOST_CHARACTERS = 20_000  # of a traceback in ops.events; the log has all of it
+_MOST_CHARACTERS = 20_000  # of a traceback in ops.events; the log has the whole one
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +37,7 @@ def pause_s(failures: int) -> float:
 
 @dataclass(frozen=True)
 class Failure:
-    """The failed part, by name: a step, its work by the clock, or a gate; and the micro-batch."""
+    """A failure: the name of the step, its work by the clock, or a gate; and the micro-batch."""
 
     name: str
     stream: str
@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Trouble:
-    """The stream that fails, its error, the consecutive failures, and when the next attempt is due."""
+    """A current failure: its stream, error, consecutive failures, and when the next attempt is due."""
 
     stream: str
     error: LakehouseError
@@ -56,11 +56,11 @@ class _Trouble:
 
 
 class Troubles:
-    """What currently fails in a run of these steps, in the order in which it began to.
+    """The current failures in a run of these steps, oldest first.
 
-    `notice` gets each failure that the run survives, and its end; `watch` of every one. `retries`
-    limits consecutive retries, null for no limit. `log_file` is where tracebacks go, if messages are to say
-    so. Several threads may call it.
+    `notice` gets the failures of `add` and `tell`, and each recovery; `watch` gets those of `add` and
+    `add_last`, and each recovery. `retries` limits consecutive retries, None for no limit. `log_file` is
+    where tracebacks go; if it is given, messages mention it. Thread-safe.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Troubles:
     def add(self, failure: Failure) -> None:
         """Note a failure, and report when it is retried.
 
-        Raises the failure instead if every step now fails: nothing is left to run.
+        Raises the failure instead if every step now fails, so that nothing is left to run.
         """
         name, cause = failure.name, failure.cause
         with self._lock:
@@ -113,7 +113,7 @@ class Troubles:
             )
 
     def tell(self, failure: Failure, message: str) -> None:
-        """Report a failure that is worked around at once: it does not count as a failure of the step."""
+        """Report a failure with an immediate workaround; it does not count as a failure of the step."""
         with self._lock:
             self._tell(failure, message, is_new=True)
         self._notice(message)
@@ -128,21 +128,21 @@ class Troubles:
             self._notice(f"{name} works again")
 
     def __contains__(self, name: str) -> bool:
-        """Tell whether it currently fails."""
+        """Return whether this part currently fails."""
         return name in self._found
 
     def will_be_tried(self, name: str) -> bool:
-        """Tell whether it currently fails and will be retried at some time."""
+        """Return whether this part currently fails and will be retried."""
         found = self._found.get(name)
         return found is not None and found.due is not None
 
     def is_due(self, name: str) -> bool:
-        """Tell whether it is time to try it: it works, or its pause is over."""
+        """Return whether this part may run: it works, or its pause is over."""
         found = self._found.get(name)
         return found is None or (found.due is not None and time.monotonic() >= found.due)
 
     def raise_any(self) -> None:
-        """Raise the first failure, which names the others, unless nothing fails."""
+        """Raise the first current failure, which names the others; does nothing if there is none."""
         with self._lock:
             found = list(self._found.items())
         if not found:
@@ -152,7 +152,7 @@ class Troubles:
             raise first.error
         names = ", ".join(name for name, _ in others)
         cause = first.error.__cause__ or first.error
-        raise type(first.error)(f"{first.error}; failed too: {names}") from cause
+        raise type(first.error)(f"{first.error}; also failed: {names}") from cause
 
     def _failures(self, name: str) -> int:
         found = self._found.get(name)
@@ -162,7 +162,7 @@ class Troubles:
         name, cause = failure.name, failure.cause
         count = self._failures(name)
         details: dict[str, Any] = {"name": name, "error": type(cause).__name__, "failures": count}
-        if is_new or count == 1:  # the first time it happens; later ones say the same
+        if is_new or count == 1:  # a first failure; later tracebacks are the same
             trace = trace_of(failure)
             details |= {"where": failure.where, "traceback": trace[:_MOST_CHARACTERS]}
             log.error("%s", trace)
@@ -175,7 +175,7 @@ class Troubles:
 
 
 def trace_of(failure: Failure) -> str:
-    """Return a failure's whole traceback, and under it that of Java, with what failed and where."""
+    """Return a failure's full traceback, including Java's, headed by what failed and where."""
     where = f" in {failure.where}" if failure.where else ""
     text = "".join(traceback.format_exception(failure.cause))
     return f"{failure.name} of {failure.stream} failed{where}\n{text.rstrip()}"

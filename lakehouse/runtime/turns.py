@@ -1,16 +1,16 @@
-"""Which of several live runs of the same layers and streams works, while the others stand by.
+"""Standby: of several live runs of the same layers and streams, one is active and the others stand by.
 
-Each says in the lake that it is there, in an empty file that it renews twice a second (`Terms`):
+Each announces itself in the lake, in an empty file that it renews twice a second (`Terms`):
 
     <lake>/_lakehouse_runs/<layers and streams>/<until when>-<standby or active>_<since>_<who>
 
-    stand by   while somebody is active, or stands by for longer
-    active     work, until the user stops it, or it finds somebody else who is active: of the two, one that
-               has not renewed its term in time gives way, else the one that came later
+    standby    while another run is active, or has stood by for longer
+    active     works until the user stops it or it finds another active run: of the two, the one that has not
+               renewed its term in time gives way, else the one that came later
 
-This saves work and decides nothing else. If two are active for a moment, because a process was asleep or a
-file system shows new files late, one of two commits of the same micro-batch fails and Kafka fences the older
-of two producers, as between any two runs.
+This only saves work; correctness does not depend on it. If two runs are active for a moment, because a
+process was suspended or a file system shows new files late, one of two commits of the same micro-batch fails
+and Kafka fences the older of two producers, as with any two concurrent runs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Doing:
-    """What a run does: `work` in its turn, and `warm_up` once, if it has to wait for that."""
+    """A run's actions: `work` while it is active, and `warm_up`, once, if it has to stand by."""
 
     work: Callable[[Stop], None]
     warm_up: Callable[[], None]
@@ -49,11 +49,11 @@ class Doing:
 
 
 def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> None:
-    """Stand by until no other run of the same scope works, and then work; repeat if the turn is lost.
+    """Stand by until no other run of the same scope is active, then work; repeat if another run takes over.
 
-    `scope` says what is worked at: layers and streams. `work` gets what tells it to stop: the user's stop,
-    or that the turn is lost. Returns when it returns for another reason than the latter, and when the user
-    stops the run. What it raises ends the run, unless the turn was lost.
+    `scope` are the layers and streams. `work` gets its stop request: from the user, or because another run
+    has taken over. Returns when `work` returns for any other reason than a takeover, and when the user stops
+    the run. An error of `work` ends the run, unless another run has taken over.
     """
     directory = f"{lake.root}/{DIRECTORY}/{'+'.join(sorted(scope))}"
     run = _Run(Terms(lake.spark, directory, TERM_S), doing)
@@ -61,16 +61,16 @@ def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> 
         while (turn := run.await_turn(stop)) is not None:
             try:
                 doing.work(turn)
-            except LakehouseError:  # that another one has gone on is what fails when a turn is lost
+            except LakehouseError:  # after a takeover, positions have moved and work fails
                 if not turn.event.is_set():
                     raise
             if not turn.event.is_set() or stop.requested:
                 return
-            doing.on_notice("another run works by now; standing by")
+            doing.on_notice("another run is active; standing by")
 
 
 class _Run:
-    """A run among others of its scope; a thread of its own renews its term, and ends a turn that is lost."""
+    """A run among others of its scope; a thread renews its term, and ends its turn after a takeover."""
 
     def __init__(self, terms: Terms, doing: Doing) -> None:
         who = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}")
@@ -96,7 +96,7 @@ class _Run:
             self._terms.forget(kind + self._name)
 
     def await_turn(self, stop: Stop) -> Stop | None:
-        """Wait for this run's turn, say so in the lake, and return what ends it; null if the user stops."""
+        """Wait for this run's turn, announce it in the lake, and return its stop; None if the user stops."""
         self._become(None)
         told = ""
         while not stop.requested:
@@ -107,7 +107,7 @@ class _Run:
                 turn = Stop(also=stop)
                 self._become(turn)
                 return turn
-            what = f"standing by: {_shown((active or before)[0])} {'works' if active else 'comes first'}"
+            what = f"standing by: {_shown((active or before)[0])} {'is active' if active else 'is next'}"
             if what != told:
                 self._doing.on_notice(what)
             told = what
@@ -122,7 +122,7 @@ class _Run:
         return (_STANDBY if self._turn is None else _ACTIVE) + self._name
 
     def _become(self, turn: Stop | None) -> None:
-        """Begin a turn, or stand by with null."""
+        """Begin a turn, or stand by (None)."""
         with self._lock:
             before, self._turn = self._holder, turn
             self._say()
@@ -144,11 +144,11 @@ class _Run:
                     if self._turn is not None and not self._turn.event.is_set():
                         self._look_after(self._turn)
                     self._say()
-            except (OSError, Py4JError):  # a full disk, say: the next time may succeed
+            except (OSError, Py4JError):  # a full disk, say: the next renewal may succeed
                 log.warning("the run's term was not renewed", exc_info=True)
 
     def _look_after(self, turn: Stop) -> None:
-        """End the turn if another active run has kept it, or had it before."""
+        """End the turn if another active run began earlier, or this run failed to renew its term in time."""
         was_away = time.monotonic() - self._renewed_at > TERM_S
         active = [name for kind, name in self._others() if kind == _ACTIVE]
         if active and (was_away or min(active) < self._name):
@@ -156,7 +156,7 @@ class _Run:
 
 
 def _shown(name: str) -> str:
-    """Return a run's host and process in words."""
+    """Return a run's process and host in words."""
     _, _, where = name.partition("_")
     host, _, pid = where.rpartition("_")
     return f"process {pid} on {host}"

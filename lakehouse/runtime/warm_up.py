@@ -1,7 +1,7 @@
-"""A warm-up: silver and gold of landed rows, made into temporary tables.
+"""Warm-up: builds silver and gold from landed rows in temporary tables.
 
-A session's first micro-batches take several times as long as later ones: classes are loaded, plans' code is
-generated, and the JVM compiles what runs often. A run that stands by has that behind it when its turn comes.
+A session's first micro-batches take several times as long as later ones, until classes are loaded, code is
+generated for plans, and the JVM has compiled what runs often. A standby run does that before its turn comes.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from lakehouse.stream import Stream
 from lakehouse.tables import Lake
 
 DIRECTORY = "_lakehouse_warm_up"
-_ROWS = (1_000, 2 * FEW_ROWS)  # few are executed in another way than many
+_ROWS = (1_000, 2 * FEW_ROWS)  # few rows are executed in another way than many
 _ROUNDS = 3
 _LEFT_S = 3_600
 log = logging.getLogger(__name__)
 
 
 def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop) -> None:
-    """Make silver and gold of rows of bronze, several times, in a directory of the lake, and delete that.
+    """Build silver and gold from rows of bronze, several times, in a directory of the lake, and delete it.
 
-    Nothing else is read, written or sent. A failure is logged: what it is about, the run itself will meet.
+    Nothing else is read, written or sent. A failure is only logged: the run itself would meet its cause.
     """
     _delete_what_is_left(lake)
     root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"
@@ -51,14 +51,14 @@ def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Sto
 
 
 def _delete_what_is_left(lake: Lake) -> None:
-    """Delete the tables of warm-ups that were killed."""
+    """Delete tables older than an hour, left by warm-ups that were killed."""
     for name in storage.names(lake.spark, f"{lake.root}/{DIRECTORY}"):
         if int(name.partition("-")[0]) < time.time() - _LEFT_S:
             storage.delete(lake.spark, f"{lake.root}/{DIRECTORY}/{name}")
 
 
 def _land(lake: Lake, scratch: Lake, streams: Sequence[Stream], rows: int) -> bool:
-    """Copy rows of bronze; tell whether there are any."""
+    """Copy rows of bronze; return whether there were any."""
     did = False
     for source in chain.from_iterable(stream.sources for stream in streams):
         if lake.exists("bronze", source.table):

@@ -1,6 +1,6 @@
-"""What a run reports to its observers, besides its micro-batches.
+"""The reports of a run to its observers, besides its micro-batches.
 
-Several threads call these methods. What they raise goes to the log: no step fails because of it.
+The methods are called from several threads. Their exceptions are logged: no step fails because of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
-    """Return an observer that logs its own exceptions, such as a closed output."""
+    """Wrap an observer so that its exceptions, such as a closed output, are only logged."""
 
     def told(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
@@ -26,7 +26,7 @@ def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
 
 
 class Watch:
-    """Ignores everything; observers override what they want to know.
+    """Ignores all reports; observers override the methods that they need.
 
     Names are those of steps, of their work by the clock, and of gates, as in messages.
     """
@@ -35,13 +35,13 @@ class Watch:
         """Note how long a step took to plan a micro-batch and to process it: `plan` and `process`."""
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Note what has failed."""
+        """Note a failure."""
 
     def on_recovery(self, name: str) -> None:
-        """Note what works again."""
+        """Note a recovery."""
 
     def on_restart(self, name: str) -> None:
-        """Note a step that is made again after a failure."""
+        """Note that a step is recreated after a failure."""
 
 
 class Watches(Watch):
@@ -51,21 +51,21 @@ class Watches(Watch):
         self._watches = watches
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Report to each how long the phases took."""
+        """Report the phases to each observer."""
         for one in self._watches:
             unraised(one.on_phases)(name, durations_ms)
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Report to each what has failed."""
+        """Report a failure to each observer."""
         for one in self._watches:
             unraised(one.on_failure)(name, reason)
 
     def on_recovery(self, name: str) -> None:
-        """Report to each what works again."""
+        """Report a recovery to each observer."""
         for one in self._watches:
             unraised(one.on_recovery)(name)
 
     def on_restart(self, name: str) -> None:
-        """Report to each that a query restarts."""
+        """Report a restart to each observer."""
         for one in self._watches:
             unraised(one.on_restart)(name)

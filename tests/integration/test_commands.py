@@ -331,7 +331,7 @@ def test_run_goes_on_behind_expired_records_only_where_that_is_allowed(
         assert refused.stderr.startswith("error: Kafka no longer has offsets ")
         assert "--allow data-loss" in refused.stderr
         assert allowed.returncode == 0, allowed.stderr
-        assert "allowed, and noted in ops.data_losses" in allowed.stdout
+        assert "(allowed); noted in ops.data_losses" in allowed.stdout
         assert sorted(row["offset"] for row in pipeline.rows_of(settings, BRONZE)) == [0, 1, 3]
         (loss,) = pipeline.rows_of(settings, "ops.data_losses")
         assert (loss["partition"], loss["first_offset"], loss["last_offset"]) == (0, 2, 2)

@@ -262,8 +262,8 @@ def test_a_step_takes_less_if_the_heap_was_full_and_fails_alone_if_it_cannot(lak
     assert lake.spent == lake.events
     assert said[0].startswith(f"{GOLD} failed in micro-batch ")
     assert said[0].endswith(
-        f"which reads silver.transactions {first} to {first + 4}: the heap was full (driver memory 2g); it "
-        "takes a quarter of that next"
+        f"which reads silver.transactions {first} to {first + 4}: the heap was full (driver memory 2g); "
+        "retrying with a quarter of that"
     )
     assert len(said) == 1  # of 4 commits it takes 4, and then one after the other
 

@@ -174,7 +174,7 @@ def test_a_loss_that_nothing_writes_again_is_one_line_and_the_audit_names_it_too
         (check.name, check.subject): [example.what for example in check.examples]
         for check in report.checks
         if check.differences
-    } == {("files", SILVER): [said.partition("; failed too")[0]]}
+    } == {("files", SILVER): [said.partition("; also failed")[0]]}
 
 
 @pytest.mark.soak

@@ -64,7 +64,7 @@ def test_whoever_is_killed_asleep_or_stopped_is_replaced_and_nothing_is_lost_or_
                 third.await_output("running")
                 third.await_(all_are_merged)
                 os.killpg(stands_by.pid, signal.SIGCONT)
-                stands_by.await_output("another run works by now; standing by")
+                stands_by.await_output("another run is active; standing by")
                 more()
                 third.await_(all_are_merged)
 

@@ -216,7 +216,7 @@ def test_one_that_was_idle_while_another_went_on_does_not_judge_by_its_old_water
     take_next(other, now=later)
     land(noon + timedelta(minutes=1), 2)
 
-    with pytest.raises(PositionError, match=rf"^{SILVER} has gone on in another process"):
+    with pytest.raises(PositionError, match=rf"^{SILVER} has continued in another process"):
         take_next(idle, now=later)
 
     done = take_next(silver_of(spark, settings), now=later)

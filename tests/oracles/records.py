@@ -1,4 +1,4 @@
-"""What a record becomes: the function of docs/decisions/2026-11-28-what-a-record-becomes.md, in plain Python.
+"""What a record becomes: the function of docs/decisions/what-a-record-becomes.md, in plain Python.
 
     found = outcomes(records, decisions, settings, taken)
     found["transactions", 0, 17]          row, or letter with its status and rules

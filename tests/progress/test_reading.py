@@ -298,7 +298,7 @@ def test_rows_of_unknown_origin_are_refused(place: Place) -> None:
     rows = place.spark.createDataFrame([(7,)], "n LONG")
     tables.append(rows, place.path("beside"))
     with pytest.raises(
-        PositionError, match=r"^silver.letters has rows, and does not say what silver.numbers"
+        PositionError, match=r"^silver.letters has rows, but no recorded position of silver.numbers"
     ):
         place.reading().next({})
 

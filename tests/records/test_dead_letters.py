@@ -168,7 +168,7 @@ def test_letters_are_counted_under_each_of_their_rules_once(letters: DataFrame) 
 
 def test_a_letter_is_found_by_the_beginning_of_its_id(letters: DataFrame) -> None:
     assert find_letter(letters, "3a").offset == 30
-    with pytest.raises(QueryError, match=r"no dead letter whose id begins with '9'; .* shows what there is"):
+    with pytest.raises(QueryError, match=r"no dead letter whose id begins with '9'; .* lists the letters"):
         find_letter(letters, "9")
     with pytest.raises(QueryError, match="several dead letters have an id that begins with ''; give more"):
         find_letter(letters, "")

@@ -96,7 +96,7 @@ def refused(rule: str, message: str, id_: str | None = None, sequence: int | Non
     return id_, sequence, False, [(rule, message)]
 
 
-NO_TEXT = "a text that is not empty, or a whole number"
+NO_TEXT = "a non-empty string or a whole number"
 KEYS: dict[str, list[tuple[bytes | None, Judged]]] = {
     "text": [
         (b"a-1", deletes("a-1")),
@@ -110,18 +110,18 @@ KEYS: dict[str, list[tuple[bytes | None, Judged]]] = {
         (b" 17 ", deletes("17")),
         (b"12345678901234567890123", deletes("12345678901234567890123")),
         (b'\x00\x00\x00\x00\x07"framed"', deletes("framed")),
-        (b"17 x", refused("bad_key", f"a deletion's key is no JSON with {NO_TEXT}: 17 x")),
-        (b"1.5", refused("bad_key", f"a deletion's key is no JSON with {NO_TEXT}: 1.5")),
-        (b"true", refused("bad_key", f"a deletion's key is no JSON with {NO_TEXT}: true")),
-        (b'""', refused("bad_key", f'a deletion\'s key is no JSON with {NO_TEXT}: ""')),
-        (b"a-1", refused("bad_key", f"a deletion's key is no JSON with {NO_TEXT}: a-1")),
+        (b"17 x", refused("bad_key", f"a deletion's key is not JSON with {NO_TEXT}: 17 x")),
+        (b"1.5", refused("bad_key", f"a deletion's key is not JSON with {NO_TEXT}: 1.5")),
+        (b"true", refused("bad_key", f"a deletion's key is not JSON with {NO_TEXT}: true")),
+        (b'""', refused("bad_key", f'a deletion\'s key is not JSON with {NO_TEXT}: ""')),
+        (b"a-1", refused("bad_key", f"a deletion's key is not JSON with {NO_TEXT}: a-1")),
         (b'"\xff"', refused("key_not_utf8", "a deletion's key is not UTF-8: 22ff22")),
     ],
     "json:id": [
         (b'{"id":1004}', deletes("1004")),
         (b'{"id":"a-1","shop":2}', deletes("a-1")),
-        (b'{"a":1}', refused("bad_key", f'a deletion\'s key is no JSON with {NO_TEXT} at id: {{"a":1}}')),
-        (b'"a-1"', refused("bad_key", f'a deletion\'s key is no JSON with {NO_TEXT} at id: "a-1"')),
+        (b'{"a":1}', refused("bad_key", f'a deletion\'s key is not JSON with {NO_TEXT} at id: {{"a":1}}')),
+        (b'"a-1"', refused("bad_key", f'a deletion\'s key is not JSON with {NO_TEXT} at id: "a-1"')),
     ],
     "json:payload.id": [
         (b'{"schema":{"type":"struct","optional":false},"payload":{"id":1004}}', deletes("1004")),
@@ -197,7 +197,7 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
         ),
         (
             encoded(9, STRUCT, {"id": 1, "region": None}),
-            refused("bad_key", f"a deletion's key is no Avro with {NO_TEXT}: 00000000090200"),
+            refused("bad_key", f"a deletion's key is not Avro with {NO_TEXT}: 00000000090200"),
         ),
     ],
     "avro:id": [
@@ -230,7 +230,7 @@ def envelope(op: Any, before: Any, after: Any, lsn: Any = 9) -> bytes:
 
 ROW = {"id": 1004, "amount": 5}
 ACCEPTED: Judged = ("1004", 9, False, [])
-NO_BEFORE = "the deletion has no before.id that is a text or a whole number"
+NO_BEFORE = "the deletion has no before.id that is a string or whole number"
 
 
 def test_a_deletion_in_debeziums_envelope_has_the_id_in_before_and_the_sequence_of_the_event(
@@ -248,7 +248,7 @@ def test_a_deletion_in_debeziums_envelope_has_the_id_in_before_and_the_sequence_
         ),
         (
             (None, envelope("d", ROW, None, lsn="9"), []),
-            refused("bad_sequence", 'source.lsn of the deletion is no whole number of 64 bits: "9"', "1004"),
+            refused("bad_sequence", 'source.lsn of the deletion is not a 64-bit whole number: "9"', "1004"),
         ),
     ]
 
@@ -281,7 +281,7 @@ def test_a_flattened_deletion_has_the_id_where_every_record_has_it(spark: SparkS
         (flattened("true", id=1004, at="never"), deletes("1004", 9)),
         (
             flattened("true", id=""),
-            refused("missing_id", 'the deletion has no id that is a text or a whole number: ""', sequence=9),
+            refused("missing_id", 'the deletion has no id that is a string or whole number: ""', sequence=9),
         ),
         (flattened({"true": "true"}), ACCEPTED),
     ]
@@ -307,7 +307,7 @@ def test_a_header_has_the_sequence_of_a_record_without_a_value(spark: SparkSessi
         ([("lsn", None)], deletes("a-1")),
         (
             [("lsn", b"12.5")],
-            refused("bad_sequence", "header lsn of the deletion is no whole number of 64 bits: 12.5", "a-1"),
+            refused("bad_sequence", "header lsn of the deletion is not a 64-bit whole number: 12.5", "a-1"),
         ),
     ]
 

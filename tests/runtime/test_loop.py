@@ -94,7 +94,7 @@ def test_it_takes_a_quarter_and_then_a_little_more_each_time(spark: SparkSession
     assert sum(size for size in step.tried if size <= 20) == 100
     assert step.waiting == 0
     assert "100 bytes: the heap was full (driver memory " in said[0]
-    assert said[0].endswith("); it takes a quarter of that next")
+    assert said[0].endswith("); retrying with a quarter of that")
 
 
 def test_commits_that_are_a_little_larger_than_the_limit_are_tried(

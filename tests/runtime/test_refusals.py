@@ -81,7 +81,7 @@ def test_a_live_run_warns_once_and_again_after_an_hour_and_when_it_is_over(
     assert first == f"{table}: 1,000 of 1,000 records refused (100 %) {limit}: {reasons}. {way_out}"
     # What is older than an hour counts no more, but its letters may still be of the same kinds.
     assert again.startswith(f"{table}: 160 of 1,200 records refused (13.3 %) {limit}")
-    assert over.endswith("records refused (0.2 %) in the last hour: no more than the limit of 5 % again")
+    assert over.endswith("records refused (0.2 %) in the last hour: back within the limit of 5 %")
     assert [json.loads(one.details or "")["over"] for one in events] == [True, True, False]
     assert [(one.kind, one.stream, one.table) for one in events] == [("refused", "metrics", table)] * 3
     assert "serviceId must be" not in "".join(str(one) for one in events)  # no values in events

@@ -110,7 +110,7 @@ def test_a_run_ends_only_if_every_step_fails_with_the_first_failure_and_the_othe
     with pytest.raises(SettingsError) as raised:
         found.add(failure("bronze.b", ValueError()))
 
-    assert str(raised.value) == "set it as it was, please; failed too: silver.a, bronze.a, bronze.b"
+    assert str(raised.value) == "set it as it was, please; also failed: silver.a, bronze.a, bronze.b"
     assert raised.value.exit_code == 2
     assert len(said) == 4
 
@@ -130,7 +130,7 @@ def test_what_a_step_does_by_the_clock_and_a_gate_are_not_steps() -> None:
     found.add(failure("gold.b by the clock", ValueError()))
     found.add(failure("gate of b", ValueError()))
     assert "gold.b" not in found
-    with pytest.raises(StreamError, match=r"failed too: gold\.b by the clock, gate of b, gold\.b$"):
+    with pytest.raises(StreamError, match=r"also failed: gold\.b by the clock, gate of b, gold\.b$"):
         found.add(failure("gold.b", ValueError()))
 
 
@@ -294,7 +294,7 @@ def test_of_steps_that_all_fail_at_once_one_ends_the_run_and_names_the_others() 
     found = Troubles(names, lambda _text: None, watch=Slow())
     (error,) = at_once(lambda name: found.add(failure(name, OSError("disk"))), names)
     assert isinstance(error, StreamError)
-    first, others = str(error).split("; failed too: ")
+    first, others = str(error).split("; also failed: ")
     assert {first.partition(" ")[0], *others.split(", ")} == set(names)
 
 

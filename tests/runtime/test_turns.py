@@ -117,7 +117,7 @@ def test_one_works_and_the_other_takes_over_when_it_ends(lake: Lake, tmp_path: P
 
 def test_a_run_that_was_killed_is_replaced_once_its_term_is_over(lake: Lake) -> None:
     with somebody(lake, "active_", EARLIER) as killed, worker(lake) as run:
-        await_(lambda: run.notices == ["standing by: process 7 on elsewhere works"])
+        await_(lambda: run.notices == ["standing by: process 7 on elsewhere is active"])
         assert run.turns == []
 
         killed.set()
@@ -130,7 +130,7 @@ def test_who_stands_by_for_longer_comes_first(lake: Lake) -> None:
         somebody(lake, "standby_", EARLIER) as killed,
         worker(lake) as run,
     ):
-        await_(lambda: run.notices == ["standing by: process 7 on elsewhere comes first"])
+        await_(lambda: run.notices == ["standing by: process 7 on elsewhere is next"])
         assert run.turns == []
 
         killed.set()
@@ -142,7 +142,7 @@ def test_of_two_that_work_the_one_that_came_later_gives_way_and_comes_back(lake:
         await_(lambda: run.works)
         with somebody(lake, "active_", LATER), somebody(lake, "active_", EARLIER):
             await_(lambda: run.turns == ["begins", "ends"])
-            await_(lambda: "another run works by now; standing by" in run.notices)
+            await_(lambda: "another run is active; standing by" in run.notices)
         await_(lambda: run.turns == ["begins", "ends", "begins"])
 
 
