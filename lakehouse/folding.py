@@ -29,7 +29,7 @@ from lakehouse.layers.merging import held
 from lakehouse.record_lines import Record
 from lakehouse.records import comparing, identity
 from lakehouse.records.dead_letters import status_by
-from lakehouse.records.event_times import KAFKA_TIMES, NO_TIMESTAMP
+from lakehouse.records.kafka_times import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.records.validation import (
     COORDINATES,
     OWN_TIME,

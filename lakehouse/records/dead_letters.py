@@ -23,7 +23,8 @@ from lakehouse.nearest import no_such
 from lakehouse.records import identity
 from lakehouse.records.fields import REASONS
 from lakehouse.records.identity import CLOSED
-from lakehouse.records.validation import ADMITTED, HEADERS, SKIPPED
+from lakehouse.records.kafka_times import HEADERS
+from lakehouse.records.validation import ADMITTED, SKIPPED
 from lakehouse.spark.collecting import collected
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import by_reference

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 from lakehouse.contract import Contract, TimeUnit
 from lakehouse.records import fields
 from lakehouse.records.fields import as_written, json_name, misplaced, reason
+from lakehouse.records.kafka_times import KAFKA_TIMES, is_kafka_time
 from lakehouse.records.shown import with_value
 from lakehouse.stream import Source
 
@@ -24,12 +25,8 @@ AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
 """Units whose numbers may also be text: Protobuf's JSON puts 64-bit integers in quotes."""
 KIND = fields.type_column("event_time")
 WRITTEN = "_written_event_time"
-NO_TIMESTAMP = -1  # in Kafka's protocol
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-_MIN_EPOCH_MS, _END_S = -2_208_988_800_000, 253_370_764_800  # 1900 and 9999
-_MAX_EPOCH_MS = _END_S * 1000 - 1
-KAFKA_TIMES = range(_MIN_EPOCH_MS, _MAX_EPOCH_MS + 1)
-"""Valid Kafka timestamps, in epoch milliseconds, including NO_TIMESTAMP (-1), which means none."""
+_END_S = KAFKA_TIMES.stop // 1000
 PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _NAMES: dict[TimeUnit, str] = {
     "s": "seconds",
@@ -43,11 +40,6 @@ _OFFSET = r"(Z|[+-]\d\d:\d\d)"
 _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows it, Spark's cast does not
 
 
-def is_kafka_time(ms: Column) -> Column:
-    """Return whether a Kafka timestamp is a time: of an accepted year, and not -1 (none)."""
-    return ms.between(_MIN_EPOCH_MS, _MAX_EPOCH_MS) & (ms != NO_TIMESTAMP)
-
-
 def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
     """Return whether a whole number is an accepted time in a unit, by default the contract's."""
     return number.between(*_span(source, unit or source.contract.event_time_unit))
@@ -56,7 +48,7 @@ def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> C
 def span_us(source: Source) -> tuple[int, int]:
     """Return the first and the last accepted time, in microseconds since 1970."""
     first = (source.earliest_event_time - _EPOCH) // _MICROSECOND
-    return max(first, _MIN_EPOCH_MS * 1000), _END_S * 1_000_000 - 1
+    return max(first, KAFKA_TIMES.start * 1000), _END_S * 1_000_000 - 1
 
 
 def accepted(time: Column, source: Source) -> Column:

@@ -20,8 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lakehouse.records.event_times import is_kafka_time
-from lakehouse.records.validation import HEADERS
+from lakehouse.records.kafka_times import HEADERS, is_kafka_time
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.kafka_client import records_between

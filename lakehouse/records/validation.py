@@ -44,7 +44,7 @@ from functools import cache, reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType, VariantType
+from pyspark.sql.types import StructField, StructType, VariantType
 
 from lakehouse.contract import Contract, Field, FieldType
 from lakehouse.records import decoding, deletions, event_times, fields, identity
@@ -55,11 +55,6 @@ from lakehouse.spark.execution import by_reference
 from lakehouse.stream import Source
 from lakehouse.tables import shifted
 
-HEADERS = ArrayType(
-    StructType(
-        [StructField("key", StringType(), nullable=True), StructField("value", BinaryType(), nullable=True)]
-    )
-)
 COORDINATES = ("topic", "partition", "offset")
 OWN_TIME = "own_time"
 """The column of silver whose greatest value is the front; nothing else moves the front."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from lakehouse.ops import lateness
-from lakehouse.records.event_times import NO_TIMESTAMP
+from lakehouse.records.kafka_times import NO_TIMESTAMP
 from lakehouse.tables.specs import Position
 from lakehouse.telemetry.backlog import Unread, unread_appends, unread_changes
 from lakehouse.telemetry.broker import Broker, Ends
