@@ -11,6 +11,14 @@ from lakehouse.messages import json_path
 
 MOST_PLACES = 9
 """Of a decimal, after its point."""
+COORDINATES = ("topic", "partition", "offset")
+"""The columns that say where a record lies in Kafka: the key of bronze and of silver."""
+OWN_TIME = "own_time"
+"""The column of silver whose greatest value is the front; nothing else moves the front."""
+SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
+"""The columns that silver has beside a contract's."""
+OWN_TABLES = frozenset({"dead_letters"})
+"""The names of silver tables that no stream can have."""
 
 
 class FieldType(Enum):

@@ -23,6 +23,7 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse.contract import COORDINATES, OWN_TIME
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import bronze, recomputing
 from lakehouse.layers.merging import held
@@ -30,15 +31,7 @@ from lakehouse.record_lines import Record
 from lakehouse.records import comparing, identity
 from lakehouse.records.dead_letters import status_by
 from lakehouse.records.kafka_times import KAFKA_TIMES, NO_TIMESTAMP
-from lakehouse.records.validation import (
-    COORDINATES,
-    OWN_TIME,
-    filter_clean,
-    filter_dead,
-    judge,
-    silver_schema,
-    watermark_of,
-)
+from lakehouse.records.validation import filter_clean, filter_dead, judge, silver_schema, watermark_of
 from lakehouse.sinks import outgoing
 from lakehouse.sinks.change import Change
 from lakehouse.spark.execution import gathered

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -33,6 +34,8 @@ from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
 
 OWN_SUITES = "expectations"
 """The package with the suites of this project's tables."""
+Severity = Literal["fail", "warn"]
+"""What an expectation that does not hold does: the check fails, or only warns."""
 
 
 @dataclass(frozen=True)

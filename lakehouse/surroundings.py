@@ -18,8 +18,12 @@ _FEW_WAITING = 200_000  # records of all topics
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
     """Raise ServiceError if the layers need Kafka or another store and it is away; create missing topics.
 
+    Raises SettingsError for a table that a store cannot have.
+
     Returns what the broker denies of that: what needs no such right goes on, and the steps that do say so.
     """
+    for stream in streams:
+        registry.require_fit(stream)
     denied = []
     if {"bronze", "export"} & set(layers):
         require_broker(settings.kafka)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from great_expectations.expectations.expectation import Expectation
 
+from lakehouse.contract import COORDINATES
 from lakehouse.quality.expectations import fresh, no_rows, required, rows, unique
-from lakehouse.records.validation import COORDINATES
 from lakehouse.stream import Contract, FieldType, Source
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from expectations.silver.common import accepted
+from lakehouse.contract import COORDINATES
 from lakehouse.quality.expectations import make_suite, rows
-from lakehouse.records.validation import COORDINATES
 from lakehouse.streams.transactions import TRANSACTIONS
 
 

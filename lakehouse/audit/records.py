@@ -16,13 +16,13 @@ from pyspark.sql import functions as F
 
 from lakehouse import tables
 from lakehouse.audit.report import Check, Compared
+from lakehouse.contract import COORDINATES
 from lakehouse.layers.letters import without_leaving
 from lakehouse.layers.silver import spec
 from lakehouse.ops import retained
 from lakehouse.progress import cuts
 from lakehouse.records.dead_letters import OPEN, REPLAYED, RESENT, STATUSES
 from lakehouse.records.identity import CLOSED
-from lakehouse.records.validation import COORDINATES
 from lakehouse.repair.rebuild_silver import differing
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from lakehouse.doctor import Finding, examine
 from lakehouse.settings import Settings
+from lakehouse.sinks import registry
 from lakehouse.stream import Stream
 from lakehouse.streams import load, read_settings
 from lakehouse.terminal import Console, echo_json
@@ -48,7 +49,10 @@ def doctor(
 
 def _read() -> tuple[Settings, Sequence[Stream]]:
     settings = read_settings()
-    return settings, load(settings)
+    streams = load(settings)
+    for stream in streams:
+        registry.require_fit(stream)
+    return settings, streams
 
 
 def _show(finding: Finding, console: Console) -> None:

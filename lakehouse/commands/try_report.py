@@ -12,10 +12,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from lakehouse.contract import COORDINATES, OWN_TIME
 from lakehouse.errors import SettingsError
 from lakehouse.folding import DEAD_LETTERS, Folding, Message
 from lakehouse.record_lines import Line, Record
-from lakehouse.records.validation import COORDINATES, OWN_TIME, TIMES_OF_RECORDS
+from lakehouse.records.validation import TIMES_OF_RECORDS
 from lakehouse.render import QueryResult, plain_rows
 from lakehouse.spark.collecting import collected
 from lakehouse.stream import GoldTable, MergedTable, Source

@@ -30,6 +30,7 @@ from lakehouse.folding import Folding
 from lakehouse.printable import indented
 from lakehouse.record_lines import Line, opened, read_lines
 from lakehouse.settings import Settings, load_settings
+from lakehouse.sinks import registry
 from lakehouse.spark.execution import FEW_ROWS, executing_a_handful
 from lakehouse.spark.query_errors import error_line
 from lakehouse.stream import Source, Stream
@@ -90,6 +91,7 @@ def try_(
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)
+    registry.require_fit(chosen)
     if not envelope:  # lines are JSON; bytes in the source's format are in envelopes
         chosen = replace(chosen, sources=tuple(replace(one, format="json") for one in chosen.sources))
     clock = _moment("--now", now) or datetime.now(UTC)

@@ -9,9 +9,9 @@ from functools import cache
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.contract import OWN_TIME
 from lakehouse.records.dead_letters import status_by
 from lakehouse.records.identity import OPEN, is_sound
-from lakehouse.records.validation import OWN_TIME
 from lakehouse.tables import from_micros
 
 

@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse import tables
+from lakehouse.contract import COORDINATES
 from lakehouse.errors import TableError
 from lakehouse.kinds.records import column_of
 from lakehouse.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans, without_day
@@ -57,7 +58,7 @@ from lakehouse.records.identity import (
     is_sound,
     row_columns,
 )
-from lakehouse.records.validation import COORDINATES, filter_clean
+from lakehouse.records.validation import filter_clean
 from lakehouse.spark.columns import Columns
 from lakehouse.spark.execution import executing_for
 from lakehouse.spark.local_frames import local_frame

@@ -14,12 +14,12 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.contract import COORDINATES
 from lakehouse.ops import fronts
 from lakehouse.progress import cuts
 from lakehouse.records.dead_letters import DISCARDED, REPLAYED, SCHEMA, letter_id, status_by
 from lakehouse.records.identity import RESENT, SUPERSEDED
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
-from lakehouse.records.validation import COORDINATES
 from lakehouse.spark.execution import are_few, gathered
 from lakehouse.tables import FILE, Move
 

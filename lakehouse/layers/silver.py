@@ -30,6 +30,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.contract import OWN_TIME
 from lakehouse.events import Kind, note
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import bronze, identities, letters
@@ -46,7 +47,6 @@ from lakehouse.records.dead_letters import DEAD_LETTERS, LetterOrigin, is_skippe
 from lakehouse.records.identity import is_sound
 from lakehouse.records.offsets import OffsetRange, ranges_of, runs_of, within
 from lakehouse.records.validation import (
-    OWN_TIME,
     SKIPPED,
     filter_clean,
     filter_dead,

@@ -15,10 +15,11 @@ from datetime import datetime
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.contract import OWN_TIME
 from lakehouse.layers import gold, silver
 from lakehouse.ops import lateness
 from lakehouse.progress import cuts
-from lakehouse.records.validation import OWN_TIME, watermark_of
+from lakehouse.records.validation import watermark_of
 from lakehouse.stream import GoldTable, Stream
 from lakehouse.tables import Lake, from_micros, leases
 

@@ -28,6 +28,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.contract import OWN_TIME
 from lakehouse.layers import silver
 from lakehouse.layers.holding import holding
 from lakehouse.layers.letters import are_processed
@@ -38,7 +39,6 @@ from lakehouse.ops.retained import TakenRows
 from lakehouse.records.dead_letters import DEAD_LETTERS, DISCARDED, REPLAYED, RESENT
 from lakehouse.records.identity import CLOSED, DELETION, id_of_row
 from lakehouse.records.offsets import OffsetRange, within
-from lakehouse.records.validation import OWN_TIME
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
 from lakehouse.tables import DELETED, Lake, TableSpec, Why
 

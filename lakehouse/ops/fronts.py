@@ -19,7 +19,7 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from lakehouse.records.validation import OWN_TIME
+from lakehouse.contract import OWN_TIME
 from lakehouse.tables import Move, from_micros
 
 FRONT = "_front"

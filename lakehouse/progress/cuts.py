@@ -15,10 +15,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.contract import COORDINATES
 from lakehouse.errors import TableError
 from lakehouse.progress import parts
 from lakehouse.progress.positions import BEFORE_ALL, application, position_in
-from lakehouse.records.validation import COORDINATES
 from lakehouse.tables import Position
 from lakehouse.tables.entries import Action
 

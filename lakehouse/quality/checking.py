@@ -23,10 +23,10 @@ from pyspark.sql import DataFrame
 from lakehouse.errors import TableError, first_line
 from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows, read_example
 from lakehouse.quality.pages import make_plain
-from lakehouse.quality.report import Finding, Severity, TableReport
+from lakehouse.quality.report import Finding, TableReport
 from lakehouse.quality.subjects import PinnedTables, Subject
 from lakehouse.spark.query_errors import error_line
-from lakehouse.stream import OWN_SUITES
+from lakehouse.stream import OWN_SUITES, Severity
 
 _BY_DEFAULT = f"{OWN_SUITES}.by_default"
 _RESULT_FORMAT = {

@@ -24,8 +24,8 @@ from great_expectations.expectations.metrics.table_metric_provider import TableM
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.quality.report import Severity
 from lakehouse.render import QueryResult, plain_rows
+from lakehouse.stream import Severity
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
-Severity = Literal["fail", "warn"]
+from lakehouse.stream import Severity
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, VariantType
 
-from lakehouse.contract import Contract, Field, FieldType
+from lakehouse.contract import COORDINATES, OWN_TIME, Contract, Field, FieldType
 from lakehouse.records import decoding, deletions, event_times, fields, identity
 from lakehouse.records.fields import REASONS, reason, type_column
 from lakehouse.records.shown import shown, shown_bytes, with_value
@@ -55,9 +55,6 @@ from lakehouse.spark.execution import by_reference
 from lakehouse.stream import Source
 from lakehouse.tables import shifted
 
-COORDINATES = ("topic", "partition", "offset")
-OWN_TIME = "own_time"
-"""The column of silver whose greatest value is the front; nothing else moves the front."""
 ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
 """When a replay admitted a record: after all records that had landed up to `after`, at the time `at`.
 

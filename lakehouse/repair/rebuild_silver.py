@@ -24,6 +24,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.contract import COORDINATES, OWN_TIME
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import silver
 from lakehouse.layers.frozen import Frozen
@@ -46,14 +47,7 @@ from lakehouse.records.dead_letters import (
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, runs_of, within
 from lakehouse.records.shown import shown
-from lakehouse.records.validation import (
-    COORDINATES,
-    OWN_TIME,
-    filter_dead,
-    judge,
-    late_reason,
-    silver_schema,
-)
+from lakehouse.records.validation import filter_dead, judge, late_reason, silver_schema
 from lakehouse.spark.execution import are_few, executing_a_handful
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import DELETED, Lake, Why, from_micros

@@ -23,6 +23,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.contract import COORDINATES
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import identities, silver
 from lakehouse.layers.identities import Identities
@@ -42,7 +43,7 @@ from lakehouse.records.dead_letters import (
 )
 from lakehouse.records.identity import is_sound
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
-from lakehouse.records.validation import COORDINATES, filter_clean, judge
+from lakehouse.records.validation import filter_clean, judge
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake, leases
 from lakehouse.tables.specs import EPOCH

@@ -20,6 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse import tables
+from lakehouse.contract import COORDINATES
 from lakehouse.errors import QueryError
 from lakehouse.formats.decode import decoded
 from lakehouse.layers import silver
@@ -34,7 +35,7 @@ from lakehouse.records.dead_letters import (
     resent_as,
 )
 from lakehouse.records.offsets import OffsetRange, ranges_of, within
-from lakehouse.records.validation import COORDINATES, judge
+from lakehouse.records.validation import judge
 from lakehouse.stream import Source, Stream
 from lakehouse.tables import Lake, leases
 

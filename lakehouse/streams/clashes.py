@@ -6,12 +6,10 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from lakehouse.contract import OWN_TABLES, SILVER_ADDS
 from lakehouse.errors import SettingsError
 from lakehouse.printable import printable
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.records.validation import clean_schema
 from lakehouse.settings import Settings
-from lakehouse.sinks import registry
 from lakehouse.stream import Stream
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
@@ -23,13 +21,12 @@ def check_names(streams: Sequence[Stream]) -> None:
     """Raise SettingsError where streams share a name or a table, or a name cannot be a table's.
 
     Columns are checked, too: each once, none that silver adds to a contract's, and each with a name that SQL
-    can have. So are the names of a table in every store that it may be exported to.
+    can have.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     counts: dict[str, int] = defaultdict(int)
     for stream in streams:
         _check_columns(stream)
-        registry.require_fit(stream)
         for what, name in _names(stream):
             if not _NAME.fullmatch(name):
                 raise SettingsError(
@@ -38,7 +35,7 @@ def check_names(streams: Sequence[Stream]) -> None:
                 )
             counts[what] += 1
             owners[what].add(stream.name)
-    taken = {f"table silver.{DEAD_LETTERS.name}"}
+    taken = {f"table silver.{name}" for name in OWN_TABLES}
     for what, count in counts.items():
         if count > 1 or what in taken:
             who = " and ".join(sorted(owners[what]))
@@ -97,7 +94,10 @@ def _names(stream: Stream) -> Iterator[tuple[str, str]]:
 
 
 def _check_columns(stream: Stream) -> None:
-    every = {f"silver.{source.table}": clean_schema(source.contract).names for source in stream.sources}
+    every = {
+        f"silver.{source.table}": [*(field.column for field in source.contract.fields), *SILVER_ADDS]
+        for source in stream.sources
+    }
     every |= {f"gold.{table.name}": table.schema.names for table in stream.tables}
     for table, names in every.items():
         if odd := [name for name in names if not _COLUMN.fullmatch(name)]:

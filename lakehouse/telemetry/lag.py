@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
+from lakehouse.contract import OWN_TIME
 from lakehouse.lake_files import files_of
 from lakehouse.ops.event_table import EVENTS
 from lakehouse.quality.results import GATES
 from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.records.validation import OWN_TIME
 from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import what_of
 from lakehouse.stream import Stream

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse.contract import OWN_TABLES, SILVER_ADDS
 from lakehouse.layers import bronze
+from lakehouse.records.dead_letters import DEAD_LETTERS
 from lakehouse.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
 from lakehouse.spark.local_frames import local_frame
 from lakehouse.stream import Contract, Field, FieldType, Rule, Source
@@ -831,3 +833,9 @@ def test_a_judge_in_plain_python_comes_to_the_same_verdicts(
         if not expected.reasons:
             assert verdict.columns == {**expected.columns, "event_time": expected.event_time_us}, value
             assert verdict.own_time == expected.own_time_us, value
+
+
+def test_names_that_a_stream_cannot_have_are_known_without_spark() -> None:
+    own = [field.column for field in SOURCE.contract.fields]
+    assert clean_schema(SOURCE.contract).names == [*own, *SILVER_ADDS]
+    assert DEAD_LETTERS.name in OWN_TABLES

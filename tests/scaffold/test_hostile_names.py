@@ -18,6 +18,7 @@ from lakehouse.record_lines import Line, Record
 from lakehouse.scaffold.package import Sampled, files_of
 from lakehouse.scaffold.samples import objects_of
 from lakehouse.scaffold.streams import KINDS, Kind, Wanted
+from lakehouse.sinks.registry import require_fit
 from lakehouse.stream import Stream
 from lakehouse.streams.clashes import check_names
 
@@ -162,6 +163,7 @@ def declared(text: str) -> Stream:
     stream = space["SHOP"]
     assert isinstance(stream, Stream)
     check_names([stream])
+    require_fit(stream)
     return stream
 
 

@@ -10,8 +10,8 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 
 from lakehouse.errors import SettingsError
 from lakehouse.messages.layout import Message, Plain
+from lakehouse.sinks.registry import require_fit
 from lakehouse.stream import GoldTable, Stream
-from lakehouse.streams.clashes import check_names
 from tests.streams import METRICS, METRICS_1M
 
 
@@ -27,10 +27,10 @@ def with_table(table: GoldTable) -> Stream:
 
 
 def test_names_that_fit_are_not_refused() -> None:
-    check_names([METRICS])
-    check_names([stream_of("n" * 63, ("version", "generation", "is_gone", "a" * 63, "b" * 62))])
+    require_fit(METRICS)
+    require_fit(stream_of("n" * 63, ("version", "generation", "is_gone", "a" * 63, "b" * 62)))
     many = {f"c{number}": LongType() for number in range(1_597)}
-    check_names([stream_of("wide", ("id",), many)])
+    require_fit(stream_of("wide", ("id",), many))
 
 
 @pytest.mark.parametrize(
@@ -57,17 +57,17 @@ def test_what_postgresql_cannot_have_is_refused_with_the_table_and_the_way_out(
     with pytest.raises(
         SettingsError, match=rf"^stream metrics: gold.{table.name} cannot go to PostgreSQL: "
     ) as caught:
-        check_names([stream])
+        require_fit(stream)
     assert caught.match(said)
     assert caught.match(r"or leave PostgreSQL out: Export\(sinks=\('redis',\)\)$")
-    check_names([with_table(replace(table, export=replace(table.export, sinks=("redis",))))])
+    require_fit(with_table(replace(table, export=replace(table.export, sinks=("redis",)))))
 
 
 def test_a_key_of_a_type_that_postgresql_has_not_got_is_refused() -> None:
     table = stream_of("t", ("id", "tags")).gold[0]
     schema = StructType([StructField("id", StringType()), StructField("tags", ArrayType(StringType()))])
     with pytest.raises(SettingsError, match="there is no type there for the column tags of its key"):
-        check_names([with_table(replace(table, schema=schema))])
+        require_fit(with_table(replace(table, schema=schema)))
 
 
 def test_a_field_of_a_message_that_redis_adds_itself_is_refused() -> None:
@@ -76,5 +76,5 @@ def test_a_field_of_a_message_that_redis_adds_itself_is_refused() -> None:
     with pytest.raises(
         SettingsError, match=r"gold.metrics_1m cannot go to Redis: .* a field _version, and every row"
     ) as caught:
-        check_names([with_table(table)])
+        require_fit(with_table(table))
     assert caught.match(r"or leave Redis out: Export\(sinks=\('postgres',\)\)$")
