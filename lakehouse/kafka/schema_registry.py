@@ -1,6 +1,6 @@
-"""The schemas of a registry that has the API of Confluent's: one by its id, and those of a topic's values.
+"""Schemas of a registry with Confluent's API: by id, and the newest of a subject.
 
-What is about one id or subject is told from what is about the whole registry:
+Answers about one id or subject are distinguished from failures of the whole registry:
 
 | answer | means |
 | --- | --- |
@@ -8,9 +8,9 @@ What is about one id or subject is told from what is about the whole registry:
 | another 4xx, or a schema that is none | the same, if the registry otherwise answers as one |
 | 407, 408, 425, 429, 5xx, a redirect, no answer | nothing: RegistryError |
 
-Whether it answers as one is asked only in the second case, and once by a client: `GET /schemas/types` gives a
-list of names to everybody who may ask for schemas. A wrong path in the URL, a proxy's own page and a user who
-may nothing are found by that.
+Whether it answers as a registry is checked only in the second case, and once per client: `GET /schemas/types`
+returns a list of names to everybody who may read schemas. This detects a wrong path in the URL, a proxy's own
+page, and a user without rights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLIENT_ERRORS = range(400, 500)
 
 @dataclass(frozen=True)
 class Registered:
-    """A schema as the registry has it. `has_references`: it is not whole without others."""
+    """A schema as stored in the registry. `has_references`: it depends on other schemas."""
 
     kind: SchemaKind
     text: str
@@ -46,16 +46,16 @@ class Registered:
 
 @dataclass(frozen=True)
 class Missing:
-    """What the registry has answered in place of a schema; empty: that there is none."""
+    """The registry's answer if it returned no schema; empty: the schema does not exist."""
 
     answered: str = ""
 
 
 class RegistryClient:
-    """Asks a registry; inside its block by one connection. `asked` counts its requests.
+    """A client of a registry; keeps one connection during its block. `asked` counts its requests.
 
-    Everything that it returns is an answer. It raises RegistryError if the registry says nothing, or
-    something else, or is not named.
+    Returned values are the registry's answers. Raises RegistryError if the registry does not answer, answers
+    something else, or is not configured.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -74,7 +74,7 @@ class RegistryClient:
             self._client.close()
 
     def schema(self, schema_id: int) -> Registered | Missing:
-        """Return the schema of this id."""
+        """Return the schema with this id."""
         what = f"schema {schema_id}"
         answer = self._ask(what, "GET", f"/schemas/ids/{schema_id}")
         found = _registered(answer)
@@ -107,7 +107,7 @@ class RegistryClient:
         return made
 
     def is_compatible(self, subject: str, schema: Registered) -> bool:
-        """Tell whether the registry would take the schema, by its rules and the subject's newest one."""
+        """Tell whether the registry would accept the schema, by its rules and the subject's newest one."""
         what = f"the compatibility of {subject}"
         path = f"/compatibility/subjects/{quote(subject, safe='')}/versions/latest"
         answer = self._ask(what, "POST", path, schema)
@@ -149,9 +149,9 @@ class RegistryClient:
             self._is_one = bool(kinds) and all(isinstance(one, str) for one in kinds)
             if not self._is_one:
                 raise RegistryError(
-                    f"the schema registry at {self._access} is none, or not for this user: it answered "
-                    f"{_shown(answer)} when asked for {what}, and {_shown(types)} when asked for its types "
-                    "of schemas; look at LAKEHOUSE_SCHEMA_REGISTRY_URL, _USERNAME and _PASSWORD"
+                    f"{self._access} is not a schema registry, or it rejects this user: it answered "
+                    f"{_shown(answer)} when asked for {what}, and {_shown(types)} when asked for its "
+                    "schema types; look at LAKEHOUSE_SCHEMA_REGISTRY_URL, _USERNAME and _PASSWORD"
                 )
 
     def _refused(self, what: str, answer: web.Answer) -> RegistryError:
@@ -174,7 +174,7 @@ def register(access: RegistryAccess, subject: str, schema: Registered) -> int:
 
 
 def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> bool:
-    """Tell whether the registry would take the schema, by its rules and the subject's newest one."""
+    """Tell whether the registry would accept the schema, by its rules and the subject's newest one."""
     with RegistryClient(access) as client:
         return client.is_compatible(subject, schema)
 
