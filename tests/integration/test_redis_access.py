@@ -375,7 +375,7 @@ def test_the_doctor_leaves_nothing_in_redis(tmp_path: Path) -> None:
     [
         (redis.ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot save its data"),
         (redis.BusyLoadingError("Redis is loading the dataset in memory"), "is loading its data"),
-        (redis.ResponseError("BUSY Redis is busy running a script."), "busy with a script of somebody else"),
+        (redis.ResponseError("BUSY Redis is busy running a script."), "busy with another client's script"),
         (redis.ConnectionError("max number of clients reached"), "has no connection to spare"),
         (redis.AuthenticationError("invalid username-password pair"), "has refused the user"),
         (redis.TimeoutError("Timeout reading from socket"), "is out of reach"),
