@@ -95,7 +95,8 @@ class OffsetLooker:
     def look(self) -> dict[int, tuple[int, int]]:
         """Return for each partition the first existing offset and the one after the last committed record.
 
-        Empty if there is no such topic. Raises ServiceError if the broker does not answer, or denies it.
+        Empty if there is no such topic. Raises ServiceError if the broker does not answer, or denies the
+        request.
         """
         with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
             return _ranges(self._access, self._consumer, self._topic)

@@ -5,8 +5,8 @@ Answers about one id or subject are distinguished from failures of the whole reg
 | answer | means |
 | --- | --- |
 | 404 with the code 40403 | there is no such schema |
-| another 4xx, or a schema that is none | the same, if the registry otherwise answers as one |
-| 407, 408, 425, 429, 5xx, a redirect, no answer | nothing: RegistryError |
+| another 4xx, or an invalid schema | the same, if the server otherwise answers as a registry |
+| 407, 408, 425, 429, 5xx, a redirect, no answer | unknown: RegistryError |
 
 Whether it answers as a registry is checked only in the second case, and once per client: `GET /schemas/types`
 returns a list of names to everybody who may read schemas. This detects a wrong path in the URL, a proxy's own
@@ -141,7 +141,7 @@ class RegistryClient:
         raise self._refused(what, answer)
 
     def _require_answer(self, what: str, answer: web.Answer) -> None:
-        """Raise RegistryError unless the registry answers as one: then an answer is about what was asked."""
+        """Raise RegistryError unless the server answers as a registry, so that `answer` is about `what`."""
         if self._is_one is None:
             types = self._ask(what, "GET", "/schemas/types")
             found = _json(types) if types.status == _OK else None
@@ -180,7 +180,7 @@ def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> b
 
 
 def registered(fields: Mapping[str, Any]) -> Registered | None:
-    """Return a schema by what describes it, of a registry or a file; null if that is no schema."""
+    """Return the schema with these fields, of a registry's answer or a file; null if they are invalid."""
     kind, text, references = fields["kind"], fields["text"], fields["has_references"]
     if kind not in get_args(SchemaKind) or not _is_text(text) or not isinstance(references, bool):
         return None
@@ -190,7 +190,7 @@ def registered(fields: Mapping[str, Any]) -> Registered | None:
 def _is_text(value: object) -> bool:
     try:
         return isinstance(value, str) and bool(value.encode())
-    except UnicodeEncodeError:  # half of a character, which JSON can write
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can encode
         return False
 
 
@@ -225,7 +225,7 @@ def _code(answer: web.Answer) -> int | None:
 
 
 def _shown(answer: web.Answer) -> str:
-    """Return an answer for a message: its status, and its own sentence if it has one."""
+    """Return an answer as text for a message: its status, and its own message if it has one."""
     message = _object(answer).get("message")
     said = web.cut(message) if isinstance(message, str) and message.strip() else web.said(answer)
     return f"{answer.status}, {said}"

@@ -15,7 +15,7 @@ _CHUNK_CHARACTERS = 32 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row to send: the message's key, its JSON (null: deleted), the version, and the keys in Redis.
+    """A gold row to send: the message's key, its JSON (null: deleted), its version, and its place in Redis.
 
     Rows with the same `partition_by` go to one partition, that of a record with this key; null: that of
     `key`. If `has_message` is false, the row is not sent to a topic. `own` is the row's form in stores that

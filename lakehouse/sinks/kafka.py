@@ -17,7 +17,7 @@ from lakehouse.sinks.transactional import Reached, Record, Transactions, reporte
 from lakehouse.tables import Position, Progress
 
 TRANSACTION_TIMEOUT_S = 600
-_END = "\0"  # librdkafka sends the metadata with C's end of a string
+_END = "\0"  # librdkafka sends the metadata with its terminating NUL
 
 
 class Exporter:
@@ -204,7 +204,7 @@ def read_group(
 ) -> Reached | None:
     """Return the progress of an exporter's group in the topic; null before the first time.
 
-    Raises ServiceError if the broker does not answer, or denies it.
+    Raises ServiceError if the broker does not answer, or denies the request.
     """
     with (
         asking(access, {"group": f"Read group {group}", "topic": f"Read topic {topic}"}),

@@ -120,7 +120,7 @@ class Sink(Protocol):
         """Write the micro-batch's next rows; in a store without transactions, they may be visible at once."""
 
     def end(self) -> int:
-        """Make them visible; return how many rows have changed in the store, 0 if it had all of them."""
+        """Make the rows visible; return how many have changed in the store, 0 if it had all of them."""
 
     def lacks_rows(self) -> bool:
         """Tell whether the store has lost rows; called often, so false while the store is unreachable."""

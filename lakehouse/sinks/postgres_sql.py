@@ -37,7 +37,7 @@ class Sql:
         self._incoming = sql.Identifier("pg_temp", _INCOMING)
 
     def create(self) -> sql.Composed:
-        """Create the table, as the declaration says."""
+        """Create the table as declared."""
         columns = [
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in self._declared()
         ]

@@ -25,7 +25,7 @@ _SCANNED = 1_000
 _PUT = Path(__file__).with_name("redis_put.lua")
 _OLDER, _NEW, _OPEN = 0, 2, 4  # in the script's answers; 1 is the same version
 _PURGED_AT_ONCE = 100
-_EXPIRY = 2  # of the keys of a group, from 0: a sorted set, after two hashes
+_EXPIRY = 2  # index in a group's keys, from 0: a sorted set, after two hashes
 _LAYOUT = "layout 3"
 _RETRIES = 8
 _GLANCE_TIMEOUT_S = 1.0
@@ -124,7 +124,7 @@ class RedisSink:
             self._impatient.ping()
 
     def evictions(self) -> str | None:
-        """Return how many keys Redis has evicted since it was filled, and why; null for none."""
+        """Return a line on the keys that Redis has evicted since it was filled; null for none."""
         with reported():
             server, mark = told(self._client), self._mark(self._client)
         known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]

@@ -14,7 +14,7 @@ from lakehouse.spark.members import FILES
 
 
 def hadoop_path(spark: SparkSession, path: str) -> Any:
-    """Return Hadoop's object of a path."""
+    """Return Hadoop's object for a path."""
     return static(spark, "org.apache.hadoop.fs.Path")(path)
 
 

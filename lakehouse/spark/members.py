@@ -10,7 +10,7 @@ from dataclasses import dataclass
 NEW = "new"
 """The name of a constructor in a signature."""
 CLASS = ""
-"""The signature of a class that is only named."""
+"""The signature of a class that is used only by its name."""
 
 SQL = "org.apache.spark.sql"
 PLANS = f"{SQL}.catalyst.plans.logical"

@@ -86,7 +86,7 @@ def frame_of_files(spark: SparkSession, at: Snapshot, files: Iterable[File]) -> 
 
 
 def to_delta(spark: SparkSession, file: File) -> Action:
-    """Return Delta's object of a file."""
+    """Return Delta's object for a file."""
     return delta.added_file(spark, file.action)
 
 

@@ -259,7 +259,7 @@ def rows_of_files(spark: SparkSession, snapshot: Snapshot, files: Iterable[Actio
 
 
 def added_file(spark: SparkSession, fields: Mapping[str, Any]) -> Action:
-    """Return Delta's object of an added file; its fields are named as in the log."""
+    """Return Delta's object for an added file, whose fields are named as in the log."""
     return internals.singleton(spark, f"{ACTIONS}.Action").fromJson(json.dumps({"add": fields}))
 
 

@@ -75,7 +75,7 @@ class Lake:
 
     @contextmanager
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
-        """Like `ensure`, but if the rows were made with other settings, the block recomputes them all.
+        """Like `ensure`, but if the rows were made with other settings, the block must recompute them.
 
         Until it ends, no process may write the table or read it as a source, whatever its settings. If it
         fails or is killed, that remains so until another one ends. Columns of `columns_of` that the spec

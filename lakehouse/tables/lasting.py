@@ -131,7 +131,7 @@ def damages(path: Path) -> list[Damage]:
 def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
     """Replace a commit with an empty one of the same version, so that no other commit is taken for it.
 
-    If the table's first commit is lost, there is no table: the commit is removed.
+    If the table's first commit is lost, there is no table: damaged commits are removed.
     """
     for file in (path / LOG).iterdir():
         version = _OF_A_VERSION.fullmatch(file.name)

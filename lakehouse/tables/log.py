@@ -109,7 +109,7 @@ def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
 
 
 def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
-    """Install a snapshot of the segment as Delta's current one, unless Delta's is as new by now."""
+    """Install a snapshot of the segment as Delta's current one, unless Delta has one as new by now."""
     with delta.locked(log):
         known = delta.known_snapshot(log)
         if delta.version_of(known) >= delta.segment_version(segment):

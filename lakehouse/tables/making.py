@@ -211,7 +211,7 @@ def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused)
 
 
 def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> int | None:
-    """Return the last version whose columns were accepted; null if none was, or the log is too short."""
+    """Return the last version whose columns were accepted, before the refused ones; null if not found."""
     newest, changed = version_of(spark, path), None
     for version in range(newest, max(first_version(spark, path), newest - _MOST_COMMITS) - 1, -1):
         for one in read_commit(spark, path, version).of("metaData"):

@@ -8,7 +8,7 @@ nullability are not compared.
     a column that the table lacks            it is added in place, null in existing rows
     a type that holds the column's values    the column is widened in place
     any other type                           refused
-    no column where the table has one        a user's is carried along; one that a stream has declared, or
+    no column where the table has one        a user's column is kept; one that a stream has declared, or
                                              inside a struct, is refused for a writer; a reader ignores it
 
 A user's column is null in new rows and keeps its values in others.

@@ -84,7 +84,7 @@ class Position:
 
     @property
     def _order(self) -> tuple[int, int]:
-        # The first files of version 12 come before all of it, which is position 13.
+        # Some files of version 12 come before all of them, which is position 13.
         return (2 * self.version, 0) if self.files is None else (2 * self.version + 1, self.files)
 
 
@@ -131,7 +131,7 @@ class Why(StrEnum):
 
     @classmethod
     def of(cls, noted: object) -> Why | None:
-        """Return the reason in a commit's `userMetadata`; null if there is none of ours."""
+        """Return the reason in a commit's `userMetadata`; null if it has none of these."""
         text = noted.removeprefix(_MARK) if isinstance(noted, str) and noted.startswith(_MARK) else ""
         return next((why for why in cls if why.value == text), None)
 

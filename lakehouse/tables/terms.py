@@ -1,4 +1,4 @@
-"""Heartbeats in a directory of the lake: the name of an empty file has the end of a holder's term.
+"""Heartbeats in a directory of the lake: an empty file's name gives the end of a holder's term.
 
 The holder renews its term while alive. If it is killed, the term expires.
 
