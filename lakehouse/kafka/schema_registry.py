@@ -99,7 +99,7 @@ class RegistryClient:
 
     def register(self, subject: str, schema: Registered) -> int:
         """Register a schema, unless the subject has it, and return its id."""
-        what = f"to register a schema of {subject}"
+        what = f"registering a schema of {subject}"
         answer = self._ask(what, "POST", f"/subjects/{quote(subject, safe='')}/versions", schema)
         made = _object(answer).get("id") if answer.is_success else None
         if type(made) is not int:
@@ -122,7 +122,7 @@ class RegistryClient:
         access = self._access
         if not access.url:
             raise RegistryError(
-                f"{what} is needed, and no registry is named: set LAKEHOUSE_SCHEMA_REGISTRY_URL"
+                f"{what} is needed, but no registry is configured: set LAKEHOUSE_SCHEMA_REGISTRY_URL"
             )
         sent = None if schema is None else {"schema": schema.text, "schemaType": schema.kind}
         headers = _MEDIA | web.authorization(access.username, access.password.get_secret_value())
