@@ -99,7 +99,7 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
         if found.has_expired:
             expired = different.where(F.col("what") == _NOT_SENT).count()
             different = different.where(F.col("what") != _NOT_SENT)
-            notes += [f"{expired:,} rows have no message any more: Kafka has expired it"] if expired else []
+            notes += [f"{expired:,} rows no longer have a message: Kafka has expired it"] if expired else []
             compared -= expired
         unsent = audited.unsent()
         if unsent is not None:
@@ -281,7 +281,7 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
     if not sent.first:
         return [doubled], []
     gone = f"gold's log begins at version {sent.first}"
-    unknown = f"{gone}: whether {count:,} messages were sent more often than gold has them is unknown"
+    unknown = f"{gone}: it is unknown whether {count:,} messages were sent more often than gold has them"
     return [], [unknown] if count else []
 
 

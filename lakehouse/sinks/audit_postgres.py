@@ -43,7 +43,7 @@ def compare(audited: Audited) -> Findings:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         found = connection.execute(statements.POSITION, [table.name]).fetchone()
         if found is None or found[0] != exported.sent_as:
-            return Findings(0, 1, [({}, "PostgreSQL does not say how far this table was sent")])
+            return Findings(0, 1, [({}, "PostgreSQL has no position of this table")])
         position = Position(found[2], found[3])
         if position.is_beginning or position.version == 0:
             return Findings(not_compared=["not compared: PostgreSQL is being filled"])

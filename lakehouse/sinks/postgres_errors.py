@@ -67,7 +67,7 @@ _MEANINGS = {
     # Errors of the table in PostgreSQL: the rows wait until a person has fixed it.
     "42P01": _Meaning(
         "has lost a table{of}",
-        "it is made again; if that does not help, a connection pooler pools transactions, not sessions",
+        "it is made again; if that does not help, a connection pooler may pool transactions, not sessions",
     ),
     "42": _Meaning(
         "cannot take rows{of} as the table is there",

@@ -88,7 +88,7 @@ def require_redis(url: str) -> None:
             server = told(client)
     except redis.AuthenticationError as error:
         raise ServiceError(
-            f"Redis at {where.address} refused the credentials of LAKEHOUSE_REDIS_URL, or asks for some: "
+            f"Redis at {where.address} refused the credentials of LAKEHOUSE_REDIS_URL, or requires some: "
             f"{error}"
         ) from None
     except (redis.RedisError, OSError) as error:

@@ -69,7 +69,7 @@ class ToRedis:
         self._looked = time.monotonic() if self._is_whole else None
         sending, self._sending = self._sending, None
         if sending is None:
-            raise TypeError("end comes after begin")
+            raise TypeError("end was called before begin")
         return self._put.rows + self._put_next(self._put.open, sending.now)
 
     def lacks_rows(self) -> bool:

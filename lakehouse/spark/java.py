@@ -67,7 +67,7 @@ def temporary_directory() -> str:
         found = tempfile.gettempdir()
     except FileNotFoundError as error:
         raise ServiceError(
-            "no temporary directory can be written, neither $TMPDIR nor /tmp: make room there, or set TMPDIR "
+            "no temporary directory can be written, neither $TMPDIR nor /tmp: free some space, or set TMPDIR "
             "to a directory on another disk"
         ) from error
     if os.statvfs(found).f_flag & os.ST_NOEXEC:
@@ -79,7 +79,7 @@ def temporary_directory() -> str:
     if free < _LEAST_FREE_BYTES:
         raise ServiceError(
             f"the temporary directory {found} has only {free >> 20} MiB left, and Spark's JVM needs "
-            f"{_LEAST_FREE_BYTES >> 20}: make room there, or set TMPDIR to another directory"
+            f"{_LEAST_FREE_BYTES >> 20}: free some space, or set TMPDIR to another directory"
         )
     return found
 

@@ -112,8 +112,8 @@ def _impatient() -> Iterator[None]:
         if not given_up.is_set():
             raise
         raise ServiceError(
-            f"Spark's JVM did not come up in {_JVM_TIMEOUT_S:.0f} s; is the disk of the temporary directory "
-            "full?"
+            f"Spark's JVM did not start within {_JVM_TIMEOUT_S:.0f} s; is the disk of the temporary "
+            "directory full?"
         ) from error
     finally:
         over.set()
@@ -144,7 +144,7 @@ def _require_names(spark: SparkSession, settings: Settings) -> None:
     if encoding not in {"UTF-8", "utf8"} and not f"{settings.lake}{settings.home}".isascii():
         spark.stop()
         raise ServiceError(
-            f"Spark's JVM writes names of files in {encoding}, so it would not find {settings.lake}: set "
+            f"Spark's JVM encodes file names in {encoding}, so it would not find {settings.lake}: set "
             "LC_ALL=C.UTF-8 in the environment, or choose a path of ASCII letters"
         )
 
@@ -210,7 +210,7 @@ def _secret(settings: Settings) -> str | None:
         return None
     if settings.spark_secret_file is None:
         raise ServiceError(
-            f"{master} asks for its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that has it"
+            f"{master} needs its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that contains it"
         )
     try:
         secret = settings.spark_secret_file.read_text(encoding="utf-8").strip()

@@ -143,7 +143,7 @@ def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
         write_whole(_commit(path, one.version), json.dumps({"commitInfo": done}) + "\n", lasting=True)
     said = (
         f"{name}: version {one.version} was not on the disk when the machine stopped ({one.file.name} "
-        f"{one.what}); it is given up, and its input is read again"
+        f"{one.what}); it is discarded, and its input is read again"
     )
     log.warning("%s", said)
     note(Kind.RECOVERY, said, layer=name.partition(".")[0], table=name)

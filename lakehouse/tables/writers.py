@@ -100,7 +100,7 @@ def _renew(terms: Terms, me: str, over: threading.Event) -> None:
     while not over.wait(_RENEWED_EVERY_S):
         try:
             if time.monotonic() - renewed_at > TERM_S and (others := terms.alive() - {me}):
-                log.critical("the lock of %s is lost to %s", terms.directory, _shown(min(others)))
+                log.critical("the writer's lock of %s was lost to %s", terms.directory, _shown(min(others)))
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             terms.renew(me)

@@ -219,7 +219,7 @@ def test_rows_are_written_and_read_over_tls_by_a_user(secured: str, certificates
         ("rediss://lakehouse:secret@{at}/0?ssl_ca_certs=/none", "ssl_ca_certs names /none, which does not"),
         ("redis://lakehouse:secret@{at}/0", "Connection reset by peer"),
         ("rediss://lakehouse:secret2@{at}/0?ssl_ca_certs={ca}", "{at} refused the credentials"),
-        ("rediss://{at}/0?ssl_ca_certs={ca}", "{at} refused the credentials .*, or asks for some"),
+        ("rediss://{at}/0?ssl_ca_certs={ca}", "{at} refused the credentials .*, or requires some"),
     ],
 )
 def test_what_is_wrong_with_the_access_is_one_line_without_the_password(
