@@ -132,11 +132,11 @@ def test_librdkafka_follows_no_redirect_to_a_token() -> None:
     ("answer", "status", "why"),
     [
         (b'{"error": "invalid_client"}', 401, 'it answered 401, {"error": "invalid_client"}'),
-        (b"<html>\x1b[31m", 200, "its answer is no JSON with an access_token"),
-        (b'{"access_token": null}', 200, "its access_token is no text"),
-        (b'{"access_token": "a\\nb"}', 200, "its access_token is no text"),
-        (b"[1]", 200, "its answer is no JSON with an access_token"),
-        (b"[" * 100_000, 200, "its answer is no JSON with an access_token"),
+        (b"<html>\x1b[31m", 200, "its answer is not JSON with an access_token"),
+        (b'{"access_token": null}', 200, "its access_token is not text"),
+        (b'{"access_token": "a\\nb"}', 200, "its access_token is not text"),
+        (b"[1]", 200, "its answer is not JSON with an access_token"),
+        (b"[" * 100_000, 200, "its answer is not JSON with an access_token"),
     ],
 )
 def test_an_answer_without_a_token_is_named(answer: bytes, status: int, why: str) -> None:

@@ -1,8 +1,8 @@
-"""A consumer that also tells the time of a batch of records by its header.
+"""A consumer that also reads the time of a record batch from its header.
 
-Records are compressed in batches, a thousand to one if somebody wants, and each batch begins with a header
-that is not. So nothing is unpacked, and no codec is needed. The batch is fetched as a whole, at most as large
-as its topic allows.
+Records are compressed in batches, perhaps a thousand to one, but a batch's header is not compressed. So
+nothing is decompressed, and no codec is needed. The batch is fetched as a whole, at most as large as its
+topic allows.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from kafka.record.memory_records import MemoryRecords
 from lakehouse.kafka.clients import Consumer, TopicPartition
 from lakehouse.settings.kafka_access import KafkaAccess
 
-_LAST_VERSION = 12  # of fetch requests that name topics by their names
+_LAST_VERSION = 12  # of fetch requests that identify topics by name
 _READ_COMMITTED = 1
 _NO_SESSION = -1
-_DELETE_HORIZON = 0x40  # in a compacted batch, whose first time then is another one
+_DELETE_HORIZON = 0x40  # set in a compacted batch, whose first timestamp then has another meaning
 
 
 class HeaderConsumer(Consumer):
-    """A consumer whose connections take the question for a batch's header, too."""
+    """A consumer whose connections are also used to fetch a batch's header."""
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
         self._asked: KafkaConnectionManager | None = None
         super().__init__(access, kafka_client=self._made, **options)
 
     def batch_ms(self, topic: str, number: int, offset: int) -> int | None:
-        """Return the time of the first batch that reaches the offset, in ms; null if none is told now.
+        """Return the time of the first batch that reaches the offset, in ms; null if unknown now.
 
-        Raises what the client raises if the broker does not answer.
+        Raises the client's errors if the broker does not answer.
         """
         manager = self._asked
         if manager is None:
@@ -55,7 +55,7 @@ class HeaderConsumer(Consumer):
 
 
 def _request(topic: str, number: int, offset: int) -> FetchRequest:
-    """Return the question for the batch at an offset: of more than a byte the broker sends one batch."""
+    """Return the request for the batch at an offset: for a limit of one byte, the broker sends one batch."""
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=number,
         current_leader_epoch=-1,

@@ -1,4 +1,4 @@
-"""Kafka's clients, each made from a KafkaAccess alone; and the names of theirs that others use."""
+"""Kafka's clients, each built from a KafkaAccess alone, and names from the client libraries."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ __all__ = [
     "murmur2",
 ]
 
-_SILENT = logging.getLogger("lakehouse.librdkafka")  # else stderr has it; what is wrong is raised
+_SILENT = logging.getLogger("lakehouse.librdkafka")  # else it logs to stderr; errors are raised
 _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
-_RENEWED_AT = 0.8  # of its life
+_RENEWED_AT = 0.8  # of a token's lifetime
 
 
 class Consumer(KafkaConsumer):  # type: ignore[misc]
-    """A consumer of kafka-python; `options` are its own, and go over the access's properties."""
+    """A consumer of kafka-python; `options` are its own, and override the access's properties."""
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
         super().__init__(**_arguments(access) | options)
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]
-    """An admin client of kafka-python, whose broker has so long to answer."""
+    """An admin client of kafka-python, with a timeout for connecting and for each request."""
 
     def __init__(self, access: KafkaAccess, timeout_s: float) -> None:
         timeout_ms = int(timeout_s * 1000)
@@ -74,7 +74,7 @@ class Producer(_RdProducer):
 
 
 def group_member(access: KafkaAccess, group: str) -> object:
-    """Return the metadata by which a transaction names a consumer group that has no members."""
+    """Return the metadata with which a transaction names a consumer group without members."""
     consumer = _RdConsumer({**access.for_librdkafka(), "group.id": group, "log_level": 0})
     try:
         return consumer.consumer_group_metadata()
@@ -90,7 +90,7 @@ def _arguments(access: KafkaAccess) -> dict[str, Any]:
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """Tokens for a client's id and secret, by OAuth 2.0's client credentials (RFC 6749, section 4.4)."""
+    """Gets tokens for a client's id and secret, by OAuth 2.0's client credentials (RFC 6749, section 4.4)."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
@@ -98,7 +98,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._token, self._until = "", 0.0
 
     def token(self) -> str:
-        """Return a token that is still good for a while."""
+        """Return a token that is valid for a while."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._token, life_s = self._ask()
@@ -106,7 +106,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             return self._token
 
     def extensions(self) -> dict[str, str]:
-        """Return what is sent beside it."""
+        """Return the SASL extensions that are sent with the token."""
         return self._access.extensions
 
     def _ask(self) -> tuple[str, float]:
@@ -123,14 +123,14 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _token_in(answer: web.Answer) -> tuple[str, float]:
-    """Return the token, and how many seconds it lives; raises WebError if there is none."""
+    """Return the token and its lifetime in seconds; raises WebError if there is none."""
     if not answer.is_success:
         raise web.WebError(f"it answered {answer.status}, {web.said(answer)}")
     try:
         found = json.loads(answer.body)
         token, life_s = found["access_token"], float(found.get("expires_in", 60))
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
-        raise web.WebError("its answer is no JSON with an access_token") from None
+        raise web.WebError("its answer is not JSON with an access_token") from None
     if not isinstance(token, str) or not token.isascii() or not token.isprintable():
-        raise web.WebError("its access_token is no text")
+        raise web.WebError("its access_token is not text")
     return token, life_s

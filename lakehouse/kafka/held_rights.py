@@ -1,4 +1,4 @@
-"""Which rights in Kafka this application has: the broker is asked, and nothing is changed that others see."""
+"""Asks the broker which Kafka rights this application has; changes nothing that others see."""
 
 from __future__ import annotations
 
@@ -27,22 +27,25 @@ _OPERATIONS: dict[Operation, AclOperation] = {
 
 @dataclass(frozen=True)
 class Held:
-    """What a broker says: rights that are missing, and topics that do not exist."""
+    """A broker's answer: missing rights, and topics that do not exist."""
 
     missing: tuple[Right, ...]
     absent_topics: tuple[str, ...]
 
 
 def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
-    """Ask a broker that answers for these rights; raises ServiceError if it stops answering.
+    """Ask a reachable broker about these rights; raises ServiceError if it stops answering.
 
-    A broker does not tell the rights on a topic that does not exist, nor whether one may make it. The right
-    to a transactional id is found by beginning to use one, `lakehouse-doctor`, which no export has.
+    A broker does not report the rights on a missing topic, nor whether it may be created. The right to a
+    transactional id is tested by initializing transactions with one, `lakehouse-doctor`, which no export
+    uses.
     """
     try:
         return _looked_up(access, rights)
     except KafkaException as error:
-        raise ServiceError(f"the Kafka broker at {access} tells no rights: {error.args[0].str()}") from error
+        raise ServiceError(
+            f"the Kafka broker at {access} reports no rights: {error.args[0].str()}"
+        ) from error
 
 
 def _looked_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
@@ -68,7 +71,7 @@ def _missing(
 ) -> Iterable[Right]:
     for right in rights:
         found = allowed[right.kind, _named(right)]
-        # Create is asked for a topic that is there only if somebody deletes it.
+        # An existing topic needs the right Create only once somebody deletes it.
         if found is not None and right.operation != "Create" and _OPERATIONS[right.operation] not in found:
             yield right
 
@@ -78,7 +81,7 @@ def _named(right: Right) -> str:
 
 
 def _allowed(future: Any) -> Collection[AclOperation] | None:
-    """Return what is allowed on a resource: nothing if it may not even be described, null if it is absent."""
+    """Return the allowed operations on a resource: none if it may not be described, null if it is absent."""
     try:
         return future.result().authorized_operations or ()
     except KafkaException as error:

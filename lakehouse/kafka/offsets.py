@@ -1,4 +1,4 @@
-"""The offsets of topics, and their records between two."""
+"""The offsets of topics, and the records in an offset range."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lakehouse.settings.kafka_access import KafkaAccess
 
 _REQUEST_TIMEOUT_S = 30.0
 _POLL_S = 0.1
-_LOOKED_AT = 50  # records, to judge the size of those that follow
-_LOOKED_AT_BYTES = 64 * 1024  # of a fetch; a broker sends a whole batch, however large
-_METADATA_MS = 5_000  # so soon a new partition is seen
+_LOOKED_AT = 50  # records, to estimate the size of those that follow
+_LOOKED_AT_BYTES = 64 * 1024  # per fetch; a broker sends at least a whole batch, however large
+_METADATA_MS = 5_000  # the delay until a new partition is seen
 
 
 def ends_of(
     consumer: Consumer, partitions: Collection[TopicPartition], patience_s: float = 3.0
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return partitions' first existing offsets, and those after their last records.
+    """Return partitions' first existing offsets, and the offsets after their last records.
 
     A new partition has no leader for a moment, which makes the client raise a KeyError. Raises
     LeaderNotAvailableError if that lasts, and other KafkaErrors.
@@ -45,9 +45,9 @@ def ends_of(
 def records_up_to(
     consumer: Consumer, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> Iterator[Any]:
-    """Yield the records of assigned partitions from some offsets up to others, which exist.
+    """Yield the records of assigned partitions from `begins` to before `ends`.
 
-    Raises KafkaTimeoutError if nothing arrives for long, and other KafkaErrors.
+    Raises KafkaTimeoutError if no record arrives for 30 s, and other KafkaErrors.
     """
     for partition, begin in begins.items():
         consumer.seek(partition, begin)
@@ -76,7 +76,7 @@ def offset_ranges(access: KafkaAccess, topic: str) -> dict[int, tuple[int, int]]
 
 
 class OffsetLooker:
-    """Looks again and again at a topic's offsets, over one connection. For one thread at a time."""
+    """Reads a topic's offsets repeatedly over one connection. For one thread at a time."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access
@@ -95,7 +95,8 @@ class OffsetLooker:
     def look(self) -> dict[int, tuple[int, int]]:
         """Return for each partition the first existing offset and the one after the last committed record.
 
-        Empty if there is no such topic. Raises ServiceError if the broker does not answer, or does not tell.
+        Empty if there is no such topic. Raises ServiceError if the broker does not answer, or denies the
+        request.
         """
         with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
             return _ranges(self._access, self._consumer, self._topic)
@@ -103,7 +104,7 @@ class OffsetLooker:
     def since(self, at: datetime) -> dict[int, int]:
         """Return for each partition the first offset whose record has this time, or a later one.
 
-        Where there is none, that is the next offset. Raises ServiceError as `look` does.
+        If there is none, return the partition's end offset. Raises ServiceError as `look` does.
         """
         ranges = self.look()
         places = {TopicPartition(self._topic, n): int(at.timestamp() * 1000) for n in ranges}
@@ -115,16 +116,16 @@ class OffsetLooker:
         }
 
     def record_bytes(self, partition: int, offset: int) -> float | None:
-        """Return the mean size of key and value, unpacked, of some records from an offset on.
+        """Return the mean uncompressed size in bytes of key and value, of some records from an offset on.
 
-        Null if none comes at once, or Kafka's client does not take them.
+        Null if none arrives at once, or Kafka's client cannot read them.
         """
         place = TopicPartition(self._topic, partition)
         try:
             self._consumer.assign([place])
             self._consumer.seek(place, offset)
             found = self._consumer.poll(_POLL_S * 1000, max_records=_LOOKED_AT).get(place, ())
-        except Exception:  # noqa: BLE001 - the reader of the records will report their fault
+        except Exception:  # noqa: BLE001 - the reader of the records will report the error
             return None
         finally:
             self._consumer.assign([])
@@ -139,7 +140,7 @@ class OffsetLooker:
 def _ranges(access: KafkaAccess, consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     numbers = consumer.partitions_for_topic(topic)
     if not numbers:
-        describe_topic(access, topic)  # to that client, a topic that may not be described does not exist
+        describe_topic(access, topic)  # for kafka-python, a topic that may not be described does not exist
         return {}
     partitions = [TopicPartition(topic, number) for number in numbers]
     first, end = ends_of(consumer, partitions)

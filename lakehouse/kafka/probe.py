@@ -1,4 +1,4 @@
-"""Whether a broker answers, and if not, why: librdkafka's client is the one that tells."""
+"""Checks whether a broker answers, and if not, why; only librdkafka's client reports the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakehouse.settings.kafka_access import KafkaAccess
 
 _DEFAULT_PORT = 9092
 _TURN_S = 0.5
-# By what librdkafka says of the cause, in the order of how much it says: the settings to look at.
+# The settings to check, by librdkafka's error code; the most specific code comes first.
 _CAUSES = (
     (KafkaError._AUTHENTICATION, "LAKEHOUSE_KAFKA_SASL_MECHANISM, _USERNAME and _PASSWORD"),
     (KafkaError._SSL, "LAKEHOUSE_KAFKA_SSL_CA_FILE, _CERTIFICATE_FILE and _KEY_FILE"),
@@ -26,7 +26,7 @@ _CAUSES = (
 
 
 def require_broker(access: KafkaAccess, timeout_s: float = 15.0) -> None:
-    """Raise ServiceError unless a broker lets this application in and is ready for topics."""
+    """Raise ServiceError unless a broker accepts this application and is ready for topics."""
     require_listening(access, min(timeout_s, 5.0))
     reason = why_not(access, timeout_s)
     if reason is not None:
@@ -38,7 +38,7 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
     told: dict[int, str] = {}
 
     def note(error: KafkaError) -> None:
-        # What the broker says by TLS comes as an error of the connection.
+        # The broker's TLS errors are reported as errors of the connection.
         code = KafkaError._SSL if "SSL routines" in error.str() else error.code()
         told.setdefault(code, error.str())
 
@@ -58,32 +58,32 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
     for code, settings in _CAUSES:
         if code in told:
             return refusal(access, told[code], settings)
-    return unreachable(access, f"what listens there does not answer within {timeout_s:g} s")
+    return unreachable(access, f"it accepts connections, but does not answer within {timeout_s:g} s")
 
 
 class _Disconnections(logging.Handler):
-    """Notes why a connection has ended, where librdkafka's client only logs it."""
+    """Records why a connection ended, where librdkafka's client only logs it."""
 
     def __init__(self, told: dict[int, str]) -> None:
         super().__init__()
         self._told = told
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep the first one."""
+        """Keep the first reason."""
         _, found, why = record.getMessage().partition("Disconnected: ")
         if found:
             self._told.setdefault(KafkaError._TRANSPORT, why)
 
 
 def require_listening(access: KafkaAccess, timeout_s: float = 1.0) -> None:
-    """Raise ServiceError at once unless something listens at one of the addresses."""
-    # A client retries a refused connection until its timeout, and goes on after giving up.
+    """Raise ServiceError at once unless one of the addresses accepts connections."""
+    # A client would retry a refused connection until its timeout, and continue after giving up.
     if not any(accepts_connections(*address, timeout_s) for address in _addresses(access.servers)):
         raise ServiceError(unreachable(access, "nothing accepts connections there"))
 
 
 def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Whether something listens there."""
+    """Tell whether the address accepts connections."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s):
             return True
@@ -92,7 +92,7 @@ def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:
 
 
 def unreachable(access: KafkaAccess, why: str) -> str:
-    """Return the sentence for brokers that are not there."""
+    """Return the message for unreachable brokers."""
     return (
         f"no Kafka broker at {access} ({why}); start one with `lakehouse services up` or set "
         "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"
@@ -100,13 +100,13 @@ def unreachable(access: KafkaAccess, why: str) -> str:
 
 
 def refusal(access: KafkaAccess, said: str, settings: str) -> str:
-    """Return the sentence for brokers that do not let this application in."""
+    """Return the message for brokers that reject this application."""
     who = f" as {access.principal}" if access.is_sasl else ""
     return f"the Kafka broker at {access} cannot be used{who}: {_brief(said)}; look at {settings}"
 
 
 def _brief(said: str) -> str:
-    """Return what librdkafka says, without its address and how long it took."""
+    """Return librdkafka's message without the address and the duration."""
     where, separator, what = said.partition(": ")
     return (what if separator and "://" in where else said).split(" (after ")[0].strip()
 
@@ -120,7 +120,7 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
         if not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:  # noqa: PLR2004
             raise ServiceError(
                 f"LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS is {servers!r}; expected host:port, or several "
-                "with commas between"
+                "separated by commas"
             )
         addresses.append((host.strip("[]"), int(port)))
     return addresses

@@ -1,7 +1,7 @@
-"""Rights that the broker denies: said with the user, the operation and the resource.
+"""Reports rights that the broker denies, with the user, the operation and the resource.
 
-Neither Spark's source nor kafka-python names all three. The caller knows the resource, so it is named here
-what each kind of refusal would mean.
+Neither Spark's source nor kafka-python names all three. The caller knows the resource, so it passes the
+meaning of each kind of refusal.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ _ENTRY = {
 
 
 def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> AccessDeniedError | None:
-    """Return what the broker has denied, null if the error, or code of the protocol, is another.
+    """Return the error for a denied right; null if the error, or protocol code, is another one.
 
-    `wanted` says for each kind of resource what was asked for, such as {"topic": "Write to topic sales"}.
+    `wanted` has the requested operation for each kind of resource, such as {"topic": "Write to topic sales"}.
     """
     kind = _KINDS.get(error) if isinstance(error, int) else _kind_of(error)
     if kind is None or kind not in wanted:
@@ -63,8 +63,8 @@ def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> A
 def asking(access: KafkaAccess, wanted: Wanted) -> Iterator[None]:
     """Translate the failures of kafka-python in the block.
 
-    Raises AccessDeniedError for a right that is missing, and ServiceError for other failures of the broker,
-    with the reason where the broker does not let this application in.
+    Raises AccessDeniedError for a missing right, and ServiceError for other failures of the broker, with the
+    reason if the broker rejects this application's connection.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def asking(access: KafkaAccess, wanted: Wanted) -> Iterator[None]:
 
 
 def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceError:
-    """Return the sentence for a failure of a Kafka client."""
+    """Return the error for a failure of a Kafka client."""
     refused = denied(access, error, wanted)
     if refused is not None:
         return refused
@@ -86,14 +86,14 @@ def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceErr
 
 
 def _is_of_entry(error: Exception) -> bool:
-    """Whether the client may have been kept out, which kafka-python's mostly calls a timeout."""
+    """Tell whether the connection may have been rejected, which kafka-python mostly reports as a timeout."""
     if isinstance(error, KafkaException):
         return error.args[0].code() in _ENTRY
     return isinstance(error, KafkaError) and (_code(error) is None or _code(error) in _ENTRY)
 
 
 def _code(error: KafkaError) -> int | None:
-    """Return the code of the protocol; null for what the client itself has found."""
+    """Return the protocol's code; null for an error of the client itself."""
     return getattr(error, "errno", None)
 
 

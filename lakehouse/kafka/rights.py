@@ -1,4 +1,4 @@
-"""Rights in Kafka (ACLs): as values, as commands for a person, and granted by an administrator."""
+"""Kafka rights (ACLs): as values, as commands for a person, and granted by an administrator."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """An operation on one resource, or with `is_prefix` on all whose names begin so; and what it is for."""
+    """An operation on a resource, or with `is_prefix` on all with this prefix, and the reason (`why`)."""
 
     operation: Operation
     kind: Kind
@@ -50,7 +50,7 @@ class Right:
     is_required: bool = True
 
     def as_command(self, user: str) -> str:
-        """Return the arguments of kafka-acls.sh that grant it."""
+        """Return the arguments of kafka-acls.sh that grant the right."""
         pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
         return (
             f"--add --allow-principal {shlex.quote(f'User:{user}')} --operation {self.operation} "
@@ -59,7 +59,7 @@ class Right:
 
 
 def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
-    """Let users in by SCRAM-SHA-512; as an administrator. Raises ServiceError."""
+    """Set users' SCRAM-SHA-512 passwords, as an administrator. Raises ServiceError."""
     changes = [
         UserScramCredentialUpsertion(user, ScramMechanism.SCRAM_SHA_512, password.encode())
         for user, password in passwords.items()
@@ -69,13 +69,13 @@ def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
 
 
 def grant(admin: KafkaAccess, user: str, rights: Iterable[Right]) -> None:
-    """Grant rights to a user; those that are there already stay. Raises ServiceError."""
+    """Grant rights to a user; existing ones stay. Raises ServiceError."""
     with administering(admin, "Alter") as client:
         client.create_acls([as_acl(user, right) for right in rights])
 
 
 def as_acl(user: str, right: Right) -> ACL:
-    """Return the right as the client has it."""
+    """Return the right as kafka-python's ACL."""
     pattern = ACLResourcePatternType.PREFIXED if right.is_prefix else ACLResourcePatternType.LITERAL
     return ACL(
         f"User:{user}",

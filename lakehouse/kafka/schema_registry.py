@@ -1,16 +1,16 @@
-"""The schemas of a registry that has the API of Confluent's: one by its id, and those of a topic's values.
+"""Schemas of a registry with Confluent's API: by id, and the newest of a subject.
 
-What is about one id or subject is told from what is about the whole registry:
+Answers about one id or subject are distinguished from failures of the whole registry:
 
 | answer | means |
 | --- | --- |
 | 404 with the code 40403 | there is no such schema |
-| another 4xx, or a schema that is none | the same, if the registry otherwise answers as one |
-| 407, 408, 425, 429, 5xx, a redirect, no answer | nothing: RegistryError |
+| another 4xx, or an invalid schema | the same, if the server otherwise answers as a registry |
+| 407, 408, 425, 429, 5xx, a redirect, no answer | unknown: RegistryError |
 
-Whether it answers as one is asked only in the second case, and once by a client: `GET /schemas/types` gives a
-list of names to everybody who may ask for schemas. A wrong path in the URL, a proxy's own page and a user who
-may nothing are found by that.
+Whether it answers as a registry is checked only in the second case, and once per client: `GET /schemas/types`
+returns a list of names to everybody who may read schemas. This detects a wrong path in the URL, a proxy's own
+page, and a user without rights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _CLIENT_ERRORS = range(400, 500)
 
 @dataclass(frozen=True)
 class Registered:
-    """A schema as the registry has it. `has_references`: it is not whole without others."""
+    """A schema as stored in the registry. `has_references`: it depends on other schemas."""
 
     kind: SchemaKind
     text: str
@@ -46,16 +46,16 @@ class Registered:
 
 @dataclass(frozen=True)
 class Missing:
-    """What the registry has answered in place of a schema; empty: that there is none."""
+    """The registry's answer if it returned no schema; empty: the schema does not exist."""
 
     answered: str = ""
 
 
 class RegistryClient:
-    """Asks a registry; inside its block by one connection. `asked` counts its requests.
+    """A client of a registry; keeps one connection during its block. `asked` counts its requests.
 
-    Everything that it returns is an answer. It raises RegistryError if the registry says nothing, or
-    something else, or is not named.
+    Returned values are the registry's answers. Raises RegistryError if the registry does not answer, answers
+    something else, or is not configured.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -74,7 +74,7 @@ class RegistryClient:
             self._client.close()
 
     def schema(self, schema_id: int) -> Registered | Missing:
-        """Return the schema of this id."""
+        """Return the schema with this id."""
         what = f"schema {schema_id}"
         answer = self._ask(what, "GET", f"/schemas/ids/{schema_id}")
         found = _registered(answer)
@@ -99,7 +99,7 @@ class RegistryClient:
 
     def register(self, subject: str, schema: Registered) -> int:
         """Register a schema, unless the subject has it, and return its id."""
-        what = f"to register a schema of {subject}"
+        what = f"registering a schema of {subject}"
         answer = self._ask(what, "POST", f"/subjects/{quote(subject, safe='')}/versions", schema)
         made = _object(answer).get("id") if answer.is_success else None
         if type(made) is not int:
@@ -107,7 +107,7 @@ class RegistryClient:
         return made
 
     def is_compatible(self, subject: str, schema: Registered) -> bool:
-        """Tell whether the registry would take the schema, by its rules and the subject's newest one."""
+        """Tell whether the registry would accept the schema, by its rules and the subject's newest one."""
         what = f"the compatibility of {subject}"
         path = f"/compatibility/subjects/{quote(subject, safe='')}/versions/latest"
         answer = self._ask(what, "POST", path, schema)
@@ -122,7 +122,7 @@ class RegistryClient:
         access = self._access
         if not access.url:
             raise RegistryError(
-                f"{what} is needed, and no registry is named: set LAKEHOUSE_SCHEMA_REGISTRY_URL"
+                f"{what} is needed, but no registry is configured: set LAKEHOUSE_SCHEMA_REGISTRY_URL"
             )
         sent = None if schema is None else {"schema": schema.text, "schemaType": schema.kind}
         headers = _MEDIA | web.authorization(access.username, access.password.get_secret_value())
@@ -141,7 +141,7 @@ class RegistryClient:
         raise self._refused(what, answer)
 
     def _require_answer(self, what: str, answer: web.Answer) -> None:
-        """Raise RegistryError unless the registry answers as one: then an answer is about what was asked."""
+        """Raise RegistryError unless the server answers as a registry, so that `answer` is about `what`."""
         if self._is_one is None:
             types = self._ask(what, "GET", "/schemas/types")
             found = _json(types) if types.status == _OK else None
@@ -149,9 +149,9 @@ class RegistryClient:
             self._is_one = bool(kinds) and all(isinstance(one, str) for one in kinds)
             if not self._is_one:
                 raise RegistryError(
-                    f"the schema registry at {self._access} is none, or not for this user: it answered "
-                    f"{_shown(answer)} when asked for {what}, and {_shown(types)} when asked for its types "
-                    "of schemas; look at LAKEHOUSE_SCHEMA_REGISTRY_URL, _USERNAME and _PASSWORD"
+                    f"{self._access} is not a schema registry, or it rejects this user: it answered "
+                    f"{_shown(answer)} when asked for {what}, and {_shown(types)} when asked for its "
+                    "schema types; look at LAKEHOUSE_SCHEMA_REGISTRY_URL, _USERNAME and _PASSWORD"
                 )
 
     def _refused(self, what: str, answer: web.Answer) -> RegistryError:
@@ -174,13 +174,13 @@ def register(access: RegistryAccess, subject: str, schema: Registered) -> int:
 
 
 def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> bool:
-    """Tell whether the registry would take the schema, by its rules and the subject's newest one."""
+    """Tell whether the registry would accept the schema, by its rules and the subject's newest one."""
     with RegistryClient(access) as client:
         return client.is_compatible(subject, schema)
 
 
 def registered(fields: Mapping[str, Any]) -> Registered | None:
-    """Return a schema by what describes it, of a registry or a file; null if that is no schema."""
+    """Return the schema with these fields, of a registry's answer or a file; null if they are invalid."""
     kind, text, references = fields["kind"], fields["text"], fields["has_references"]
     if kind not in get_args(SchemaKind) or not _is_text(text) or not isinstance(references, bool):
         return None
@@ -190,7 +190,7 @@ def registered(fields: Mapping[str, Any]) -> Registered | None:
 def _is_text(value: object) -> bool:
     try:
         return isinstance(value, str) and bool(value.encode())
-    except UnicodeEncodeError:  # half of a character, which JSON can write
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can encode
         return False
 
 
@@ -225,7 +225,7 @@ def _code(answer: web.Answer) -> int | None:
 
 
 def _shown(answer: web.Answer) -> str:
-    """Return an answer for a message: its status, and its own sentence if it has one."""
+    """Return an answer as text for a message: its status, and its own message if it has one."""
     message = _object(answer).get("message")
     said = web.cut(message) if isinstance(message, str) and message.strip() else web.said(answer)
     return f"{answer.status}, {said}"

@@ -1,4 +1,4 @@
-"""Kafka topics: which the broker has, what it knows of them, and making them."""
+"""Kafka topics: describes and creates them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from lakehouse.kafka.refusals import asking, denied
 from lakehouse.settings.kafka_access import KafkaAccess
 
 _REQUEST_TIMEOUT_S = 30.0
-_REQUEST_OVERHEAD = 64 * 1024  # a request needs less than this beside its one record, including topic names
-_UNPACKED = {"compression.type": "uncompressed"}  # so limits of size hold for readers, too
+_REQUEST_OVERHEAD = 64 * 1024  # upper bound of a request beside its one record, including topic names
+_UNPACKED = {"compression.type": "uncompressed"}  # so that size limits also hold for readers
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _DATED = {_BEFORE: str(100 * 8_766 * 3_600_000), _AFTER: str(24 * 3_600_000)}  # a century; a day
 _ANY_TIME = str(2**63 - 1)
@@ -36,13 +36,13 @@ def create_topics(
 ) -> list[str]:
     """Create missing topics, with the broker's replication factor; return their names.
 
-    `configs` are topic properties that override the broker's. By default the broker unpacks records and
-    limits their real size, at the price of its CPU and disk. It refuses timestamps of more than a century ago
-    or more than a day ahead, unless it is older than Kafka 3.6.
+    `configs` are topic properties that override the broker's. By default the broker decompresses records and
+    limits their uncompressed size, at a cost in CPU and disk. From Kafka 3.6 on, it refuses timestamps more
+    than a century ago or more than a day ahead.
 
-    An existing topic is left alone, whatever its number of partitions. Several processes may call this at the
-    same time. Raises ServiceError if the broker refuses one, after the others were made: an AccessDeniedError
-    if a right is missing.
+    An existing topic is left unchanged, whatever its number of partitions. Several processes may call this at
+    the same time. If the broker refuses a topic, the others are created before ServiceError is raised: an
+    AccessDeniedError if a right is missing.
     """
     if not partitions:
         return []
@@ -70,7 +70,7 @@ def _create(
     own: Mapping[str, str],
     refused: list[ServiceError],
 ) -> list[str]:
-    """Create topics, and return those that are there now; what is refused is added to the list."""
+    """Create topics, and return the names of those created; refusals are added to the list."""
     created, answers = [], _asked_to_create(admin, missing, {**_UNPACKED, **_DATED, **own})
     unknown = {one["name"] for one in answers if for_code(one["error_code"]) is InvalidConfigurationError}
     if unknown:
@@ -103,9 +103,9 @@ def _asked_to_create(
 
 @dataclass(frozen=True)
 class Unlimited:
-    """Topics without limits: `packed` for the size of records in memory, `undated` for their timestamps.
+    """Topics without limits: `packed` on the uncompressed size of records, `undated` on their timestamps.
 
-    Of those `untold` the broker does not say, which needs the right to DescribeConfigs.
+    For those in `untold` the broker does not say; that needs the right DescribeConfigs.
     """
 
     packed: list[str]
@@ -114,9 +114,9 @@ class Unlimited:
 
 
 def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
-    """Return the topics whose records the broker keeps compressed, and those that take any timestamp.
+    """Return the topics whose records the broker stores compressed, and those that accept any timestamp.
 
-    A later Kafka may be needed for the second. Raises ServiceError if the broker does not answer.
+    Limits on timestamps need Kafka 3.6 or later. Raises ServiceError if the broker does not answer.
     """
     (packing,) = _UNPACKED
     names = [packing, _BEFORE, _AFTER, "message.timestamp.type"]
@@ -142,7 +142,7 @@ def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic on the broker: its id (null from brokers without ids), and each partition's records.
+    """A topic on the broker: its id (null from brokers without ids), and each partition's offsets.
 
     `earliest` is the offset of the first existing record, `ends` the one after the last.
     """
@@ -153,9 +153,9 @@ class Topic:
 
 
 def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
-    """Return what the broker knows of the topic, null if it does not exist.
+    """Return the topic as described by the broker, null if it does not exist.
 
-    Raises ServiceError if it does not answer: an AccessDeniedError if it denies to describe the topic.
+    Raises ServiceError if the broker does not answer: an AccessDeniedError if it denies describing the topic.
     """
     with administering(access) as admin:
         found = _described(admin, access, name)
@@ -174,7 +174,7 @@ def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
 
 
 class IdLooker:
-    """Looks again and again at a topic's id, over one connection. For one thread at a time."""
+    """Reads a topic's id repeatedly over one connection. For one thread at a time."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access
@@ -217,8 +217,8 @@ def _id_in(described: Mapping[str, Any]) -> str | None:
 class Limits:
     """A topic's limits for producers; the defaults are Kafka's own.
 
-    `record_bytes` is the size of a record in a batch of its own, `transaction_ms` how long a transaction may
-    be open.
+    `record_bytes` is the largest size of a record in a batch of its own, `transaction_ms` the longest time
+    that a transaction may be open.
     """
 
     record_bytes: int = 1_048_588
@@ -228,11 +228,11 @@ class Limits:
 def limits_of(access: KafkaAccess, topic: str) -> Limits:
     """Return the topic's current limits for producers.
 
-    If the broker does not tell, because that needs a permission, Kafka's defaults apply. The brokers of a
-    cluster are assumed to agree. Raises ServiceError if none answers.
+    If the broker does not report them, because that needs a right, Kafka's defaults are returned. The brokers
+    of a cluster are assumed to agree. Raises ServiceError if none answers.
     """
     with administering(access) as admin:
-        # Not by describe_cluster, which fails in the client with brokers before 3.7.
+        # Not describe_cluster, which fails in the client with brokers before 3.7.
         (described,) = admin.describe_topics([topic])
         leaders = {one["leader_id"] for one in described["partitions"]} - {_NO_LEADER}
         asked = [ConfigResource(ConfigResourceType.TOPIC, topic, ["max.message.bytes"])]
@@ -257,7 +257,7 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
 
 @contextmanager
 def administering(access: KafkaAccess, what: str = "Describe") -> Iterator[Admin]:
-    """Yield an admin client, by which this is done to the cluster; raises ServiceError as `asking` does."""
+    """Yield an admin client for the operation `what` on the cluster; raises ServiceError as `asking` does."""
     require_listening(access)
     with (
         asking(access, {"cluster": f"{what} the cluster"}),

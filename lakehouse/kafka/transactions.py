@@ -1,6 +1,7 @@
-"""Kafka transactions, and their errors, for everything that is sent in them.
+"""Kafka transactions and their errors, for all exports to Kafka.
 
-By librdkafka's client: a row takes a fifth of the CPU time of kafka-python's, which makes a future of each.
+They use librdkafka's client: a row takes a fifth of the CPU time of kafka-python, which creates a future for
+each.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from lakehouse.settings.kafka_access import KafkaAccess
 
 _PATIENCE_S = 60.0
 _BATCH_BYTES = 128 * 1024
-_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the client allows no more
+_LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the upper bound is the client's
 _FENCED = {ErrorCode._FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
-_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # for a reason of the whole transaction
-_NOTING = "commit offsets"  # in what is said of progress that cannot be noted
+_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # the cause is the whole transaction's
+_NOTING = "commit offsets"  # in the message of progress that cannot be committed
 _FULL_S = 0.1
-_ANY = -1  # of partitions: that of the key, by the hash of Java's client
+_ANY = -1  # the partition of the key, by the Java client's hash
 
 
 class FencedError(ServiceError):
@@ -30,7 +31,7 @@ class FencedError(ServiceError):
 
 
 class Record(NamedTuple):
-    """A record to be sent; without a partition it goes to that of its key, or to any if it has none."""
+    """A record to send; without a partition it goes to its key's partition, or to any if it has no key."""
 
     topic: str
     key: bytes | None
@@ -41,18 +42,18 @@ class Record(NamedTuple):
 
 @dataclass(frozen=True)
 class Reached:
-    """A consumer group's progress in partition 0 of a topic: an offset, and a note to it."""
+    """A consumer group's progress in partition 0 of a topic: an offset and its metadata."""
 
     offset: int
     note: str
 
 
 class Transactions:
-    """A transactional producer: what one call sends is committed as a whole, or never seen.
+    """A transactional producer: the records of one call are committed together, or never seen.
 
-    Made, it fences every earlier producer of the same name, and ends what that has left open. The broker
-    aborts a transaction that is open for longer than `timeout_s`. Raises KafkaException where the broker does
-    not answer for `patience_s`, or refuses; after that it must be closed.
+    Its creation fences every earlier producer of the same name, and aborts its open transaction. The broker
+    aborts a transaction that is open for longer than `timeout_s`. Raises KafkaException if the broker does
+    not answer for `patience_s`, or refuses; then the producer must be closed.
     """
 
     def __init__(
@@ -78,14 +79,14 @@ class Transactions:
                 "message.timeout.ms": round(1000 * min(timeout_s, patience_s)),
                 "linger.ms": 20,
                 "partitioner": "murmur2",
-                # A batch of several records is never larger than the topic allows; a record that is larger
-                # than a batch gets one of its own.
+                # A batch of several records is never larger than the topic allows; a record larger than a
+                # batch gets its own batch.
                 "batch.size": min(_BATCH_BYTES, record_bytes),
                 "message.max.bytes": min(max(_LEAST_BYTES, record_bytes), _MOST_BYTES),
                 "delivery.report.only.error": True,
                 "on_delivery": lambda error, one: self._refused.append((error, one.topic())),
                 "error_cb": self._note,
-                "log_level": 0,  # errors say what has gone wrong
+                "log_level": 0,  # the raised errors are enough
             },
         )
         try:
@@ -105,7 +106,7 @@ class Transactions:
         return sorted(found.partitions)
 
     def commit(self, records: Iterable[Record], progress: tuple[str, Reached] | None = None) -> None:
-        """Send records in order, and commit them with the progress in a topic of the group of this name."""
+        """Send records in order, and commit them together with the group's progress in a topic, if given."""
         self._refused.clear()
         topics = dict[str, None]()
         try:
@@ -126,12 +127,12 @@ class Transactions:
             raise no or KafkaException(cause) from error
 
     def close(self) -> None:
-        """Let the producer go, whatever state the broker is in; an open transaction stays open."""
+        """Close the producer, whatever state the broker is in; an open transaction stays open."""
         self._producer.purge(blocking=False)
         del self._producer
 
     def _rights(self, topic: str, *, is_noting: bool) -> Wanted:
-        """Return what is asked of the broker, while progress is noted or rows are sent."""
+        """Return the rights that are needed, to commit progress or to send rows."""
         return {
             "topic": f"{'Read' if is_noting else 'Write to'} topic {topic}",
             "group": f"Read group {self._name}",
@@ -140,12 +141,12 @@ class Transactions:
         }
 
     def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
-        """Return what ended a transaction, which later calls only say is over, and the topic that did."""
+        """Return the error that ended a transaction, and its topic; later calls only say it has ended."""
         if self._fatal is None and not error.fatal():
-            self._producer.poll(0)  # tells of refused records
+            self._producer.poll(0)  # reports refused records
         if self._fatal is not None:
             return self._fatal, None
-        if error.code() == ErrorCode._STATE:  # the transaction has failed before; why, only this tells
+        if error.code() == ErrorCode._STATE:  # the transaction failed before; only this call reports why
             try:
                 self._producer.commit_transaction(0)
             except KafkaException as first:
@@ -154,7 +155,7 @@ class Transactions:
         return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
-        """Keep the first error that ends the producer; of those that pass, calls tell if they have waited."""
+        """Keep the first fatal error; for transient ones, calls fail by themselves after their timeout."""
         if error.fatal() and self._fatal is None:
             self._fatal = error
 
@@ -171,7 +172,7 @@ class Transactions:
                 return
 
     def _as_member(self) -> object:
-        """Return the metadata by which a commit names its group, which has no members."""
+        """Return the metadata with which a commit names its group, which has no members."""
         if self._member is None:
             self._member = group_member(self._access, self._name)
         return self._member

@@ -1,7 +1,7 @@
-"""How a Kafka cluster is reached, as one value, written out for the three clients that need it.
+"""The connection to a Kafka cluster, as one value with the properties for each of three clients.
 
-Those are Java's (which Spark uses), kafka-python and librdkafka. Passwords, certificates and keys may come
-from files; each client that is made reads them anew, so a changed file counts from the next client on.
+These are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and keys
+may come from files; each new client reads them again, so a changed file applies from the next client on.
 """
 
 from __future__ import annotations
@@ -76,14 +76,14 @@ _SETTINGS = {
 
 @dataclass(frozen=True)
 class KafkaAccess:
-    """The brokers, and how this application proves to them who it is.
+    """The brokers, and this application's credentials.
 
-    `servers` is host:port, several with commas between. `ca` holds the PEM certificates that a broker's must
-    lead to (empty: those of the system), `certificate` and `key` are this application's own, the key in
-    PKCS#8. For OAUTHBEARER, `username` and `password` are the id and the secret of a client, for which
-    `token_url` gives tokens. `properties` are of CLIENT_PROPERTIES, by their names in Java.
+    `servers` is host:port, or several separated by commas. `ca` holds the trusted CA certificates in PEM
+    (empty: the system's), `certificate` and `key` are this application's own, the key in PKCS#8. For
+    OAUTHBEARER, `username` and `password` are a client's id and secret, and `token_url` is the token
+    endpoint. `properties` are among CLIENT_PROPERTIES, by their names in Java.
 
-    As text it is its servers; `repr` shows no secret.
+    `str` returns the servers; `repr` shows no secret.
     """
 
     servers: str
@@ -104,7 +104,7 @@ class KafkaAccess:
 
     @property
     def is_sasl(self) -> bool:
-        """Whether a name and a secret are asked for."""
+        """Whether the brokers require a user name and a secret."""
         return self.protocol.startswith("SASL_")
 
     @property
@@ -114,7 +114,7 @@ class KafkaAccess:
 
     @property
     def principal(self) -> str:
-        """Who the application is to the broker, for messages."""
+        """The application's user as the broker sees it, for messages."""
         if self.is_sasl:
             return f"User:{self.username}"
         return (
@@ -148,7 +148,7 @@ class KafkaAccess:
         unknown = sorted(set(self.properties) - set(_ALLOWED))
         if unknown:
             raise SettingsError(
-                f"LAKEHOUSE_KAFKA_CLIENT_PROPERTIES has {', '.join(unknown)}; possible are "
+                f"LAKEHOUSE_KAFKA_CLIENT_PROPERTIES has {', '.join(unknown)}; allowed are "
                 f"{', '.join(CLIENT_PROPERTIES)}"
             )
 
@@ -211,7 +211,7 @@ class KafkaAccess:
         return {f"kafka.{name}": value for name, value in self.for_java().items()}
 
     def for_python(self) -> dict[str, Any]:
-        """Return the arguments of a client of kafka-python, but for the provider of OAuth's tokens."""
+        """Return the arguments of a client of kafka-python, without the provider of OAuth tokens."""
         found: dict[str, Any] = {"bootstrap_servers": self.servers.split(",")}
         for name, value in self.properties.items():
             known = _ALLOWED[name].python
@@ -268,12 +268,12 @@ class KafkaAccess:
 
     @property
     def extensions(self) -> dict[str, str]:
-        """What is sent to the broker beside an OAuth token, such as Confluent Cloud's logicalCluster."""
+        """The SASL extensions sent with an OAuth token, such as Confluent Cloud's logicalCluster."""
         pairs = (one.partition("=") for one in self.properties.get(_EXTENSIONS, "").split(",") if one)
         return {name.strip(): value.strip() for name, _, value in pairs}
 
     def _jaas(self) -> str:
-        """Return the login module and its options, as JAAS has them."""
+        """Return the login module and its options in JAAS syntax."""
         if self.mechanism == "OAUTHBEARER":
             options = {"clientId": self.username, "clientSecret": self.password.get_secret_value()}
             options |= {"scope": self.scope} if self.scope else {}
@@ -293,7 +293,7 @@ class KafkaAccess:
         context = ssl.create_default_context(cadata=ca or None)
         context.check_hostname = self.properties.get(_HOST_NAME, "https") != ""
         if certificate:
-            with tempfile.TemporaryDirectory() as directory:  # the module takes files alone
+            with tempfile.TemporaryDirectory() as directory:  # the ssl module takes only files
                 both = Path(directory, "both.pem")
                 both.touch(0o600)
                 both.write_text(f"{key}\n{certificate}\n", encoding="ascii")

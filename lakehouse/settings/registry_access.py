@@ -1,4 +1,4 @@
-"""How a schema registry is reached, and the formats of records whose schemas it has."""
+"""The address and credentials of a schema registry, and the formats of its records."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pydantic import SecretStr
 
 _NOTHING = SecretStr("")
 RecordFormat = Literal["json", "avro", "json-schema", "protobuf"]
-"""How a record's value is written. All but json begin with five bytes: a zero and the schema's id."""
+"""The format of a record's value. All but json begin with five bytes: a zero and the schema's id."""
 
 
 @dataclass(frozen=True)
 class RegistryAccess:
-    """A registry with the API of Confluent's, and how this application proves to it who it is.
+    """A registry with Confluent's API, and this application's credentials for it.
 
-    `ca` holds the PEM certificates that the registry's must lead to; empty: the system's. As text it is
-    its URL; `repr` shows no secret.
+    `ca` holds the trusted CA certificates in PEM; empty: the system's. `str` returns the URL; `repr` shows no
+    secret.
     """
 
     url: str

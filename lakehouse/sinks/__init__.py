@@ -1,7 +1,7 @@
-"""Where gold rows are sent: the stores of `registry`, behind the port that `port` describes.
+"""The stores that gold rows are exported to: listed in `registry`, behind the interface in `port`.
 
-A change is a row's newest state in a micro-batch of gold's change feed. A sink takes a micro-batch's changes
-as a whole, and may be given the same micro-batch again.
+A change is a row's newest state in a micro-batch of gold's change feed. A sink gets all changes of a
+micro-batch, and may get the same micro-batch again.
 """
 
 from lakehouse.sinks.change import Change, Span

@@ -1,9 +1,9 @@
-"""Exports: in the topics, read committed, the last message of every row equals gold.
+"""Audits exports to Kafka: in the topics, read committed, the last message of every row equals gold.
 
-Rows are compared as they were at the version that the export has reached; only those that it has sent during
-the look are in flight and left out. A row that is too large for the topic is a note, not a difference,
-whatever older state of it the topic has. So is what the topic's retention has removed, and a lake that is a
-copy and older than what was sent.
+Rows are compared as of the version that the export has reached; rows sent during the audit are in flight and
+left out. A row that is too large for the topic is a note, not a difference, whatever older state of it the
+topic has. Messages removed by the topic's retention are a note, too, and so is a lake that is a copy, and
+older than what was sent.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GONE = "VACUUM has removed files of gold's change feed"
 
 @dataclass(frozen=True)
 class _Sent:
-    """Gold as the export had it, rows that it may have sent meanwhile, and the messages.
+    """Gold as the export read it, the rows that may have been sent meanwhile, and the messages.
 
     `changes` reads gold's change feed, as messages, from version `first` on; earlier versions are gone. Rows
     that were sent before the lake was `adopted` (UTC) may have been sent again then.
@@ -99,7 +99,7 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
         if found.has_expired:
             expired = different.where(F.col("what") == _NOT_SENT).count()
             different = different.where(F.col("what") != _NOT_SENT)
-            notes += [f"{expired:,} rows have no message any more: Kafka has expired it"] if expired else []
+            notes += [f"{expired:,} rows no longer have a message: Kafka has expired it"] if expired else []
             compared -= expired
         unsent = audited.unsent()
         if unsent is not None:
@@ -120,17 +120,17 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
 
 
 def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: KafkaAccess) -> str | None:
-    """Return why it is unknown what has been sent, null if it is known or nothing has been sent."""
+    """Return why it is unknown which rows were sent; null if it is known, or nothing was sent."""
     if progress is not None:
         is_ours = progress.table == audited.exported.sent_as
-        return None if is_ours else f"rows were sent of another table, with id {progress.table}"
+        return None if is_ours else f"the rows sent are of another table, with id {progress.table}"
     if any(end for _, end in offset_ranges(access, audited.place).values()):
         return "rows were sent, but neither Kafka nor the lake knows up to which version"
     return None
 
 
 def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
-    """Return what there is to say of a copy of a lake that has sent more since; null for any other lake."""
+    """Return a note for a copy whose original has sent more since; null for any other lake."""
     if audited.copied_from is None or progress is None:
         return None
     last = progress.position.version - 1
@@ -182,9 +182,9 @@ def _sent(
 
 
 def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
-    """Return the last version of which the topic may have a message, given what was sent before the look.
+    """Return the last version of which the topic may have a message by now.
 
-    That is what the export has sent since, and a large micro-batch of which it has sent slices.
+    It includes rows that were sent since `progress`, and a large micro-batch that was sent in slices.
     """
     access, place, exported = audited.exported.settings.kafka, audited.place, audited.exported
     now = read_progress(access, progress_group(exported.table.name, place), place) or progress
@@ -196,7 +196,7 @@ def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
 
 
 def _as_messages(rows: DataFrame, table: MergedTable) -> DataFrame:
-    """Return gold rows as they are sent: key, value, the fields that identify the row, and `leaves`."""
+    """Return gold rows as messages: key, value, the fields that identify the row; `leaves`: exported."""
     export = table.export
     kind = ["_change_type"] if "_change_type" in rows.columns else []
     messages = rows.select(
@@ -213,9 +213,9 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 
 
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
-    """Return the rows whose last message differs from gold, and the digest of that message.
+    """Return the rows whose last message differs from gold, and the digest of gold's message.
 
-    A tombstone has a key that is the row's alone.
+    A tombstone has a key that belongs to one row only.
     """
     names = ["key", *identity]
     place = F.struct("partition", "offset")
@@ -245,7 +245,7 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
 
 
 def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that are in the topic less often than in gold, and the digests of their values."""
+    """Return messages that are in the topic fewer times than in gold, and the digests of their values."""
     rows = gold.where("leaves").groupBy("key", "value").agg(F.count(F.lit(1)).alias("rows"))
     both = rows.join(_counted(messages), ["key", "value"], "left")
     times = F.coalesce("times", F.lit(0))
@@ -257,12 +257,12 @@ def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _states(noted: DataFrame) -> DataFrame:
-    """Return the states of rows that a topic did not accept, in the form of differences."""
+    """Return the states of rows that a topic refused, by the columns that identify a difference."""
     return noted.select(*_STATE).distinct()
 
 
 def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
-    """Return messages that were sent more often than gold has said.
+    """Return messages that were sent more often than gold's change feed has them.
 
     If part of gold's history is gone, they can only be a note.
     """
@@ -281,12 +281,12 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
     if not sent.first:
         return [doubled], []
     gone = f"gold's log begins at version {sent.first}"
-    unknown = f"{gone}: whether {count:,} messages were sent more often than gold said is unknown"
+    unknown = f"{gone}: it is unknown whether {count:,} messages were sent more often than gold has them"
     return [], [unknown] if count else []
 
 
 def _doubled(changes: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that are in the topic more often than gold's change feed has said."""
+    """Return messages that are in the topic more often than in gold's change feed."""
     said = changes.where(F.col("leaves") & F.col("_change_type").isin("insert", "update_postimage"))
     both = (
         _counted(messages)

@@ -1,8 +1,8 @@
-"""PostgreSQL and gold: at the position that PostgreSQL has noted, its rows are gold's, column by column.
+"""Audits PostgreSQL: at the position stored there, its rows equal gold's, column by column.
 
-Rows and position are read in one snapshot, and compared with gold as of that position, in the database. So no
-row is in flight. A row that stands in gold but is not sent as it is now, such as a call that is open again,
-may stand there in any state. Rows that PostgreSQL cannot hold are a note.
+Rows and position are read in one snapshot, and compared in the database with gold as of that position. So no
+row is in flight. A gold row that is not sent in its current state, such as a call that is open again, may be
+there in any state. Rows that PostgreSQL cannot hold are reported as a note.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def compare(audited: Audited) -> Findings:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         found = connection.execute(statements.POSITION, [table.name]).fetchone()
         if found is None or found[0] != exported.sent_as:
-            return Findings(0, 1, [({}, "PostgreSQL does not say how far this table was sent")])
+            return Findings(0, 1, [({}, "PostgreSQL has no position of this table")])
         position = Position(found[2], found[3])
         if position.is_beginning or position.version == 0:
             return Findings(not_compared=["not compared: PostgreSQL is being filled"])
@@ -71,7 +71,7 @@ def _compared(audited: Audited, table: Sql, version: int, connection: psycopg.Co
     if too_long:
         notes.append(f"{too_long:,} rows have keys too long for an index, see ops.unsent_rows")
     if refused:
-        notes.append(f"{refused:,} rows are not of what PostgreSQL can hold, see ops.unsent_rows")
+        notes.append(f"{refused:,} rows have values that PostgreSQL cannot hold, see ops.unsent_rows")
     examples = [_example(*row[:3]) for row in different]
     return Findings(answer[0] if answer else 0, different[0][3] if different else 0, examples, notes)
 

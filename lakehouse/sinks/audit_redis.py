@@ -1,10 +1,10 @@
-"""Redis and gold: every row that gold has changed within the time to live stands in Redis unchanged.
+"""Audits Redis: every row that gold has changed within the time to live is in Redis, unchanged.
 
-Rows are compared as they were at the version that the export has reached. One that Redis has in a newer
-version, or that gold has deleted since, is in flight. A row that gold had deleted may be missing: nobody had
-it if the export began later. One that gold does not have may stand in Redis only if it is older than the time
-to live, or if a table that was since recreated has left it: it expires. A row of a newer table under the same
-name, such as that of another lake, keeps this lake's rows out, and is named.
+Rows are compared as of the version that the export has reached. A row that is newer in Redis, or that gold
+has deleted since, is in flight. A row that gold had deleted may be missing, if the export began later. A row
+that gold does not have may be in Redis only if it is older than the time to live, or was left by a table that
+was recreated since: it expires. A row of a newer table with the same name, such as another lake's, keeps this
+lake's rows out, and is reported.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def compare(audited: Audited) -> Findings:
 
 @dataclass
 class _Look:
-    """Finds what differs between `newest`, the last changes of a table's rows up to `version`, and Redis.
+    """Finds differences between Redis and `newest`, the last changes of a table's rows up to `version`.
 
     `changes` reads the table's changes up to now.
     """
@@ -108,10 +108,10 @@ class _Look:
                 self._add(row, self._not_in_gold(text))
 
     def at_latest(self, gold: DataFrame) -> None:
-        """Compare the latest row of every member of a group; `gold` are the rows as of the version.
+        """Compare the latest row of every member of a group; `gold` has the rows as of the version.
 
-        A call that was closed and is open again may stand there as it was. If gold has not changed the latest
-        row within the time to live, Redis may have none, or another one.
+        A call that was closed and is open again may be in Redis in its former state. If gold has not changed
+        the latest row within the time to live, Redis may have none, or another one.
         """
         keys, view = list(self.table.keys), self.table.export.redis
         names = group_of(self.table).alias("group"), view.member().alias("member")
@@ -141,9 +141,9 @@ class _Look:
     def _waiting(
         self, gold: DataFrame, members: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], set[str | None]]:
-        """Return what Redis has of members' rows that stand in gold, but do not leave as they are now.
+        """Return Redis's rows, by member, that are in gold but not exported in their current state.
 
-        A call that was closed, and has got another event, stays in Redis as it was until it closes again.
+        A call that was closed, and then got another event, stays in Redis unchanged until it closes again.
         """
         found = dict[tuple[str, str], set[str | None]]()
         if not members:
@@ -159,14 +159,14 @@ class _Look:
 
     @cached_property
     def _gone(self) -> Collection[str]:
-        """The rows that gold has deleted since the version, by their keys here: a fill has left them out."""
+        """The keys in Redis of the rows that gold has deleted since the version; a fill omits them."""
         since = self.changes().where(F.col("_commit_version") > self.version)
         gone = filter_newest(since, self.table).where("_change_type = 'delete'")
         rows = gone.select(self.table.export.redis.row_key().alias("row"))
         return {str(row.row) for row in streamed(rows)}
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
-        """Yield rows that differ in Redis, with what Redis has; a newer version is in flight."""
+        """Yield rows that differ in Redis, with Redis's row; a newer version is in flight."""
         with outgoing(exported, self.table) as rows:
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK):
@@ -214,11 +214,11 @@ class _Look:
         return self._said(text) if self._is_of_another(text) else "in Redis, but not in gold"
 
     def _said(self, text: str) -> str:
-        made = "Redis has that of a newer table, made by another lake, which keeps this one out: "
+        made = "Redis has the row of a newer table, made by another lake, which keeps this one out: "
         return f"{made if self._is_of_another(text) else 'Redis says '}{text}"
 
 
 def _stamp(text: str) -> tuple[int, int] | None:
-    """Return generation and version from a row's text in Redis; null if it has none."""
+    """Return the generation and version in a row's text in Redis; null if it has none."""
     found = STAMP.search(text)
     return None if found is None else (int(found[1]), int(found[2]))

@@ -1,4 +1,4 @@
-"""Gold rows to be sent, and which part of a table's changes they are."""
+"""Gold rows to send, and the span of a table's changes that they come from."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CHUNK_CHARACTERS = 32 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row as it is sent: the message's key, JSON (null: deleted), version, and its place in a cache.
+    """A gold row to send: the message's key, its JSON (null: deleted), its version, and its place in Redis.
 
-    Rows of the same `partition_by` go to one partition, that of a record with this key; null: of the key
-    itself. One without a `has_message` is not told to a topic. `own` is what the row is in stores that take
-    no message, by the name of the sink.
+    Rows with the same `partition_by` go to one partition, that of a record with this key; null: that of
+    `key`. If `has_message` is false, the row is not sent to a topic. `own` is the row's form in stores that
+    do not take the message, by the name of the sink.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Span:
-    """What a micro-batch sends: a table's changes, by its id, from one position to another."""
+    """The changes that a micro-batch sends: a table, by its name in positions, and two positions."""
 
     table: str
     before: Position
@@ -44,13 +44,13 @@ class Span:
 
     @property
     def reached(self) -> Reached:
-        """The end, as a consumer group notes it."""
+        """The end, as stored in a consumer group."""
         said = json.dumps({"table": self.table, "files": self.after.files})
         return Reached(self.after.version, said)
 
 
 def next_chunk(remaining: Iterator[Change], rows: int) -> list[Change]:
-    """Take the next rows, at most this many, and fewer if they are long."""
+    """Take the next rows, at most `rows`, and fewer if they are long."""
     chunk, characters = list[Change](), 0
     for change in remaining:
         chunk.append(change)

@@ -17,7 +17,7 @@ from lakehouse.sinks.sizes import Weighed, weigh
 from lakehouse.tables import Position, Progress
 
 TRANSACTION_TIMEOUT_S = 600
-_END = "\0"  # librdkafka's client sends the note with the end of a string in C
+_END = "\0"  # librdkafka sends the metadata with its terminating NUL
 
 
 class Exporter:
@@ -26,7 +26,7 @@ class Exporter:
     Rows and progress are committed in one Kafka transaction. Progress is the offset and metadata of the
     consumer group in partition 0 of the topic. The group's name is also the transactional id, so a second
     exporter with the same group fences the first. The broker aborts a transaction that is open for longer
-    than `transaction_timeout_s`, or than it allows; its messages are never seen.
+    than `transaction_timeout_s` or the broker's own limit; its messages are never seen.
     """
 
     def __init__(
@@ -42,8 +42,8 @@ class Exporter:
     def close(self) -> None:
         """Close the producer, whatever state the broker is in.
 
-        Read-committed consumers do not see an open transaction and wait at its first row. The next exporter's
-        start aborts it, or the broker when its time is up.
+        Read-committed consumers do not see an open transaction and wait at its first row. The next exporter
+        aborts it when it starts, or the broker after the timeout.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -59,7 +59,7 @@ class Exporter:
         )
 
     def _start(self, limits: Limits) -> Transactions:
-        """Make the producer; from here on no other process can commit progress."""
+        """Create the producer; from then on no other process can commit progress."""
         self._producer = producer = Transactions(
             self._access,
             self._group,
@@ -90,9 +90,9 @@ class Exporter:
 class KafkaSink(Exporter):
     """Writes a micro-batch's rows to one topic exactly once, in one transaction.
 
-    Progress is the version of the table that comes next, as the offset of the group
-    `lakehouse-export-<table>-to-<topic>`; its metadata says of which table, by its id. A committed
-    micro-batch is not sent again.
+    Progress is the next version of the table, as the offset of the group
+    `lakehouse-export-<table>-to-<topic>`; its metadata has the table's name in positions (`tables.sent_as`).
+    A committed micro-batch is not sent again.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class KafkaSink(Exporter):
         self._sent: Progress | None = None
 
     def weigh(self, changes: Sequence[Change]) -> Weighed:
-        """Split the changes by whether the topic accepts them; if not, its limit is looked up again.
+        """Split the changes by whether the topic accepts them; before refusing any, check its limit again.
 
         Raises ServiceError as `write` does.
         """
@@ -140,11 +140,11 @@ class KafkaSink(Exporter):
         return self._limits
 
     def sent(self) -> Progress | None:
-        """Return how far the topic has been sent to; null before the first time.
+        """Return the position up to which rows have been sent to the topic; null before the first time.
 
         Raises ServiceError if the broker does not answer.
         """
-        # An open transaction after a crash would be waited for; it has not moved the progress.
+        # Read committed would wait for a transaction left open by a crash, which has not moved the progress.
         return read_progress(self._access, self._group, self.topic, "read_uncommitted")
 
     def _write(self, changes: Sequence[Change], span: Span) -> int:
@@ -188,7 +188,7 @@ def progress_group(table: str, topic: str) -> str:
 def read_progress(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Progress | None:
-    """Return how far a table has been sent to the topic; null before the first time.
+    """Return the position up to which a table has been sent to the topic; null before the first time.
 
     Raises ServiceError as `read_group` does.
     """
@@ -202,9 +202,9 @@ def read_progress(
 def read_group(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Reached | None:
-    """Return the progress that an exporter's group holds in the topic; null before the first.
+    """Return the progress of an exporter's group in the topic; null before the first time.
 
-    Raises ServiceError if the broker does not answer, or does not tell.
+    Raises ServiceError if the broker does not answer, or denies the request.
     """
     with (
         asking(access, {"group": f"Read group {group}", "topic": f"Read topic {topic}"}),
@@ -215,7 +215,7 @@ def read_group(
 
 
 def partition_of(change: Change, partitions: Sequence[int]) -> int:
-    """Return the partition that Kafka's default partitioner gives to a record with this key."""
+    """Return the partition that Kafka's default partitioner chooses for the change's partition key."""
     text = change.key if change.partition_by is None else change.partition_by
     hashed: int = murmur2(text.encode()) & 0x7FFFFFFF
     return partitions[hashed % len(partitions)]

@@ -1,11 +1,11 @@
-"""Dead letters in a topic, once each for a read-committed consumer, as Kafka's own tools show them.
+"""Sends dead letters to a topic, once each for a read-committed consumer, readable by Kafka's own tools.
 
-A message is the record as it came: key, value and headers. Beside these it has the headers that KIP-1034
-gives a dead letter of Kafka Streams, so that consoles which know those know these, and further ones with the
+A message is the original record: key, value and headers. It also has the headers of a Kafka Streams dead
+letter (KIP-1034), so that consoles that support those also support these, and further headers with the
 letter's id, stream, status and reasons. A letter that has been replayed or discarded is sent once more.
 
-A message may come back as a record, by a mirror, say, or by hand, and be a dead letter again. Then these
-headers replace those that it had, and one more counts the rounds.
+A message may come back as a record, through a mirror or by hand, and become a dead letter again. Then the new
+headers replace the former ones, and one more counts the rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STREAMS = "__streams.errors."
 _OURS = "lakehouse.letter."
 _ROUND = f"{_OURS}round"
 MOST_ROUNDS = 3
-"""How often a record may come back from a topic of dead letters and be sent there again."""
+"""How often a record may come back from a dead-letter topic and be sent there again."""
 _OVERHEAD_BYTES = 256  # upper bound of what a record and its batch need beside keys, values and headers
 _A_HEADER_BYTES = 12
 
@@ -36,7 +36,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter as it is sent: the record as it came, where from, and what is known of it."""
+    """A dead letter to send: the original record, its place in Kafka, and the letter's metadata."""
 
     id: str
     stream: str
@@ -51,7 +51,7 @@ class Letter:
 
     @property
     def rounds(self) -> int:
-        """How often the record has been sent as a letter before it came back and became this one."""
+        """How often the record was sent as a letter before it came back as this one."""
         said = dict(self.headers)
         if f"{_OURS}id" not in said:
             return 0
@@ -78,11 +78,11 @@ class LetterSink:
         self._limits = Limits()
 
     def sent(self) -> Progress | None:
-        """Return how far letters have been sent; null before the first. Raises ServiceError."""
+        """Return the position of the letters that were sent; null before the first. Raises ServiceError."""
         return read_progress(self._access, self._group, self.topic, "read_uncommitted")
 
     def write(self, letters: Iterable[Letter], span: Span) -> int:
-        """Send letters in order and return how many; nothing if there are none, or they were sent before.
+        """Send letters in order, and return how many; 0 if there are none, or they were sent before.
 
         Raises ServiceError if the broker refuses, or another exporter of the same letters has taken over.
         """
@@ -133,9 +133,9 @@ class LetterSink:
 
 
 def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
-    """Return a letter's message; one that the topic would not take is sent without what is too large.
+    """Return a letter's message; if the topic would refuse it as too large, parts are left out.
 
-    First its value is left out, then its key and its own headers as well; the header
+    First the value is left out, then also the key, the record's headers and the reasons; the header
     `lakehouse.letter.left_out` says so.
     """
     own, known = letter.own_headers, headers_of(letter)
@@ -151,9 +151,9 @@ def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
 
 
 def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
-    """Return what a letter's message says in headers beside the record's own, as text.
+    """Return the headers that are added to the record's own, as text.
 
-    `exception` and `message` have its first reason, `reasons` all of them as JSON.
+    `exception` and `message` have the first reason, `reasons` has all of them as JSON.
     """
     first: Mapping[str, str | None] = letter.reasons[0] if letter.reasons else {}
     said = {

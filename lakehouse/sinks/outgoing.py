@@ -1,6 +1,6 @@
-"""Outgoing rows: which rows of a table's change feed leave, as what, and in which order.
+"""Outgoing rows: selects the exported rows of a table's change feed, as messages, in the order of sending.
 
-They may be far larger in memory than in files, so they are measured before the driver gets any: a few at
+They may be far larger in memory than in files, so they are measured before the driver gets any: a few come at
 once, many in parts of bounded size.
 """
 
@@ -29,13 +29,13 @@ _PART_BYTES = 16 << 20
 _ORDER = "_order"
 _KIND = "_change_type"
 Own = Mapping[str, Column]
-"""What a row is in stores that take no message, by the name of the sink."""
+"""A row's form in stores that do not take the message, by the name of the sink."""
 NO_OWN: Own = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows as the fields of a Change, how many, and the size of their messages and keys in bytes."""
+    """Rows with the fields of a Change, their number, and the characters in their messages and keys."""
 
     _rows: DataFrame
     count: int
@@ -46,15 +46,15 @@ class Outgoing:
         return _collected(self._rows)
 
     def in_parts(self) -> Iterator[Change]:
-        """Yield them in the same order; the driver holds a part of them at a time."""
+        """Yield the rows in the same order; the driver holds one part at a time."""
         return self._in_parts(F.col(_ORDER))
 
     def latest_first(self) -> Iterator[Change]:
-        """Yield rows that stand, of each member the latest first, and then deleted ones, in such parts."""
+        """Yield the existing rows, each member's latest first, then the deleted ones; in parts as well."""
         return self._in_parts(F.struct(F.col("value").isNull(), -F.col("order"), _ORDER))
 
     def _in_parts(self, order: Column) -> Iterator[Change]:
-        parts = 1 + self.size_bytes // _PART_BYTES  # each is a job
+        parts = 1 + self.size_bytes // _PART_BYTES  # each part is a job
         ordered = self._rows.withColumn(_ORDER, order).repartitionByRange(parts, _ORDER)
         rows = ordered.sortWithinPartitions(_ORDER).drop(_ORDER)
         return map(_change, streamed(rows))
@@ -63,9 +63,9 @@ class Outgoing:
 def within(
     newest: DataFrame, table: MergedTable, own: Own = NO_OWN, *, rows: int, size_bytes: int
 ) -> list[Change] | None:
-    """Return the changes to send, in order; null if there are more than that.
+    """Return the changes to send, in order; null if they exceed a limit.
 
-    One job, for rows of the feed that one task holds. The driver gets no more than one row beyond the limits.
+    One job, for rows of the feed that fit in one task. The driver gets at most one row beyond the limits.
     """
     size = reduce(Column.__add__, _sizes())
     before = Window.partitionBy(F.lit(1)).orderBy(_ORDER).rowsBetween(Window.unboundedPreceding, -1)
@@ -79,7 +79,7 @@ def within(
 
 @contextmanager
 def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterator[Outgoing]:
-    """Keep the changes to send, made of rows of the feed, in order, during the block."""
+    """Convert rows of the feed into the changes to send, and keep them persisted during the block."""
     rows = _leaving(newest, table, own).persist()
     try:
         found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
@@ -90,10 +90,10 @@ def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterat
 
 
 def _leaving(newest: DataFrame, table: MergedTable, own: Own) -> DataFrame:
-    """Return rows of the feed as changes to send, and their order.
+    """Return rows of the feed as changes to send, with a column for their order.
 
     They are sent in the order of their versions, then of their keys. Within one commit, deletes come first,
-    so that the last message under a key is a row that stands. A deleted row has a key of its own.
+    so that the last message under a key is an existing row. A deleted row has a separate key.
     """
     export, view = table.export, table.export.redis
     deleted = F.col("_change_type") == "delete"
@@ -129,11 +129,10 @@ def _change(row: Row) -> Change:
 
 
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep the last change of every row in the feed: its state after it, or the delete.
+    """Keep the last change of every row in the feed: its new state, or the delete.
 
     Rows are identified by the table's keys. So an UPDATE of a key is a delete of the old row: its preimage
-    has no other image in the commit. A change that only clears fold state, as maintenance does, does not
-    count.
+    has no postimage in the commit. A change that only clears fold state, as maintenance does, is ignored.
     """
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     compared = tuple(name for name in table.schema.names if name not in (*table.keys, *state))
@@ -148,11 +147,11 @@ def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
 class _Images:
     """Columns that compare the images of a row in a feed, built once for each table.
 
-    beside    what the next change of the row is, and the version of the previous one; newest changes first
-    counts    whether a change is more than the clearing of state, or a part of one that is
-    position  the number of a change among those of its row, the newest first
+    beside    the row's next change, and the version of its previous one, in order from the newest
+    counts    whether a change does more than clear fold state, and is not the preimage of an update
+    position  the number of a change among those of its row, from the newest
     is_last   whether it is the newest
-    kind      the kind of a change: a preimage that is a row's last is a delete
+    kind      the kind of a change: a preimage without a postimage is a delete
     """
 
     beside: Columns
@@ -184,13 +183,13 @@ def _images(keys: tuple[str, ...], compared: tuple[str, ...], state: str | None)
 def newest_since(spark: SparkSession, path: str, table: MergedTable, since: datetime) -> DataFrame:
     """Return the last change of every row that was changed at `since` (UTC) or later, as of now.
 
-    Its rows have _change_type, _commit_version and _commit_timestamp.
+    The frame has _change_type, _commit_version and _commit_timestamp.
     """
     return filter_newest(tables.read_changes_since(spark, path, since), table)
 
 
 def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
-    """Return rows of the table as the changes of a commit that inserted them, at a time (UTC)."""
+    """Return rows of the table as the changes of a commit that inserted them at a time (UTC)."""
     by = F.col(rows.columns[0])
     return rows.withColumns(
         {
@@ -213,5 +212,5 @@ def message_of(table: MergedTable) -> Column:
 
 
 def group_of(table: MergedTable) -> Column:
-    """Return the name of a row's group in Redis, for tables whose writer keeps keys of its own per group."""
+    """Return the name of a row's group in Redis; the writer keeps its own keys per group."""
     return escaped(table.export.redis.group(), GROUP_SEPARATORS)

@@ -1,11 +1,12 @@
-"""The port for sinks: what the export asks of a store that gets the rows of gold, and what a store promises.
+"""The interface of stores that get gold's rows: what the export needs of one, and its guarantees.
 
     registry.py ── SinkKind ── make(Exported) ──> Sink          every store but one
                    LeadKind ── make(Exported) ──> Lead          the store that a micro-batch waits for
 
-A micro-batch goes to its lead first: if that fails, the step fails, and the same micro-batch comes again. No
-sink is waited for. If it fails, the lake notes that it is behind, and it is filled again by the clock, so a
-store that is away holds up no other. The export's position is noted in the lake after all of them.
+A micro-batch goes to its lead first: if that fails, the step fails, and the same micro-batch is retried. The
+export does not wait for sinks. If one fails, the lake records that it is behind, and it is filled again on a
+schedule, so an unavailable store delays no other. The export's position is recorded in the lake after all
+stores.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Example = tuple[dict[str, Any], str]
 
 
 class Promise(Enum):
-    """What a store promises of rows that are sent again."""
+    """A store's delivery guarantee for rows that are sent again."""
 
     VERSIONED = "at least once; each row has its version, and an older one never replaces a newer one"
     EXACTLY_ONCE = "exactly once; the position is stored in the transaction of the rows"
@@ -40,10 +41,10 @@ class Promise(Enum):
 
 @dataclass(frozen=True)
 class Exported:
-    """A gold table that is exported: its place, its settings, and the receivers of its notices.
+    """An exported gold table: its path, its settings, and the receivers of notices.
 
-    `notice` gets lines for the user. `note_unsent` gets rows that a store will not take, now or later, with
-    the store's name for the place, and the time (UTC).
+    `notice` gets lines for the user. `note_unsent` gets the place (a topic or a store's name), rows that it
+    refuses for good, and the time (UTC).
     """
 
     lake: Lake
@@ -65,24 +66,24 @@ class Exported:
 
     @cached_property
     def generation(self) -> int:
-        """When the table's versions became its own, in ms since the epoch."""
+        """When the table was created or, as a copy, adopted, in ms since the epoch."""
         return tables.generation_ms(self.spark, self.path)
 
     @cached_property
     def sent_as(self) -> str:
-        """What positions call the table."""
+        """The table's name in positions."""
         return tables.sent_as(self.spark, self.path)
 
     def standing_at(self, version: int) -> DataFrame:
-        """Return the rows that leave as of a version, as what `outgoing` takes."""
+        """Return the exported rows as of a version, as changes for `outgoing`."""
         at = tables.committed_at(self.spark, self.path, version)
         rows = as_inserted(tables.read_version(self.spark, self.path, version), version, at)
         return filter_leaving(rows, self.table)
 
     def changed_between(self, first: int, end: int) -> DataFrame:
-        """Return the newest state of rows that leave and were changed from version `first` on, before `end`.
+        """Return the newest state of exported rows that were changed from version `first` to before `end`.
 
-        Reading it fails where VACUUM has removed their files.
+        Reading the frame fails if VACUUM has removed files.
         """
         changes = tables.read_changes(self.spark, self.path, first, end - 1)
         return filter_leaving(filter_newest(changes, self.table), self.table)
@@ -90,10 +91,10 @@ class Exported:
 
 @dataclass(frozen=True)
 class Sending:
-    """A micro-batch that is sent: which changes of the table, and when (UTC).
+    """A micro-batch to send: the span of the table's changes, and the time (UTC).
 
-    `is_first`: nothing of the table has been sent before. `begins_anew`: its rows are others than those that
-    an earlier attempt had, because VACUUM has removed changes. `is_large`: its rows do not fit in memory.
+    `is_first`: nothing of the table has been sent before. `begins_anew`: its rows differ from those of an
+    earlier attempt, because VACUUM has removed changes. `is_large`: its rows do not fit in memory.
     """
 
     span: Span
@@ -106,31 +107,31 @@ class Sending:
 class Sink(Protocol):
     """The rows of one gold table in a store. For one thread, and one micro-batch at a time.
 
-    Where the store is out of reach, full or refuses, methods raise SinkTroubleError, one line without
+    If the store is out of reach or full, or refuses, methods raise SinkTroubleError: one line without
     passwords. After that the sink is filled before it gets another micro-batch.
     """
 
     name: str
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch; whatever had begun and has not ended is given up."""
+        """Begin a micro-batch; one that has not ended is discarded."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Take the next rows of it; a store without transactions may show them at once."""
+        """Write the micro-batch's next rows; in a store without transactions, they may be visible at once."""
 
     def end(self) -> int:
-        """Make them visible; return how many rows have changed in the store, 0 if it had all of them."""
+        """Make the rows visible; return how many have changed in the store, 0 if it had all of them."""
 
     def lacks_rows(self) -> bool:
-        """Tell whether rows are missing that the store had; asked often, so false while it is away."""
+        """Tell whether the store has lost rows; called often, so false while the store is unreachable."""
 
     def require(self) -> None:
         """Raise SinkTroubleError unless the store answers at once."""
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send what the store lacks of the rows that have been sent, and return how many that were.
+        """Send the rows that the store lacks of those already sent, and return how many have changed in it.
 
-        `reached` is how far the table has been sent, null for not at all.
+        `reached` is the position up to which the table has been sent; null before the first time.
         """
 
     def close(self) -> None:
@@ -139,7 +140,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows that are done with the lead: how many were sent just now, and which it refuses for good."""
+    """Rows that the lead is done with: how many were sent just now, and which it refuses for good."""
 
     changes: Sequence[Change]
     sent: int = 0
@@ -147,7 +148,7 @@ class Slice:
 
 
 class Lead(Protocol):
-    """The store that a micro-batch waits for: its transactions hold the position by which the step goes on.
+    """The store that a micro-batch waits for: its transactions hold the position of the step.
 
     `name` is the store's, `place` that of the table's rows in it. Raises ServiceError if the store is out of
     reach, and PositionError if another export has sent something else meanwhile.
@@ -157,13 +158,13 @@ class Lead(Protocol):
     place: str
 
     def sent(self) -> Progress | None:
-        """Return how far the table has been sent; null before the first time."""
+        """Return the position up to which the table has been sent; null before the first time."""
 
     def begun(self) -> Span | None:
-        """Return the last micro-batch of which a part was committed by itself; null for none."""
+        """Return the span of the last micro-batch that was committed in parts; null for none."""
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
-        """Send the rows in order, and yield them, slice by slice, each after its commit."""
+        """Send the rows in order, and yield them slice by slice, each after its commit."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -171,9 +172,9 @@ class Lead(Protocol):
 
 @dataclass(frozen=True)
 class Findings:
-    """What an audit has found: how many rows it compared, how many differ, some of these, and notes.
+    """An audit's result: the number of rows compared, the number of differences, some examples, and notes.
 
-    `not_compared` says which rows it should have compared and could not, and why. It is not clean then.
+    `not_compared` lists the rows that could not be compared, and why. The audit is then not clean.
     """
 
     compared: int = 0
@@ -185,9 +186,10 @@ class Findings:
 
 @dataclass(frozen=True)
 class Audited:
-    """What an audit compares with a store: a gold table, and the version up to which it has been sent.
+    """An audit's input for a store: a gold table, and the version up to which it has been sent.
 
-    `now` is UTC. `rows_at` returns the table's rows as of a version, or the last one with the same rows.
+    `now` is UTC. `rows_at` returns the table's rows as of a version, or as of the last one with the same
+    rows.
     """
 
     exported: Exported
@@ -198,7 +200,7 @@ class Audited:
 
 @dataclass(frozen=True)
 class Unsent:
-    """What ops.unsent_rows has of a table and a place: rows that were too large, or changes that are gone."""
+    """The entries of ops.unsent_rows for a table and a place: refused rows, and whether changes are lost."""
 
     rows: DataFrame
     has_removed: bool
@@ -206,11 +208,11 @@ class Unsent:
 
 @dataclass(frozen=True)
 class AuditedLead:
-    """What an audit compares with the lead's place: a gold table, and what the lake knows of it.
+    """An audit's input for the lead's place: a gold table, and the lake's records about it.
 
-    noted        how far it has been sent by the note in the lake; null for not at all
-    version_of   the version that a position stands for, the newest with the same rows; null for none
-    unsent       what was not sent to the place; null for nothing
+    noted        the sent position recorded in the lake; null if nothing has been sent
+    version_of   the version of a position, the newest one with the same rows; null for none
+    unsent       the rows that were not sent to the place; null for none
     copied_from  the lake that this one is a copy of; null for none
     """
 
@@ -224,20 +226,20 @@ class AuditedLead:
 
 @dataclass(frozen=True)
 class SinkKind:
-    """A store that gold can be exported to, for code that knows none by name.
+    """A store that gold can be exported to, for code that knows no store by name.
 
-    name        its name in `Export.sinks`, in lines and in metrics
-    label       its name for people
-    promise     what it promises of rows that are sent again
-    is_set      whether the settings name one
-    require     raises ServiceError unless the settings lead to one that works
-    make        a gold table's rows in it
+    name        its name in `Export.sinks`, in log lines and in metrics
+    label       its display name
+    promise     its guarantee for rows that are sent again
+    is_set      whether it is configured
+    require     raises ServiceError unless the configured store works
+    make        creates the sink of a gold table
     audit       compares it with gold, both ways; raises ServiceError if it is out of reach
-    doubts      what may go wrong with the rows in one that works, a line each
-    reads_back  how far back in time the change feed is read to fill one that lacks rows
-    own         what a row is there, as a column over gold's rows: `Change.own[name]`; null: the message
-    unfit       why a table, as it is declared, cannot be there: names that are too long, or not its own
-    try_row     writes a row of a table, and leaves no trace; raises ServiceError if one would not be taken
+    doubts      warnings about the rows in a store that works, one line each
+    reads_back  how far back in time the change feed is read to fill a store that lacks rows
+    own         a row's form there, as a column over gold's rows: `Change.own[name]`; null: the message
+    unfit       why a table, as declared, cannot be there: names that are too long, or reserved
+    try_row     writes a row of a table, and leaves no trace; raises ServiceError if it would be refused
     """
 
     name: str
@@ -256,11 +258,11 @@ class SinkKind:
 
 @dataclass(frozen=True)
 class LeadKind:
-    """The kind of the store that leads.
+    """The kind of the lead store.
 
-    place  where a table's rows are there; null for a table that does not go there
-    make   a gold table's rows at its place; null for such a table
-    audit  compares gold with its place
+    place  the place of a table's rows in it; null for a table that is not sent there
+    make   creates the lead of a gold table; null for such a table
+    audit  compares gold with the place
     """
 
     name: str

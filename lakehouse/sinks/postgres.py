@@ -1,14 +1,14 @@
 """A gold table's rows in PostgreSQL: exactly once, with the position in the transaction of the rows.
 
-gold.<table> has a column for each of the gold table's that a database can query: of a simple type, and not of
-the state that only folds need. Its primary key is the table's key. `_generation` and `_version` say which
-commit of gold wrote the row (of rows that were filled in: as of which version they were read), and an older
-one never replaces a newer one. gold.lakehouse_positions says how far each table has been sent.
+gold.<table> has a column for each column of the gold table that has a simple type and is not fold state. Its
+primary key is the table's key. `_generation` and `_version` identify the commit of gold that wrote the row
+(for filled rows: the version that was read), and an older one never replaces a newer one.
+gold.lakehouse_positions has the position of each table.
 
 A micro-batch is COPY into a temporary table, one INSERT … ON CONFLICT, a DELETE, and the position: one
 transaction. A row that the database cannot hold, such as one with a character that its encoding lacks, is
-noted as unsent, and the others go on. A server that was away catches up from its own position. One that has
-another table's rows, or has lost them, gets all rows of gold again, in one transaction.
+noted as unsent, and the others are sent. A server that was unavailable catches up from its own position. One
+that has another table's rows, or has lost rows, gets all rows of gold again, in one transaction.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CHUNK_ROWS = 10_000
 
 @dataclass(frozen=True)
 class _Standing:
-    """What PostgreSQL has of a table: up to which position, null where rows of it may be missing."""
+    """A table's state in PostgreSQL: its position (null: rows may be missing), and whether it is empty."""
 
     position: Position | None
     is_empty: bool
@@ -64,7 +64,7 @@ class ToPostgres:
         self._sql = Sql(exported.table)
         self._own = {NAME: line_of(exported.table)}
         self._connection: psycopg.Connection | None = None
-        self._sending: Sending | None = None  # null where PostgreSQL has the micro-batch already
+        self._sending: Sending | None = None  # null if PostgreSQL already has the micro-batch
         self._receiver: Receiver | None = None
         self._look_at = 0.0  # by a monotonic clock
 
@@ -108,7 +108,7 @@ class ToPostgres:
         return rows
 
     def lacks_rows(self) -> bool:
-        """Tell whether rows are missing, asking at most every five seconds; false while it is away."""
+        """Tell whether rows are missing; asks at most every five seconds. False while it is unreachable."""
         if time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_EVERY_S
@@ -119,13 +119,13 @@ class ToPostgres:
             return False
 
     def require(self) -> None:
-        """Raise PostgresTroubleError unless PostgreSQL answers, and has the tables or lets them be made."""
+        """Raise PostgresTroubleError unless PostgreSQL answers, and the tables exist or can be created."""
         if not self._is_ready():
             self.close()
         self._position()
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send what was changed since its own position; if that is unknown or too long ago, every row."""
+        """Send the rows changed since PostgreSQL's position; if that is unknown or too old, every row."""
         if reached is None:
             return 0
         position = self._position()
@@ -140,7 +140,7 @@ class ToPostgres:
         return self._replace(position, reached, now)
 
     def close(self) -> None:
-        """Close the connection; what is not committed is given up."""
+        """Close the connection; uncommitted work is discarded."""
         connection, self._connection, self._receiver = self._connection, None, None
         if connection is not None:
             connection.close()
@@ -150,7 +150,7 @@ class ToPostgres:
         return self._filled(newest, first, end, now, is_all=False)
 
     def _replace(self, first: Position | None, reached: Position, now: datetime) -> int:
-        """Make the table what gold has sent; if VACUUM has removed that version, what gold has now."""
+        """Replace the rows by those that gold has sent or, if VACUUM removed that version, by the newest."""
         exported, version = self._exported, reached.version - (0 if reached.is_beginning else 1)
         try:
             return self._replaced_by(version, first, now)
@@ -183,7 +183,7 @@ class ToPostgres:
         return found.position
 
     def _standing(self, connection: psycopg.Connection, *, locks: bool) -> _Standing:
-        """Return what is there. With `locks`, another export of the table waits for the transaction's end."""
+        """Return the table's state. With `locks`, other exports of it wait for the transaction's end."""
         asked = statements.LOCKED_POSITION if locks else statements.POSITION
         found = connection.execute(asked, [self._sql.name]).fetchone()
         is_empty = self._is_empty(connection)
@@ -210,7 +210,7 @@ class ToPostgres:
             self._exported.note_unsent(NAME, unsent, now)
 
     def _merge(self, connection: psycopg.Connection, *, is_all: bool = False) -> int:
-        """Bring what was copied into the table, and return how many rows have changed."""
+        """Merge the copied rows into the table, and return how many rows have changed."""
         receiver, self._receiver = self._receiver, None
         generation = self._exported.generation
         if is_all:
@@ -249,7 +249,7 @@ class ToPostgres:
 
     @contextmanager
     def _asking(self) -> Iterator[psycopg.Connection]:
-        """Yield the connection, with the tables as they have to be; it is closed if the block fails."""
+        """Yield the connection, with the tables prepared; it is closed if the block fails."""
         try:
             if self._connection is None:
                 self._connection = connect(self._url)

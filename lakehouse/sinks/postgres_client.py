@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, by a URL as libpq knows it."""
+"""Connections to PostgreSQL, by a URL in libpq's format."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from psycopg.conninfo import conninfo_to_dict
 from lakehouse.sinks.postgres_errors import URL, PostgresTroubleError, reported
 
 _DEFAULTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "application_name": "lakehouse"}
-_OURS = {"client_encoding": "UTF8"}  # whatever the database's is: else psycopg takes that one
+_OURS = {"client_encoding": "UTF8"}  # whatever the database's is: else psycopg uses that one
 _SESSION = "SET lock_timeout = '10s'; SET timezone = 'UTC'; SET datestyle = 'ISO'"
 _IS_READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
 _WHOLE, _UNKNOWN = "UTF8", "SQL_ASCII"
 
 
 def connect(url: str, *, within_s: int | None = None) -> psycopg.Connection:
-    """Return a connection to a server that takes rows; its statements are in transactions.
+    """Return a connection to a server that takes rows; its statements run in transactions.
 
-    With `within_s` none of them waits longer for a lock, or takes twice as long. Raises PostgresTroubleError;
-    use it within `reported`.
+    With `within_s`, no statement waits longer than that for a lock, or takes more than twice that time.
+    Raises PostgresTroubleError; use the connection within `reported`.
     """
     try:
         given = conninfo_to_dict(url)
@@ -44,16 +44,16 @@ def encoding_of(connection: psycopg.Connection) -> str:
 
 
 def takes_any_text(encoding: str) -> bool:
-    """Tell whether a database of an encoding takes every character, as UTF-8."""
+    """Tell whether a database with this encoding takes every character, like UTF-8."""
     return encoding in {_WHOLE, _UNKNOWN}
 
 
 def doubts_of_postgres(url: str) -> list[str]:
-    """Return what may go wrong with the rows in a PostgreSQL that works, a line each."""
+    """Return warnings about the rows in a PostgreSQL that works, one line each."""
     try:
         with connect(url) as connection:
             return list(_doubts(encoding_of(connection)))
-    except PostgresTroubleError:  # it has just gone, which the export tells
+    except PostgresTroubleError:  # it has just become unreachable, which the export reports
         return []
 
 

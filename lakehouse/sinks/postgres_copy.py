@@ -1,7 +1,7 @@
-"""Rows on their way into PostgreSQL: into the temporary table, each that the database can hold.
+"""Copies rows into PostgreSQL's temporary table, except those that the database cannot hold.
 
-A row that it cannot hold is found and told of, and the others go on. Of that row its key alone is sent, as
-gone: no former state of it stays.
+A row that it cannot hold is found and reported, and the others are copied. Of that row only the key is sent,
+as deleted, so that no former state of it remains.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakehouse.sinks.postgres_layout import key_alone
 from lakehouse.sinks.postgres_sql import Sql
 
 Incoming = tuple[str, int, bool]
-"""A row's line, the version that has it so, and whether it is gone. A plain tuple costs the least by far."""
+"""A row's line, its version, and whether it is deleted. A plain tuple is the cheapest by far."""
 
 
 class Receiver:
@@ -29,12 +29,12 @@ class Receiver:
         self._connection = connection
         self._table = table
         self._encoding = encoding_of(connection)
-        self._takes: dict[str, bool] = {}  # the characters that were asked for
+        self._takes: dict[str, bool] = {}  # whether the server takes a character
 
     def take(self, rows: Sequence[Incoming]) -> Mapping[int, str]:
-        """Copy rows, and return why others cannot be, each by its number.
+        """Copy rows, and return why others cannot be copied, by their numbers.
 
-        Raises psycopg.Error for what is about no row.
+        Raises psycopg.Error for errors that are not about a row.
         """
         refused = dict(self._lacking(rows))
         every = range(len(rows))
@@ -51,7 +51,7 @@ class Receiver:
         return key_alone(line, self._table.declared), version, True
 
     def _copy(self, rows: Sequence[Incoming], chosen: Sequence[int]) -> dict[int, str]:
-        """Copy those rows; where the server refuses some, find them by halves."""
+        """Copy the chosen rows; if the server refuses some, find them by bisection."""
         if not chosen:
             return {}
         try:
@@ -68,7 +68,7 @@ class Receiver:
         return self._copy(rows, chosen[:middle]) | self._copy(rows, chosen[middle:])
 
     def _lacking(self, rows: Sequence[Incoming]) -> Iterator[tuple[int, str]]:
-        """Yield the rows with characters that the database's encoding has not got, and one of these."""
+        """Yield the numbers of rows with characters that the database's encoding lacks, and the reason."""
         if takes_any_text(self._encoding):
             return
         used = [set[str]() if line.isascii() else set(line) for line, _, _ in rows]

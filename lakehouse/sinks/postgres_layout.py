@@ -1,4 +1,4 @@
-"""What a gold table is in PostgreSQL: columns, types, a row as a line of COPY, and what does not fit."""
+"""A gold table's form in PostgreSQL: columns, types, rows as lines of COPY, and limits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NAME, LABEL = "postgres", "PostgreSQL"
 SCHEMA = "gold"
 POSITIONS = "lakehouse_positions"
 GENERATION, VERSION = STAMPS = ("_generation", "_version")
-"""Beside gold's columns: when the gold table's versions became its own, and which one wrote the row."""
+"""Added to gold's columns: the generation of the gold table, and the version that the row was sent from."""
 GONE = "_is_gone"
-"""Of a row on its way: it is to be deleted."""
+"""The column of an incoming row that says whether to delete it."""
 MOST_KEY_BYTES = 2_500
-"""Of a row's key as text: an index of PostgreSQL has no entry beyond a third of its page."""
+"""The longest key as text: an entry of a PostgreSQL index is at most a third of a page."""
 
 _TYPES = {
     "string": "text",
@@ -39,24 +39,24 @@ _KEPT = {_ESCAPE: _ESCAPE * 2, _NUL: f"{_ESCAPE}0"}
 _OF_COPY = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}  # the server undoes these
 _NULL = "\\N"
 
-_MOST_NAME_BYTES = 63  # NAMEDATALEN - 1: the rest is cut off
+_MOST_NAME_BYTES = 63  # NAMEDATALEN - 1: longer names are truncated
 _MOST_COLUMNS, _MOST_KEYS = 1_600, 32
 _OF_SYSTEM = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 _OF_INDEX = "_pkey"
 
 
 def columns_of(table: MergedTable) -> dict[str, str]:
-    """Return the columns that a table has in PostgreSQL, with their types there."""
+    """Return a table's columns in PostgreSQL, with their types there."""
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     types = {field.name: _type_of(field.dataType) for field in table.schema if field.name not in state}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
 def line_of(table: MergedTable) -> Column:
-    """Return a row of gold as a line, without its end; null if its key is too long for an index.
+    """Return a row of gold as a line without its line end; null if its key is too long for an index.
 
-    PostgreSQL's text cannot hold the character NUL: it becomes `␀0`, and `␀` becomes `␀␀`. The key is
-    measured with that.
+    PostgreSQL's text cannot hold the character NUL: it becomes `␀0`, and `␀` becomes `␀␀`. The key's length
+    includes these.
     """
     types = {field.name: field.dataType.typeName() for field in table.schema}
     texts = [_text(name, types[name]) for name in columns_of(table)]
@@ -66,24 +66,24 @@ def line_of(table: MergedTable) -> Column:
 
 
 def key_bytes(key: str) -> int:
-    """Return how long a key is there, given as a text with the names in it."""
+    """Return the length in bytes of a key in PostgreSQL, given as text."""
     for character, escape in _KEPT.items():
         key = key.replace(character, escape)
     return len(key.encode())
 
 
 def key_alone(line: str, table: MergedTable) -> str:
-    """Return a row's line with null for every column that is not of its key."""
+    """Return a row's line with null in every column outside its key."""
     texts = zip(columns_of(table), line.split("\t"), strict=True)
     return "\t".join(text if name in table.keys else _NULL for name, text in texts)
 
 
 def unfit(table: MergedTable) -> Iterator[str]:
-    """Yield why a table, as it is declared, cannot be one of PostgreSQL."""
+    """Yield the reasons why a table, as declared, cannot be in PostgreSQL."""
     columns = columns_of(table)
     if table.name == POSITIONS or table.name.endswith(_OF_INDEX):
         owner = "the export's own" if table.name == POSITIONS else "that of a primary key's index"
-        yield f"there the name {table.name} is {owner}"
+        yield f"the name {table.name} is {owner} there"
     for what, name in (("the table's name", table.name), *(("the column", name) for name in columns)):
         size = len(name.encode())
         if size > _MOST_NAME_BYTES:
@@ -93,7 +93,7 @@ def unfit(table: MergedTable) -> Iterator[str]:
         yield f"every table there has a column {name} of its own"
     for name in table.keys:
         if name not in columns:
-            yield f"there is no type there for the column {name} of its key"
+            yield f"there is no type there for its key column {name}"
     if len(columns) + len(STAMPS) > _MOST_COLUMNS:
         most = _MOST_COLUMNS - len(STAMPS)
         yield f"it has {len(columns):,} columns, and tables there have at most {most:,}"
@@ -108,7 +108,7 @@ def _type_of(kind: DataType) -> str | None:
 
 
 def _kept(name: str) -> Column:
-    """Return a column's text as it is kept."""
+    """Return a column's text, with NUL escaped."""
     text = F.col(name)
     for character, escape in _KEPT.items():
         text = F.replace(text, F.lit(character), F.lit(escape))

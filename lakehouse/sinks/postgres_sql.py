@@ -1,6 +1,6 @@
 """The statements of the PostgreSQL sink.
 
-None has parameters beside names of gold's: in a statement with parameters a `%` of a name would be one.
+Statements with gold's names have no parameters: a `%` in a name would be taken for one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MADE_UP = {
     "timestamp with time zone": _EPOCH,
     "timestamp without time zone": _EPOCH,
 }
-"""Values by their type; others are numbers."""
+"""Values by type; other types are numbers."""
 
 
 class Sql:
@@ -37,7 +37,7 @@ class Sql:
         self._incoming = sql.Identifier("pg_temp", _INCOMING)
 
     def create(self) -> sql.Composed:
-        """Create the table, as the declaration says."""
+        """Create the table as declared."""
         columns = [
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in self._declared()
         ]
@@ -46,10 +46,10 @@ class Sql:
         )
 
     def comments(self, *, is_ascii: bool) -> list[sql.Composed]:
-        """Say what a row is, and what the columns are; with `is_ascii` other characters become `?`."""
+        """Return the comments on the table and its columns; with `is_ascii`, other characters become `?`."""
         said = {field.name: field.metadata.get("comment", "") for field in self.declared.schema}
-        said[GENERATION] = "When the gold table's versions became its own, in ms since the epoch."
-        said[VERSION] = "The version of the gold table that has the row so."
+        said[GENERATION] = "When the gold table was created, or adopted as a copy, in ms since the epoch."
+        said[VERSION] = "The version of the gold table from which the row was sent."
 
         def literal(text: str) -> sql.Literal:
             return sql.Literal(text.encode("ascii", "replace").decode() if is_ascii else text)
@@ -61,7 +61,7 @@ class Sql:
         return found
 
     def add(self, name: str) -> sql.Composed:
-        """Add a column that the declaration has got since."""
+        """Add a column that was declared since."""
         kind = sql.SQL(self.columns[name])
         return sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self._place, sql.Identifier(name), kind)
 
@@ -79,52 +79,52 @@ class Sql:
         )
 
     def copy(self) -> sql.Composed:
-        """Copy lines into it: `line_of`, then the version, and t for a row that is gone, else f."""
+        """Copy lines into the temporary table: `line_of`, the version, and t for a deleted row, else f."""
         return sql.SQL("COPY {} FROM STDIN").format(self._incoming)
 
     def receive_one(self) -> sql.Composed:
-        """Copy one of the rows that are there into it, if there is one that no other session has locked."""
+        """Copy one of the table's rows into it, if there is one that no other session has locked."""
         return sql.SQL("INSERT INTO {} SELECT {}, _version FROM {} LIMIT 1 FOR UPDATE SKIP LOCKED").format(
             self._incoming, self._names(self.columns), self._place
         )
 
     def make_up_one(self) -> sql.Composed:
-        """Put a row into it that nobody has sent."""
+        """Insert a made-up row into it."""
         values = [sql.Literal(_MADE_UP.get(kind.partition("(")[0], "0")) for kind in self.columns.values()]
         return sql.SQL("INSERT INTO {} VALUES ({}, 0)").format(self._incoming, _listed(values))
 
     def age(self, *, is_gone: bool) -> sql.Composed:
-        """Let the row that is in it be one of the next version."""
+        """Raise the version of the row in it, and set whether it is deleted."""
         return sql.SQL("UPDATE {} SET _version = _version + 1, _is_gone = {}").format(
             self._incoming, sql.Literal(is_gone)
         )
 
     def upsert(self, generation: int) -> sql.Composed:
-        """Put the rows that stand, each unless a newer one is there."""
+        """Upsert the rows that are not deleted, each unless a newer one is there."""
         return sql.SQL(
             "{} ON CONFLICT ({}) DO UPDATE SET {} "
             "WHERE (t._generation, t._version) < (excluded._generation, excluded._version)"
         ).format(self._inserted(generation), self._names(self._keys), self._excluded())
 
     def delete(self, generation: int) -> sql.Composed:
-        """Delete the rows that are gone, unless a newer one is there."""
+        """Delete the deleted rows, each unless a newer one is there."""
         return sql.SQL(
             "DELETE FROM {} t USING {} i WHERE i._is_gone AND {} "
             "AND (t._generation, t._version) < ({}, i._version)"
         ).format(self._place, self._incoming, self._same("t", "i"), sql.Literal(generation))
 
     def analyze(self) -> sql.Composed:
-        """Let the planner know how much was copied."""
+        """Update the planner's statistics of the copied rows."""
         return sql.SQL("ANALYZE {}").format(self._incoming)
 
     def delete_others(self) -> sql.Composed:
-        """Delete the rows that were not copied, or as gone."""
+        """Delete the rows that were not copied, or were copied as deleted."""
         return sql.SQL(
             "DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} i WHERE {} AND NOT i._is_gone)"
         ).format(self._place, self._incoming, self._same("t", "i"))
 
     def replace(self, generation: int) -> sql.Composed:
-        """Put the rows that differ from those that are there."""
+        """Upsert the rows that differ from the existing ones."""
         return sql.SQL(
             "{} ON CONFLICT ({}) DO UPDATE SET {} WHERE {} OR t._generation <> excluded._generation"
         ).format(
@@ -139,9 +139,9 @@ class Sql:
         return sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(self._place)
 
     def compare(self) -> sql.Composed:
-        """Return key, what is there and how many differ, of rows that are not what has been copied.
+        """Return rows that differ from the copied ones: key, whether it was copied, existing row, total.
 
-        Where `_is_gone`, the export does not send the row as it is now, and any state of it may be there.
+        Rows copied with `_is_gone` are not sent in their current state, so any state of them may be there.
         """
         first = sql.Identifier(self._keys[0])
         return sql.SQL(
@@ -162,7 +162,7 @@ class Sql:
         )
 
     def count(self) -> sql.Composed:
-        """Return how many rows were copied that have to be there."""
+        """Return how many of the copied rows must exist."""
         return sql.SQL("SELECT count(*) FROM {} WHERE NOT _is_gone").format(self._incoming)
 
     def _declared(self) -> Iterable[tuple[str, str]]:
@@ -213,7 +213,7 @@ POSITION = sql.SQL(
     "SELECT table_id, generation, version, files, is_empty FROM {} WHERE table_name = %s"
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 LOCKED_POSITION = sql.SQL("{} FOR UPDATE").format(POSITION)
-"""The same, while others who ask so wait for the end of this transaction."""
+"""The same, with a lock: others that use this statement wait for the end of the transaction."""
 NOTE = sql.SQL(
     "INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, now()) ON CONFLICT (table_name) DO UPDATE SET "
     "table_id = excluded.table_id, generation = excluded.generation, version = excluded.version, "
@@ -221,27 +221,27 @@ NOTE = sql.SQL(
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 FORGET = sql.SQL("DELETE FROM {} WHERE table_name = %s").format(sql.Identifier(SCHEMA, POSITIONS))
 KIND = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
-"""What a name of the schema stands for, as a letter; no row for nothing."""
+"""The kind of a relation in the schema, as a letter; no row if it does not exist."""
 COLUMNS = (
     "SELECT attname::text, format_type(atttypid, atttypmod), "
     "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
     "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
-"""Of a table: names, types as PostgreSQL writes them, and whether each row has to say a value."""
+"""A table's columns: names, types as PostgreSQL writes them, and whether each row must have a value."""
 UNIQUE_KEYS = (
     "SELECT ARRAY(SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k "
     "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k) FROM pg_index i "
     "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate "
     "AND i.indpred IS NULL AND i.indexprs IS NULL ORDER BY NOT i.indisprimary"
 )
-"""Of a table: the columns of each key that ON CONFLICT can name, the primary one first."""
+"""A table's unique keys that ON CONFLICT can name, as columns; the primary key first."""
 LACKING_RIGHTS = (
     "SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r "
     "WHERE NOT has_table_privilege(to_regclass(%s)::oid, r)"
 )
-"""On a table: the rights that the user has not got."""
+"""The rights on a table that the user lacks."""
 
 
 def quoted(*names: str) -> str:
-    """Return a name in SQL as text, as `to_regclass` takes it."""
+    """Return a quoted SQL name as text, as `to_regclass` takes it."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)

@@ -1,4 +1,4 @@
-"""A gold table as it has to be in PostgreSQL: made, or refused by name with the way out."""
+"""Creates a gold table in PostgreSQL, adopts an existing one, or refuses it and says how to fix it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NEWEST = 2**63 - 1  # of generations
 
 
 def require_postgres(url: str) -> None:
-    """Raise PostgresTroubleError unless the URL leads to a PostgreSQL in which tables can be made."""
+    """Raise PostgresTroubleError unless tables can be created in the PostgreSQL at the URL."""
     with connect(url) as connection, reported():
         prepare_schema(connection)
         connection.execute("CREATE TEMPORARY TABLE lakehouse_probe () ON COMMIT DROP")
@@ -33,10 +33,10 @@ def require_postgres(url: str) -> None:
 
 
 def prepare_schema(connection: psycopg.Connection) -> None:
-    """Make the schema and the table of positions, where they are missing."""
+    """Create the schema and the table of positions if they are missing."""
     with reported():
         found = connection.execute("SELECT to_regnamespace(%s)", [SCHEMA]).fetchone()
-        if found is None or found[0] is None:  # IF NOT EXISTS asks for the right even so
+        if found is None or found[0] is None:  # IF NOT EXISTS needs the right even if it exists
             connection.execute(statements.CREATE_SCHEMA)
         if connection.execute(statements.KIND, [quoted(SCHEMA, POSITIONS)]).fetchone() is None:
             connection.execute(statements.CREATE_POSITIONS)
@@ -44,9 +44,9 @@ def prepare_schema(connection: psycopg.Connection) -> None:
 
 
 def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
-    """Make a table as its declaration says, or add the columns that it lacks; then it is filled anew.
+    """Create a table as declared, or add missing columns to it, after which it is filled again.
 
-    Nothing is committed. Raises PostgresTroubleError if what is there cannot take its rows.
+    Nothing is committed. Raises PostgresTroubleError if the existing table cannot take the rows.
     """
     prepare_schema(connection)
     with reported(table.name):
@@ -61,10 +61,10 @@ def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
 
 
 def try_row(url: str, table: Sql) -> None:
-    """Put a row into a table, once more and away again, in a transaction that is rolled back.
+    """Try to delete, insert and update a row of a table, in a transaction that is rolled back.
 
-    It is one of the rows that are there, or one that is made up. Raises PostgresTroubleError if one of these
-    fails, or has to wait.
+    It is one of the existing rows, or a made-up one. Raises PostgresTroubleError if a statement fails, or has
+    to wait.
     """
     with connect(url, within_s=_TRIED_WITHIN_S) as connection:
         prepare_table(connection, table)

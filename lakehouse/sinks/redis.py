@@ -1,4 +1,4 @@
-"""Gold rows in Redis: old never overwrites new, and if Redis has lost its rows it gets all of them again."""
+"""Gold rows in Redis: an older row never overwrites a newer one; a Redis that lost rows is filled again."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from lakehouse.sinks.redis_client import impatient, redis_client, told
 from lakehouse.sinks.redis_errors import WRONG_TYPE, reported
 from lakehouse.stream import MergedTable
 
-CALL_ROWS = 500  # of a script, during which Redis answers nobody else: some 5 ms
+CALL_ROWS = 500  # per call of the script, which blocks Redis for some 5 ms
 _SCANNED = 1_000
 _PUT = Path(__file__).with_name("redis_put.lua")
 _OLDER, _NEW, _OPEN = 0, 2, 4  # in the script's answers; 1 is the same version
 _PURGED_AT_ONCE = 100
-_EXPIRY = 2  # of the keys of a group, from 0: a sorted set, after two hashes
+_EXPIRY = 2  # index in a group's keys, from 0: a sorted set, after two hashes
 _LAYOUT = "layout 3"
 _RETRIES = 8
 _GLANCE_TIMEOUT_S = 1.0
 _FILLING = "filling"
 _GENERATION, _VERSION, _IS_DELETED = "_generation", "_version", "_deleted"
 STAMP = re.compile(rf',"{_GENERATION}":(\d+),"{_VERSION}":(\d+)}}$')
-"""The end of a row's text: its generation and version."""
+"""Matches the end of a row's text: its generation and version."""
 DELETED = f'{{"{_IS_DELETED}":true'
 """The beginning of a deleted row's text."""
 _EVICTED = ", evicted "
@@ -41,9 +41,9 @@ _LIVES = ", time to live "
 
 @dataclass(frozen=True)
 class Put:
-    """The result of putting changes: how many were new, and the groups' open members.
+    """The result of putting changes: how many were new, and the open members, as (group, member).
 
-    The latest row of an open member was deleted, and one that was put long ago may now be the latest.
+    The latest row of an open member was deleted, and an older one may now be the latest.
     """
 
     rows: int = 0
@@ -53,16 +53,16 @@ class Put:
 class RedisSink:
     """Writes rows to Redis with a time to live; only a newer version replaces a row.
 
-    A version is that of the Delta commit that wrote the row, within the table's `generation`: its time of
-    creation in ms, because a recreated table counts its commits from zero. A newer generation replaces
-    everything of an older one. The layout is RedisView's. One script call puts many rows, each under its key
-    and into its group's hash. If Redis is away, calls are retried with a growing pause, `retries` times: by
-    default for half a minute.
+    A row's version is that of the Delta commit that wrote it, within the table's `generation` (ms since the
+    epoch), because a recreated table counts its commits from zero. A newer generation replaces everything of
+    an older one. The layout is RedisView's. One script call puts many rows, each under its key and into its
+    group's hash. If Redis is unreachable, calls are retried with a growing pause, `retries` times: by default
+    for half a minute.
 
-    The key `lakehouse:<table>:filled` says which run of the server holds every row that it should, in which
-    layout of the writer's own keys, for how long they live, and how many keys the server had evicted by then.
-    If it is gone, or says something else, rows may have been lost. It has their time to live: a Redis that
-    evicts only keys with one must not keep it alone.
+    The key `lakehouse:<table>:filled` marks a server that has every row that it should: its value has the
+    server's run id, the layout of the writer's own keys, the number of keys evicted by then, and the time to
+    live. If it is missing or differs, rows may have been lost. It has the rows' time to live, so that a Redis
+    that evicts only such keys does not keep it alone.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class RedisSink:
     def write(self, changes: Iterable[Change], *, are_all: bool = False, after: Put | None = None) -> Put:
         """Put the rows, a member's in the order of their versions; skip rows older than those in Redis.
 
-        With `are_all`, these are all rows of their members, which are then closed: their latest row is known.
-        `after` is the result of the rows before them, which is added. Raises RedisTroubleError if Redis stays
-        out of reach, or takes no more; it may have some of them.
+        With `are_all`, these are all rows of their members, so their latest row is known and they are closed.
+        `after` is the result of earlier rows, to which this one is added. Raises RedisTroubleError if Redis
+        stays out of reach, or refuses rows; some of them may have been written.
         """
         before = after or Put()
         written, open_ = before.rows, set(before.open)
@@ -107,12 +107,12 @@ class RedisSink:
         return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
-        """Tell whether every row that should be there is; raises RedisTroubleError as `write` does."""
+        """Tell whether Redis has every row that it should; raises RedisTroubleError as `write` does."""
         with reported():
             return self._mark(self._client) == self._place_of(self._client)
 
     def seems_filled(self) -> bool:
-        """Tell so without retries, for when nothing is to be written: an unreachable Redis is left alone."""
+        """Tell the same without retries, if there is nothing to write; true if Redis is unreachable."""
         try:
             return self._mark(self._impatient) == self._place_of(self._impatient)
         except (redis.RedisError, OSError):
@@ -124,7 +124,7 @@ class RedisSink:
             self._impatient.ping()
 
     def evictions(self) -> str | None:
-        """Return how many keys Redis has evicted since it was filled, and why; null for none."""
+        """Return a line on the keys that Redis has evicted since it was filled; null for none."""
         with reported():
             server, mark = told(self._client), self._mark(self._client)
         known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
@@ -137,7 +137,7 @@ class RedisSink:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Note that every row is there after the block has put them, unless Redis lost its keys meanwhile."""
+        """Mark Redis as filled after the block has put every row, unless Redis lost its keys meanwhile."""
         name = filled_key(self._table)
         with reported():
             place = self._place_of(self._client)
@@ -153,7 +153,7 @@ class RedisSink:
         self._impatient.close()
 
     def _mark(self, client: redis.Redis) -> str | None:
-        """Return what the mark says, and let it live as long as a row that is put now."""
+        """Return the mark's value, and renew its time to live."""
         with client.pipeline(transaction=False) as pipeline:
             pipeline.get(filled_key(self._table))
             pipeline.expire(filled_key(self._table), self._ttl_s)
@@ -161,11 +161,11 @@ class RedisSink:
         return found.decode(errors="replace") if isinstance(found, bytes) else None
 
     def _place_of(self, client: redis.Redis) -> str:
-        """Return what the mark should say; that is constant if a server tells nothing of itself."""
+        """Return the expected value of the mark; it is constant if the user may not run INFO."""
         return f"{_place(told(client))}{_LIVES}{self._ttl_s}"
 
     def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
-        """Put rows by one call of the script, and return its answer to each."""
+        """Put rows in one call of the script, and return its answer for each."""
         names = dict.fromkeys(change.group for change in changes)
         groups = {name: number for number, name in enumerate(names, start=1)}
         keys = [row_key(self._table, change.row_key) for change in changes]
@@ -187,7 +187,7 @@ class RedisSink:
         return found
 
     def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
-        """Return the first of a call's keys that is no such key as the script takes it for; null for none."""
+        """Return the first of a call's keys that has another type than the script expects; null for none."""
         with self._client.pipeline(transaction=False) as pipeline:
             for number, key in enumerate(keys):
                 if number < rows:
@@ -202,19 +202,19 @@ class RedisSink:
 
 
 def as_stored(change: Change, generation: int) -> str:
-    """Return the row's JSON with its stamp as the last fields, where the script expects it."""
+    """Return the row's JSON, ending with its generation and version, where the script expects them."""
     row = change.value or f"{DELETED}}}"
     return f'{row[:-1]},"{_GENERATION}":{generation},"{_VERSION}":{change.version}}}'
 
 
 def unfit(table: MergedTable) -> Iterator[str]:
-    """Yield why a table, as it is declared, cannot be in Redis."""
+    """Yield the reasons why a table, as declared, cannot be in Redis."""
     for name in sorted({_GENERATION, _VERSION, _IS_DELETED}.intersection(table.export.value.values)):
         yield f"its message has a field {name}, and every row there has one of its own"
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
-    """Return what Redis has under the rows' own keys, in order; null for nothing.
+    """Return the rows in Redis under the rows' own keys, in order; null for a missing row.
 
     Raises ServiceError if Redis is out of reach.
     """
@@ -224,7 +224,7 @@ def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]
 
 
 def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
-    """Yield every row of the table in Redis, by its own key; a row that stays meanwhile is not missed.
+    """Yield every row of the table in Redis, with its own key; no row that stays meanwhile is missed.
 
     Raises ServiceError if Redis is out of reach.
     """
@@ -238,7 +238,7 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
 
 
 def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Return the latest rows of the groups' members, in order; null for nothing.
+    """Return the latest rows of the groups' members, in order; null for a missing row.
 
     Raises ServiceError if Redis is out of reach.
     """
@@ -280,15 +280,15 @@ def filled_key(table: str) -> str:
 
 
 def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
-    """Tell from the filled key's value and the server's INFO whether every row is there that should be.
+    """Tell from the filled key's value and the server's INFO whether Redis has every row that it should.
 
-    Of INFO, the sections `server` and `stats` are enough.
+    The sections `server` and `stats` of INFO are enough.
     """
     return filled is not None and filled.decode(errors="replace").partition(_LIVES)[0] == _place(server)
 
 
 def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None]:
-    """Return the values of keys, which may be in any slot."""
+    """Return the values of keys, which may be in different slots."""
     with client.pipeline(transaction=False) as pipeline:
         for name in names:
             pipeline.get(name)

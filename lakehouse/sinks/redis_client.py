@@ -1,4 +1,4 @@
-"""Clients of Redis, by a URL: of one server, or of the primary that Sentinels name. All are made here."""
+"""Redis clients, by URL: for one server, or for the primary named by Sentinels. All are created here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NEVER_EVICTS = "noeviction"
 
 
 class _AskingAgain(SentinelManagedConnection):
-    """Asks Sentinels before each attempt to connect; redis-py only does before the first (its #3874)."""
+    """Asks Sentinels before each attempt to connect; redis-py does so only before the first (its #3874)."""
 
     def send_packed_command(self, command: Any, check_health: Any = True) -> Any:  # noqa: FBT002 - redis-py's
         """Send a command, after connecting if there is no connection."""
@@ -68,7 +68,7 @@ def async_redis_client(url: str, **options: Any) -> redis.asyncio.Redis:
 
 
 def impatient(timeout_s: float) -> dict[str, Any]:
-    """Return options of a client that tries once and waits no longer than this."""
+    """Return options for a client that tries once and waits at most this long."""
     return {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
@@ -77,7 +77,7 @@ def impatient(timeout_s: float) -> dict[str, Any]:
 
 
 def require_redis(url: str) -> None:
-    """Raise ServiceError, naming the address but no password, unless the URL leads to a Redis to write to."""
+    """Raise ServiceError, naming the address but no password, unless the URL leads to a writable Redis."""
     where = parse_redis_url(url)
     for name, path in where.files.items():
         if not Path(path).exists():
@@ -88,7 +88,7 @@ def require_redis(url: str) -> None:
             server = told(client)
     except redis.AuthenticationError as error:
         raise ServiceError(
-            f"Redis at {where.address} refused the credentials of LAKEHOUSE_REDIS_URL, or asks for some: "
+            f"Redis at {where.address} refused the credentials of LAKEHOUSE_REDIS_URL, or requires some: "
             f"{error}"
         ) from None
     except (redis.RedisError, OSError) as error:
@@ -103,16 +103,16 @@ def require_redis(url: str) -> None:
 
 
 def doubts_of_redis(url: str) -> list[str]:
-    """Return what may go wrong with the rows in a Redis that works, a line each."""
+    """Return warnings about the rows in a Redis that works, one line each."""
     try:
         with redis_client(url, **impatient(_REQUIRED_WITHIN_S)) as client:
             return list(_doubts(told(client)))
-    except (redis.RedisError, OSError):  # it has just gone, which the export tells
+    except (redis.RedisError, OSError):  # it has just become unreachable, which the export reports
         return []
 
 
 def told(client: redis.Redis) -> Mapping[str, Any]:
-    """Return what the server tells of itself: nothing, if the user has no right to INFO."""
+    """Return the server's INFO; empty if the user may not run it."""
     try:
         found: Mapping[str, Any] = client.info()
     except NoPermissionError:

@@ -1,4 +1,4 @@
-"""What Redis's errors mean, and what to do: one line each."""
+"""Explains Redis's errors and what to do about them, in one line each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CLUSTER = (
 )
 REPLICA = "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
 WRONG_TYPE = "WRONGTYPE"
-"""In the message of a command to a key that has another type, also within a script."""
+"""In the error message of a command to a key of another type, also within a script."""
 
 _ACCESS = "docs/redis.md, Access, lists what the user of LAKEHOUSE_REDIS_URL needs"
 _REFUSED = "has refused the user of LAKEHOUSE_REDIS_URL", "are its name and password right?"
@@ -28,8 +28,8 @@ _MEANINGS = {
     "no permissions": ("denies a right", _ACCESS),
     "can't access": ("denies a right", _ACCESS),
     WRONG_TYPE: (
-        "has a key of another type where one of the export's belongs, so rows wait",
-        "another application has written it: DEL it, or give one of them another database",
+        "has a key of another type under a name that the export uses, so rows wait",
+        "another application has written it: DEL it, or use another database for one of the two",
     ),
     "used memory > 'maxmemory'": (
         "is full, so rows wait",
@@ -39,23 +39,23 @@ _MEANINGS = {
     "NOREPLICAS": ("has too few replicas to take rows (min-replicas-to-write), so rows wait", "start them"),
     "LOADING": ("is loading its data, so rows wait", "they are sent once it has"),
     "loading the dataset": ("is loading its data, so rows wait", "they are sent once it has"),
-    "BUSY ": ("is busy with a script of somebody else, so rows wait", "SCRIPT KILL ends it"),
+    "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it"),
     "max number of clients": ("has no connection to spare, so rows wait", "raise maxclients, or end others"),
 }
-"""By a part of the message: what Redis does, for a line that goes on with its own message, and what to do.
+"""By a part of the message: what Redis does, for a line that continues with its message, and what to do.
 
-A code such as NOPERM is the first word of a message, but redis-py takes some off, and a script of Redis 6
-says it in the middle.
+A code such as NOPERM is the first word of a message, but redis-py removes some codes, and in a script of
+Redis 6 it is in the middle.
 """
 
 
 class RedisTroubleError(SinkTroubleError):
-    """Redis is out of reach, or full, or refuses what it is asked."""
+    """Redis is out of reach or full, or refuses a command."""
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Translate failures of a client into RedisTroubleError, one line each."""
+    """Translate a client's failures into RedisTroubleError, in one line each."""
     try:
         yield
     except (redis.RedisError, OSError) as error:
@@ -64,7 +64,7 @@ def reported() -> Iterator[None]:
 
 def what_failed(error: Exception) -> str:
     """Return an error's message in one line."""
-    if isinstance(error, MasterNotFoundError):  # it prints the clients of Sentinels
+    if isinstance(error, MasterNotFoundError):  # its message prints the clients of Sentinels
         return str(error).partition(" : ")[0]
     return " ".join(str(error).split())
 
@@ -73,7 +73,7 @@ def _line(error: Exception) -> str:
     said = what_failed(error)
     if isinstance(error, (ClusterCrossSlotError, ClusterError, AskError)):
         return f"{CLUSTER}: {said}"
-    # Within a script, it has no class of its own before Redis 7.
+    # Before Redis 7, the error has no class of its own within a script.
     if isinstance(error, ReadOnlyError) or "READONLY" in said:
         return REPLICA
     known = (meaning for part, meaning in _MEANINGS.items() if part in said)

@@ -1,26 +1,26 @@
 -- Put gold rows, in order: each under its own key, and into its group's hash of the latest row per member.
 --
--- KEYS  1 to n the rows' own keys, then three of each group: the hash; a hash of the members'
---       "<generation> <order> <version>", with " deleted" where the latest row has been, " open" where
---       another one has come since; and a sorted set of the members' expiry
--- ARGV  1 n   2 generation   3 time to live, s   4 how many expired members leave each hash at most
---       5 1 where every standing row of the members is being put, so that the latest of them is the latest
---       6 1 where a row that is put in the commit which deleted the latest is that one under another key,
---       and is the latest
---       then six of each row: version, the row as JSON that ends with generation and version, 1 where it is
+-- KEYS  1 to n the rows' own keys, then three keys of each group: the hash; a hash of the members' stamps,
+--       "<generation> <order> <version>", followed by " deleted" if the latest row was deleted, or " open" if
+--       another row was put after that; and a sorted set of the members' expiry times
+-- ARGV  1 n   2 generation   3 time to live in s   4 the most expired members to remove from each hash
+--       5 1 if all existing rows of the members are being put, so that the latest of them is known
+--       6 1 if a row that is put by the commit that deleted the latest row is the same row under another key,
+--       and so is the latest
+--       then six for each row: version, the row as JSON that ends with generation and version, 1 if it is
 --       deleted, the number of its group from 1, member, order
 --
--- A version counts within its generation: the table's time of creation in ms, so that a table that is made
--- anew, whose versions begin again, replaces what the old one has left. A row is put unless a newer version
--- stands under its key. A deleted row is put like any other (its JSON says so), so that an older version that
--- is sent again does not bring it back.
+-- Versions are compared within a generation: when the table was created or adopted, in ms. So a recreated
+-- table, whose versions begin again, replaces the rows of the old one. A row is put unless its key has a newer
+-- version. A deleted row is put like any other (its JSON marks it), so that an older version that is sent
+-- again does not restore it.
 --
--- Of one generation the row of the greatest order is the latest, of several the newest. Where that one is
--- deleted the member has no row any more. The next one that is put is its latest, whatever its order, but
--- one that was put long ago may be later: the member is open until all that stand have been put.
+-- The latest row is the one with the greatest order in the newest generation. If it is deleted, the member has
+-- no row. The next row that is put becomes its latest, whatever its order, but an older row may be later: the
+-- member is open until all its existing rows have been put.
 --
--- Returns of each row 2 where it was written, 1 where this very version stands, and 0 where a newer one does,
--- which leaves the hash as it is; and 4 more where its member is open.
+-- Returns for each row 2 if it was written, 1 if Redis has the same version, and 0 if it has a newer one, which
+-- leaves the hash unchanged; plus 4 if its member is open.
 
 local WIDTH = 6
 local count, generation, ttl, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -44,7 +44,7 @@ local function put_row(key, version, row)
 end
 
 local function age_of(standing_generation, standing_order, standing_version, order, version)
-  -- Negative where this row is later than the one that stands, 0 where it is the same.
+  -- Negative if this row is later than the existing one, 0 if it is the same.
   local ages = { standing_generation - generation, standing_order - order, standing_version - version }
   for _, age in ipairs(ages) do
     if age ~= 0 then
@@ -111,7 +111,7 @@ for first = count + 1, #KEYS, 3 do
   for key = first, has_news[first] and first + 2 or 0 do
     redis.call("EXPIRE", KEYS[key], ttl)
   end
-  -- Members that nothing has been heard of for the time to live leave the hash as their rows have left.
+  -- Remove members that have not been updated for the time to live: their rows have expired, too.
   for _, gone in ipairs(redis.call("ZRANGEBYSCORE", KEYS[first + 2], "-inf", now, "LIMIT", 0, most)) do
     redis.call("HDEL", KEYS[first], gone)
     redis.call("HDEL", KEYS[first + 1], gone)

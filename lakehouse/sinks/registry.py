@@ -1,4 +1,4 @@
-"""Every store that gold can be exported to; what knows none by name goes through these."""
+"""Every store that gold can be exported to, for code that knows no store by name."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ SINKS: tuple[SinkKind, ...] = (
 
 
 def labels() -> dict[str, str]:
-    """Return the names of all stores for people, by their own."""
+    """Return the display names of all stores, by name."""
     return {LEAD.name: LEAD.label} | {kind.name: kind.label for kind in SINKS}
 
 
 def used(settings: Settings) -> list[SinkKind]:
-    """Return the sinks that the settings name."""
+    """Return the sinks that are configured."""
     return [kind for kind in SINKS if kind.is_set(settings)]
 
 
 def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
-    """Return the sinks that the settings name and a table is exported to, in the order of writing.
+    """Return the configured sinks that a table is exported to, in the order of writing.
 
-    Raises SettingsError if the table names one that there is not.
+    Raises SettingsError if the table names an unknown sink.
     """
     named = table.export.sinks
     if named is None:
@@ -40,7 +40,7 @@ def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
 
 
 def require_fit(stream: Stream) -> None:
-    """Raise SettingsError for a table that a store it may be exported to, configured or not, cannot have."""
+    """Raise SettingsError if a table does not fit a store it may be exported to, even one not configured."""
     for table in stream.tables:
         named = table.export.sinks
         for kind in (kind for kind in SINKS if named is None or kind.name in named):

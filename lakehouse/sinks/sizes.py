@@ -1,4 +1,4 @@
-"""Rows that a topic or a store does not accept, and which changes are too large for their topic."""
+"""Rows that a topic or a store refuses, and the check for changes too large for their topic."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LONGEST_CHARACTER = 4
 
 
 TOO_LARGE, REFUSED = "too_large", "refused"
-"""Reasons; after the second one stands what the store says."""
+"""Reasons; the second one is followed by the store's message."""
 
 
 @dataclass(frozen=True)
 class UnsentRow:
-    """A row's state that its topic or store does not accept: its identity, why, size and limit in bytes.
+    """A row's state that its topic or store refuses: its identity, the reason, and size and limit in bytes.
 
     The size is that of the record in a batch of its own, as the client computes it: key and value in UTF-8,
-    and up to 95 bytes, at most 20 of them more than the broker counts. Null: it is not the reason.
-    `value_sha256` is of the message's value, in hex, and empty for a delete.
+    and up to 95 bytes, at most 20 of them more than the broker counts. Null: size is not the reason.
+    `value_sha256` is the digest of the message's value, in hex, and empty for a delete.
     """
 
     key: str

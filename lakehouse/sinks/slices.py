@@ -1,13 +1,13 @@
-"""A large micro-batch's rows, sent a slice at a time.
+"""Sends a large micro-batch's rows in slices.
 
-The broker aborts a transaction that is open for too long. With all rows of a micro-batch in one, it takes
+The broker aborts a transaction that is open for too long. A transaction with all rows of a micro-batch takes
 longer the more rows there are and the busier the machine is; it could be aborted in every retry, for ever. So
 a large micro-batch is sent in slices of bounded size, each a transaction with its progress; then other stores
 get the slice. The rows are never all in memory.
 
-A retry skips the slices that were done. For that its rows have to come in the same order. They do: the
-progress of the slices says from where to where the micro-batch reads the change feed, and its rows are
-ordered by version and keys. The micro-batch's own progress is committed after all slices, as for a small one.
+A retry skips the slices that were committed, so its rows must come in the same order. They do: the progress
+of the slices has the micro-batch's span of the change feed, and the rows are ordered by version and keys. The
+micro-batch's own progress is committed after all slices, as for a small one.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ SLICE_ROWS = 20_000
 
 @dataclass(frozen=True)
 class _Progress:
-    """How many rows are done, including refused ones, and the smallest limit applied to them."""
+    """The number of rows that are done, including refused ones, and the smallest limit applied to them."""
 
     rows: int
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return how many rows may come next, so that a slice never mixes rows that are done with others."""
+        """Return the most rows of the next slice, so that it never mixes rows that are done with others."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 
@@ -48,10 +48,10 @@ class SlicedSink(Exporter):
     """Writes the rows of a micro-batch to a topic exactly once, at most `slice_rows` in a transaction.
 
     Progress is the number of rows that are done, as the offset of the group
-    `lakehouse-export-<table>-to-<topic>-slices`; its metadata says which span of the table they are from. A
-    retry of the micro-batch skips that many rows, so they have to come in the same order. Refused rows stay
-    the same, too: rows that are done are judged by the limit that applied then. With `begins_anew` it skips
-    none: the rows are others.
+    `lakehouse-export-<table>-to-<topic>-slices`; its metadata has their span of the table. A retry of the
+    micro-batch skips that many rows, so they must come in the same order. Refused rows stay the same, too:
+    the limit of that time is applied to rows that are done. With `begins_anew` it skips none, because the
+    rows are different.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class SlicedSink(Exporter):
         """Send the changes in order and yield them, slice by slice, each after its commit.
 
         Raises ServiceError if the broker refuses or another exporter has taken over, and PositionError if
-        slices of another micro-batch were sent that has not ended.
+        another micro-batch has sent slices and has not ended.
         """
         remaining = iter(changes)
         first = next(remaining, None)
-        if first is None:  # nothing to connect for
+        if first is None:  # no rows: no connection is needed
             return
         with self._reported():
             producer = self._start(self._limits)
@@ -96,7 +96,7 @@ class SlicedSink(Exporter):
             yield Slice(part, 0 if is_done else len(weighed.fitting), weighed.refused)
 
     def _progress_of(self, span: Span) -> _Progress:
-        """Return how far the sink has come in a micro-batch."""
+        """Return the sink's progress in a micro-batch."""
         committed = read_group(self._access, self._group, self.topic)
         if committed is None or self._begins_anew:
             return _Progress(0, sys.maxsize)
@@ -105,7 +105,7 @@ class SlicedSink(Exporter):
         if found == span:
             return _Progress(committed.offset, int(said["record_bytes"]))
         if found.table == span.table and span.before.is_before(found.after):
-            # When this micro-batch was chosen, the slices of another one were not yet committed.
+            # The slices of another micro-batch were committed after this one was chosen.
             raise PositionError(
                 f"topic {self.topic} has slices of {self._table} from version {found.before} to "
                 f"{found.after}, this export continues at {span.before} and ends at {span.after}: it has to "
@@ -120,7 +120,7 @@ def slices_group(table: str, topic: str) -> str:
 
 
 def last_sliced(access: KafkaAccess, table: str, topic: str) -> Span | None:
-    """Return what the last micro-batch of which slices were sent reads; null for none.
+    """Return the span of the last micro-batch that was sent in slices; null for none.
 
     Raises ServiceError if the broker does not answer.
     """

@@ -1,4 +1,4 @@
-"""How long an export waits for each store."""
+"""Measures how long an export waits for each store."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class Stopwatch:
-    """Adds up the seconds of writing to one store, while rows pass to another. For one thread at a time."""
+    """Adds up the seconds spent on one store, while rows also go to others. For one thread at a time."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -26,7 +26,7 @@ class Stopwatch:
             self.seconds += time.monotonic() - started
 
     def over(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the items and count the time that it takes to produce each."""
+        """Yield the items, and count the time that producing each takes."""
         remaining = iter(items)
         while True:
             with self.running():

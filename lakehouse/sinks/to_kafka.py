@@ -1,4 +1,4 @@
-"""A gold table's rows to its topic: the store that a micro-batch waits for."""
+"""Sends a gold table's rows to its topic: the store that a micro-batch waits for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from lakehouse.tables import Progress
 class ToKafka:
     """The lead of a table that has a topic, which is created if it is missing.
 
-    A micro-batch is one transaction; a large one is one for each slice, and one for the position after them.
+    A micro-batch is one transaction; a large one has a transaction for each slice, and a last one for the
+    position.
     """
 
     name = "kafka"
@@ -34,15 +35,15 @@ class ToKafka:
         )
 
     def sent(self) -> Progress | None:
-        """Return how far the table has been sent; null before the first time."""
+        """Return the position up to which the table has been sent; null before the first time."""
         return self._sink.sent()
 
     def begun(self) -> Span | None:
-        """Return the last micro-batch of which slices were sent; null for none."""
+        """Return the span of the last micro-batch that was sent in slices; null for none."""
         return last_sliced(self._access, self._exported.table.name, self.place)
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
-        """Send the rows, and yield those that are done."""
+        """Send the rows, and yield those that are committed."""
         return self._in_slices(changes, sending) if sending.is_large else self._at_once(changes, sending)
 
     def close(self) -> None:
@@ -52,7 +53,8 @@ class ToKafka:
     def _at_once(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
         rows = list(changes)
         weighed = self._sink.weigh(rows)
-        # First, so that a row is noted even if the topic takes it when the micro-batch is retried.
+        # This comes first, so that a row is noted even if the topic accepts it when the micro-batch is
+        # retried.
         self._note(weighed.refused, sending)
         yield Slice(rows, self._sink.write(weighed.fitting, sending.span), weighed.refused)
 

@@ -1,4 +1,4 @@
-"""PostgreSQL, as a store that gold can be exported to: its client is imported where an address is set."""
+"""PostgreSQL as a store that gold can be exported to; its client is imported only if a URL is set."""
 
 from __future__ import annotations
 

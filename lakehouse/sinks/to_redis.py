@@ -1,4 +1,4 @@
-"""A gold table's rows to Redis, which has those that were changed within the time to live."""
+"""Sends a gold table's rows to Redis, which keeps those changed within the time to live."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from lakehouse.stream import MergedTable
 from lakehouse.tables import Position
 
 _LOOK_EVERY_S = 5.0
-_EVICTED_EVERY_S = 600.0  # a Redis that is too small loses rows as fast as it gets them
+_EVICTED_EVERY_S = 600.0  # a Redis that is too small evicts rows as fast as they are written
 
 
 class ToRedis:
-    """Puts each row under its version, and fills a Redis that lacks rows from the table's change feed."""
+    """Puts each row with its version, and fills a Redis that lacks rows from the table's change feed."""
 
     name = "redis"
 
@@ -45,13 +45,13 @@ class ToRedis:
             rows_move=table.export.redis.rows_move,
         )
         self._kept = timedelta(seconds=settings.redis_ttl_s)
-        self._looked: float | None = None  # by a monotonic clock, as is the next
+        self._looked: float | None = None  # by a monotonic clock, like the next
         self._filled_at: float | None = None
         self._sending: Sending | None = None
         self._put, self._filling, self._is_whole = Put(), ExitStack(), False
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch; the first has all rows of the table, unless they are too many: that fills."""
+        """Begin a micro-batch; the first one fills Redis if it has all rows of the table."""
         self._put, self._filling, self._sending = Put(), ExitStack(), sending
         is_filled = self._redis.is_filled()
         fills = not is_filled and sending.is_first and not sending.span.after.is_beginning
@@ -64,16 +64,16 @@ class ToRedis:
         self._put = self._redis.write(changes, after=self._put)
 
     def end(self) -> int:
-        """Put what has become the latest row of its member, and return how many rows were new."""
+        """Put the rows that have become their member's latest, and return how many rows were new."""
         self._filling.close()
         self._looked = time.monotonic() if self._is_whole else None
         sending, self._sending = self._sending, None
         if sending is None:
-            raise TypeError("end comes after begin")
+            raise TypeError("end was called before begin")
         return self._put.rows + self._put_next(self._put.open, sending.now)
 
     def lacks_rows(self) -> bool:
-        """Tell whether Redis lacks rows, asking at most every five seconds; false while it is away."""
+        """Tell whether Redis lacks rows; asks at most every five seconds. False while it is unreachable."""
         if self._looked is not None and time.monotonic() - self._looked < _LOOK_EVERY_S:
             return False
         self._looked = time.monotonic()
@@ -83,8 +83,8 @@ class ToRedis:
         """Raise RedisTroubleError unless Redis answers at once."""
         self._redis.require()
 
-    def fill(self, reached: Position | None, now: datetime) -> int:  # noqa: ARG002 - it takes all there is
-        """Send every row again whose last change is younger than the time to live, and return how many."""
+    def fill(self, reached: Position | None, now: datetime) -> int:  # noqa: ARG002 - it sends all rows
+        """Send every row again that was changed within the time to live, and return how many were new."""
         evicted = self._redis.evictions()
         if evicted is not None:
             self._exported.notice(
@@ -102,7 +102,7 @@ class ToRedis:
         self._redis.close()
 
     def _waits_after_evictions(self) -> bool:
-        """Tell whether Redis has evicted rows, and was filled so lately that it would do so again."""
+        """Tell whether Redis has evicted rows, and was filled too recently to fill it again."""
         if self._filled_at is None or time.monotonic() - self._filled_at >= _EVICTED_EVERY_S:
             return False
         try:
@@ -111,7 +111,7 @@ class ToRedis:
             return True
 
     def _put_next(self, open_: Collection[tuple[str, str]], now: datetime) -> int:
-        """Send rows again for members whose latest row was deleted: one that stands becomes the latest."""
+        """Send rows again for members whose latest row was deleted: an existing row becomes the latest."""
         if not open_:
             return 0
         table, spark = self._exported.table, self._exported.spark
@@ -126,9 +126,9 @@ class ToRedis:
         return self._put_again(now, standing)
 
     def _put_again(self, now: datetime, chosen: Callable[[DataFrame], DataFrame] = lambda rows: rows) -> int:
-        """Put the rows again that Redis should have, those last changed within the time to live.
+        """Put the rows again that Redis should have: those last changed within the time to live.
 
-        If VACUUM has removed older changes, the rest is written, and a line names the limit.
+        If VACUUM has removed older changes, the rest is written, and a notice names the limit.
         """
         since, exported = now - self._kept, self._exported
         try:
@@ -148,7 +148,7 @@ class ToRedis:
         table = self._exported.table
         newest = newest_since(self._exported.spark, self._exported.path, table, since)
         with outgoing(chosen(filter_leaving(newest, table)), table) as rows:
-            # A member's latest row first: under a new generation, an older one would stand for it meanwhile.
+            # A member's latest row first: under a new generation, an older one would be the latest meanwhile.
             return self._redis.write(rows.latest_first(), are_all=True).rows
 
 
@@ -157,7 +157,7 @@ def _url(settings: Settings) -> str:
 
 
 def _try_row(_table: MergedTable, settings: Settings) -> None:
-    """Put a row that is of no table, as none is called so, and gone after a second."""
+    """Put a row of a table name that no table has; it expires after a second."""
     row = Change("doctor", '{"doctor":true}', 1, row_key="doctor", group="doctor", member="doctor", order=1)
     sink = RedisSink(_url(settings), "_doctor", 1, generation=time.time_ns() // 1_000_000, retries=0)
     with closing(sink):

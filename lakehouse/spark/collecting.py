@@ -1,4 +1,4 @@
-"""Rows for Python, whose calendar ends where Spark's goes on."""
+"""Collects rows in Python, whose calendar is shorter than Spark's."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pyspark.sql.types import (
 
 
 def collected(rows: DataFrame) -> list[Row]:
-    """Return the rows; if one has a time that Python does not know, all times are ISO 8601 texts, UTC.
+    """Return the rows; if a time is outside Python's range, all times are ISO 8601 strings in UTC.
 
-    Python knows the years 1 to 9999.
+    Python supports the years 1 to 9999.
     """
     try:
         return rows.collect()
@@ -34,16 +34,16 @@ def collected(rows: DataFrame) -> list[Row]:
 
 
 def streamed(rows: DataFrame) -> Iterator[Row]:
-    """Yield the rows; Python holds a partition of them at a time, and each is a job.
+    """Yield the rows; Python holds one partition at a time, and each partition is a job.
 
-    Not by `DataFrame.toLocalIterator`: the jobs of that begin when its query has ended, and the driver of
-    Spark 4.2 then keeps each of them, with its plan and all that it has broadcast, for as long as it lives.
+    This does not use `DataFrame.toLocalIterator`: its jobs begin after its query has ended, so the driver of
+    Spark 4.2 keeps each of them, with its plan and broadcasts, until the driver ends.
     """
     return rows.rdd.toLocalIterator()
 
 
 def _text(value: Column, type_: DataType) -> Column:
-    """Return a value with texts for times, wherever they are in it."""
+    """Replace times by texts in a value, also in nested fields."""
     if isinstance(type_, StructType):
         fields = (_text(value.getField(one.name), one.dataType).alias(one.name) for one in type_)
         return F.when(value.isNotNull(), F.struct(*fields))

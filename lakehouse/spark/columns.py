@@ -1,6 +1,6 @@
 """Columns that are built once and used in every micro-batch.
 
-PySpark builds a column by calls to the JVM, one or more for each function in it, and passes a list of columns
+PySpark builds a column by one or more calls to the JVM for each function in it, and passes a list of columns
 element by element. A micro-batch would make thousands of calls, always for the same columns.
 """
 
@@ -16,13 +16,13 @@ from lakehouse.spark import internals
 
 
 class Columns:
-    """Columns by name, for any frame in which they can be resolved."""
+    """Columns by name, for any frame in which they resolve."""
 
     def __init__(self, columns: Mapping[str, Column]) -> None:
         self._columns = dict(columns)
 
     def and_more(self, columns: Mapping[str, Column]) -> Columns:
-        """Return these and others."""
+        """Return these columns and more."""
         return Columns({**self._columns, **columns})
 
     def of(self, rows: DataFrame) -> DataFrame:

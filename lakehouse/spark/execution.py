@@ -1,12 +1,12 @@
-"""How a step is executed: with generated code if rows are many, interpreted if they are few.
+"""Chooses how a step is executed: with generated code for many rows, interpreted for few.
 
-Spark writes Java for each plan, compiles it, and relies on the JVM to make it fast. That pays from some tens
-of thousands of rows on; below that, and in everything that lives for seconds, it is most of the cost. Every
-step of a micro-batch knows roughly how many rows it will see before it runs, and chooses. If they are few,
-their plans are not adapted between stages either, and they are gathered in one partition, so that nothing is
-shuffled: a stage costs more than it would save.
+Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. That pays off from
+some tens of thousands of rows on; for fewer rows, and for short-lived processes, it is most of the cost. Each
+step of a micro-batch knows its approximate number of rows before it runs, and chooses. For few rows, adaptive
+execution is off, too, and the rows are gathered in one partition, so that nothing is shuffled: a stage would
+cost more than it saves.
 
-`python -m benchmarks.fixed crossing` prints where the curves cross.
+`python -m benchmarks.fixed crossing` prints the break-even points.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ def are_few(*, rows: int = 0, size_bytes: int = 0) -> bool:
 
 
 def size_of(rows: DataFrame) -> int:
-    """Return the size in bytes of the files that a micro-batch is read from; a huge number if unknown."""
+    """Return the size in bytes of the files of a micro-batch; a huge number if unknown."""
     return internals.estimated_bytes(rows)
 
 
 def gathered(rows: DataFrame, *, few: bool) -> DataFrame:
-    """Return few rows in one partition, where keys meet without a shuffle; many rows unchanged."""
+    """Coalesce few rows into one partition, so that joins need no shuffle; many rows are unchanged."""
     return rows.coalesce(1) if few else rows
 
 
@@ -49,17 +49,17 @@ def by_reference(value: Column, row: Column) -> Column:
     """Return a literal that generated code receives by reference; `row` is any column of the frame.
 
     A number or a time would be part of the code's text, so each new value would be a new class to compile and
-    warm up. An array is passed by reference. Which of its elements is used depends on the row, as far as the
-    optimizer can tell.
+    warm up. An array is passed by reference, and its element is chosen by the row, so that the optimizer
+    cannot fold it into a constant.
     """
     return F.get(F.array(value, value), row.isNull().cast("int"))
 
 
 def execute_for(spark: SparkSession, *, few: bool) -> None:
-    """Let the session execute what it plans from now on as suits few rows, or many.
+    """Configure the session's next plans for few rows, or for many.
 
-    A query's own session keeps this for the source of its next micro-batch, which Spark plans before its size
-    is known; most micro-batches are like the one before.
+    A query's own session keeps this setting for the source of its next micro-batch, which Spark plans before
+    its size is known; most micro-batches are like the previous one.
     """
     if (spark.conf.get(_GENERATES) == "false") == few:
         return
@@ -71,9 +71,9 @@ def execute_for(spark: SparkSession, *, few: bool) -> None:
 
 @contextlib.contextmanager
 def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
-    """Do so during the block, and restore the former state afterwards.
+    """Do the same for the length of the block, and restore the former setting afterwards.
 
-    A persisted frame is planned when it is marked, so mark it inside the block.
+    A persisted frame is planned when `persist` is called, so call it inside the block.
     """
     before = spark.conf.get(_GENERATES) == "false"
     execute_for(spark, few=few)
@@ -85,16 +85,16 @@ def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def executing_a_handful(spark: SparkSession) -> Iterator[None]:
-    """Do so for few rows, and shuffle into one partition what could not be gathered."""
+    """Do the same for few rows, and shuffle into one partition where a shuffle is needed."""
     with executing_for(spark, few=True), having_set(spark, _SHUFFLED_TO, "1"):
         yield
 
 
 @contextlib.contextmanager
 def reading_file_by_file(spark: SparkSession) -> Iterator[None]:
-    """Give each file partitions of its own, in what the block executes; Spark puts small files together.
+    """Read each file in separate partitions during the block; Spark would combine small files.
 
-    It does so by what it costs to open a file, in bytes: here as much as a whole partition.
+    Spark combines them by a file's opening cost in bytes, which is set to a whole partition here.
     """
     with having_set(spark, _OPENING, str(spark.conf.get(_LARGEST))):
         yield

@@ -1,6 +1,6 @@
-"""Hadoop's files, as its own objects in the JVM; `lakehouse.spark.storage` takes and returns plain values.
+"""Files as Hadoop's objects in the JVM; `lakehouse.spark.storage` takes and returns plain values.
 
-Each function does one thing and decides nothing.
+Each function does one thing and makes no decisions.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from lakehouse.spark.members import FILES
 
 
 def hadoop_path(spark: SparkSession, path: str) -> Any:
-    """Return a path of Hadoop's."""
+    """Return Hadoop's object for a path."""
     return static(spark, "org.apache.hadoop.fs.Path")(path)
 
 
 def file_system(spark: SparkSession, path: Any) -> Any:
-    """Return Hadoop's file system of a path of Hadoop's."""
+    """Return Hadoop's file system of a Hadoop path."""
     return path.getFileSystem(hadoop_configuration(spark))
 
 
@@ -30,7 +30,7 @@ def paths_in(spark: SparkSession, statuses: Any) -> str:
 
 
 def copy_file(spark: SparkSession, systems: tuple[Any, ...], paths: tuple[Any, ...]) -> None:
-    """Copy a file from one of Hadoop's file systems to another, over an existing one."""
+    """Copy a file from one Hadoop file system to another, over an existing one."""
     configuration = hadoop_configuration(spark)
     (source, target), (path, copied) = systems, paths
     util = static(spark, "org.apache.hadoop.fs.FileUtil")
@@ -43,7 +43,7 @@ def text_in(spark: SparkSession, stream: Any) -> str:
 
 
 def atomic_file(spark: SparkSession, path: Any) -> Any:
-    """Begin a file as Spark writes checkpoint files, and return its stream; closing it publishes the file."""
+    """Create a file as Spark does for checkpoints, and return its stream; closing it publishes the file."""
     directory = path.getParent()
     configuration = hadoop_configuration(spark)
     manager = static(spark, FILES).create(directory, configuration)

@@ -1,12 +1,13 @@
-"""Puts beside the virtual environment what pip cannot install: runtime jars, and spark-submit's properties.
+"""Installs what pip cannot into the virtual environment: runtime jars, and spark-submit's properties.
 
-Jars are fetched by the Ivy that pyspark ships (ivy.py), into a cache of the user's, and compared with the
+Jars are fetched by the Ivy that pyspark ships (ivy.py), into the user's cache, and checked against the
 SHA-256 of every jar in jars.sha256.
 
     python -m lakehouse.spark.installing [spark] [kafka] [s3]
 
-brings those of Spark, of the local broker, of a lake on S3, or several; by default the first two. One jar for
-lakes on a disk, and one of those for S3, are compiled here of Scala, by the compiler among pyspark's jars.
+installs the jars for Spark, the local broker, a lake on S3, or several of these; by default the first two.
+One jar for lakes on a disk, and one of those for S3, are compiled from Scala by the compiler among pyspark's
+jars.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def install(
 
 
 def lock_jars() -> None:
-    """Resolve the jars anew and write jars.sha256, in a checkout, after a change of ivy.xml."""
+    """Resolve the jars and write jars.sha256; for a checkout, after a change of ivy.xml."""
     with ivy.resolved() as (found, jars):
         filled = [
             replace(jar, sha256=_digest(found / jar.path), size=(found / jar.path).stat().st_size)
@@ -87,7 +88,7 @@ def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]
     if all(_is_whole(target, jar) for jar in expected):
         return
     megabytes = sum(jar.size for jar in expected) / 1e6
-    say(f"fetching the runtime jars: {len(expected)}, {megabytes:.0f} MB; none that the cache has")
+    say(f"fetching the runtime jars: {len(expected)}, {megabytes:.0f} MB, less those in the cache")
     with ivy.fetched(say, configurations) as found:
         wrong = [jar.path for jar in expected if not _is_whole(found, jar)]
         if wrong:
@@ -98,7 +99,7 @@ def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]
 
 
 def damaged_jars(configurations: Sequence[Configuration]) -> list[str]:
-    """Return the installed jars of these that are missing or not as locked, by their paths."""
+    """Return the paths of these configurations' jars that are missing or differ from the lock."""
     return [jar.path for jar in locked_jars(configurations) if not _is_whole(jars_directory(), jar)]
 
 
@@ -108,7 +109,7 @@ def _is_whole(directory: Path, jar: LockedJar) -> bool:
 
 
 def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    """Run a program in Java, and return what it said."""
+    """Run a Java program, and return its result and output."""
     return subprocess.run(
         command, env=os.environ | java.ENVIRONMENT, capture_output=True, text=True, check=False
     )
@@ -120,7 +121,7 @@ def _digest(path: Path) -> str:
 
 
 def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
-    """Put the directories of resolved jars in the places of those before."""
+    """Replace the configurations' directories by those of the resolved jars."""
     for jar in found.rglob("*.jar"):
         sync(jar)
     jars_directory().mkdir(exist_ok=True)
@@ -130,7 +131,7 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
 
 
 def _compile(say: Callable[[str], object], configuration: Configuration) -> None:
-    """Make a configuration's jar of its sources, if that has not been done for this version of them."""
+    """Compile a configuration's jar, unless there is one of these very sources."""
     target, what = compiled_jar(configuration), f"lakehouse/spark/scala/{configuration}"
     if target.is_file():
         return

@@ -1,8 +1,8 @@
-"""The only module that touches Spark's and py4j's private members, and the JVM beside Spark's public API.
+"""The only module that uses private members of Spark and py4j, and the JVM beside Spark's public API.
 
-Each function does one thing and decides nothing. `lakehouse.spark.members` lists what an upgrade of Spark may
-take away; `missing` and `missing_here` say what is gone. Hadoop's files are in `lakehouse.spark.hadoop`, and
-Delta's members in `lakehouse.tables.delta_internals`.
+Each function does one thing and makes no decisions. `lakehouse.spark.members` lists the members that an
+upgrade of Spark may remove; `missing` and `missing_here` return those that are missing. Hadoop's files are in
+`lakehouse.spark.hadoop`, and Delta's members in `lakehouse.tables.delta_internals`.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _NAME = re.compile(r"([^\s(]+)\(([^)]*)\)")
 
 
 def remember_names() -> None:
-    """Let py4j ask a JVM only once for each name of a package, a class and a static method.
+    """Make py4j resolve each name of a package, a class and a static method only once.
 
-    PySpark names `org.apache.spark.sql.functions` in every expression, and each part of it is a call, for
-    which the JVM may search every jar. What a name means does not change while a JVM lives.
+    PySpark resolves `org.apache.spark.sql.functions` in every expression, and each part of the name is a
+    call, for which the JVM may search every jar. A name's meaning does not change while a JVM lives.
     """
     for owner in (JVMView, JavaPackage, JavaClass):
         if not hasattr(owner.__getattr__, "__wrapped__"):
@@ -65,12 +65,12 @@ def _remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def has_jvm(spark: SparkSession) -> bool:
-    """Tell whether Python can call a session's JVM: it cannot in one of Spark Connect."""
+    """Tell whether Python can call a session's JVM; with Spark Connect it cannot."""
     return hasattr(spark, "_jvm")
 
 
 def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:
-    """Return the members that the JVM lacks, as `class.signature`, or just the class where it lacks that."""
+    """Return the members that the JVM lacks, as `class.signature`, or only the class if that is missing."""
     found = []
     for owner, of_owner in groupby(listed, lambda member: member.owner):
         known, wanted = _signatures(spark, owner), [member.signature for member in of_owner]
@@ -97,7 +97,7 @@ def _is_here(module: str, name: str) -> bool:
 
 
 def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
-    """Return what a class has, null if there is no such class."""
+    """Return the signatures of a class's methods and constructors, null if there is no such class."""
     loader = static(spark, "java.lang.Thread").currentThread().getContextClassLoader()
     text = static(spark, "org.apache.commons.lang3.ArrayUtils").toString
     try:
@@ -112,7 +112,7 @@ def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
 
 
 def static(spark: SparkSession, owner: str) -> Any:
-    """Return a class for its constructor and its static methods, looked up once; for modules of internals."""
+    """Return a class, for its constructor and static methods; looked up once. For modules of internals."""
     return _class(spark._jvm, owner)
 
 
@@ -153,7 +153,7 @@ def some_long(spark: SparkSession, value: int) -> Any:
 
 
 def value_of(option: Any) -> Any | None:
-    """Return what a Scala Option has, null for None."""
+    """Return a Scala Option's value, null for None."""
     return option.get() if option.isDefined() else None
 
 
@@ -179,7 +179,7 @@ def scala_map(spark: SparkSession, values: Mapping[str, str]) -> Any:
 
 
 def entries(spark: SparkSession, scala: Any) -> dict[str, Any]:
-    """Return what a Scala Map has."""
+    """Return the entries of a Scala Map."""
     return dict(static(spark, "scala.jdk.javaapi.CollectionConverters").asJava(scala).items())
 
 
@@ -210,7 +210,7 @@ def java_frame(rows: DataFrame) -> Any:
 
 
 def frame(spark: SparkSession, dataset: Any) -> DataFrame:
-    """Return a frame of a Dataset of the JVM."""
+    """Return a frame for a Dataset in the JVM."""
     return DataFrame(dataset, spark)
 
 
@@ -220,7 +220,7 @@ def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
 
 
 def held(rows: DataFrame) -> DataFrame | None:
-    """Return rows as a relation held in the driver's JVM, without a way through Python; null for none."""
+    """Return rows as a relation held in the driver's JVM, bypassing Python; null if there are none."""
     dataset = rows._jdf
     found = dataset.collectAsList()
     if found.isEmpty():
@@ -235,7 +235,7 @@ def estimated_bytes(rows: DataFrame) -> int:
 
 
 def folded_condition(filtered: DataFrame) -> Any:
-    """Return the condition of a frame that ends with a filter, with its constants folded."""
+    """Return the condition of a frame whose last operation is a filter, with constants folded."""
     analyzed = java_frame(filtered).queryExecution().analyzed()
     folding = static(filtered.sparkSession, "org.apache.spark.sql.catalyst.optimizer.ConstantFolding")
     return folding.apply(analyzed).condition()
@@ -256,12 +256,12 @@ def java_columns(columns: Sequence[Column]) -> Any:
 
 
 def select(rows: DataFrame, columns: Any) -> DataFrame:
-    """Return a frame with only these columns of the JVM."""
+    """Return a frame with only these JVM columns."""
     return DataFrame(rows._jdf.select(columns), rows.sparkSession)
 
 
 def with_columns(rows: DataFrame, names: Any, columns: Any) -> DataFrame:
-    """Return the frame with columns of the JVM added or replaced."""
+    """Return the frame with JVM columns added or replaced."""
     return DataFrame(rows._jdf.withColumns(names, columns), rows.sparkSession)
 
 
@@ -271,12 +271,12 @@ def set_active(spark: SparkSession) -> None:
 
 
 def is_started() -> bool:
-    """Tell whether PySpark has reached a JVM."""
+    """Tell whether PySpark is connected to a JVM."""
     return SparkContext._gateway is not None
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Tell whether the session's context was stopped; fails if the JVM does not answer."""
+    """Tell whether the session's context was stopped; fails if the JVM does not respond."""
     context: Any = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
@@ -284,8 +284,8 @@ def is_stopped(spark: SparkSession) -> bool:
 def launch(options: Mapping[str, str], user: str | None) -> None:
     """Start Spark's JVM with a session's options; `user` is the user's name if the system has none.
 
-    Hadoop asks the system for a name before it opens a file, and fails without one, unless it has been told.
-    So Spark gets its jars only afterwards.
+    Before it opens a file, Hadoop asks the system for the user's name, and fails without one unless it is set
+    here. So Spark gets its jars only afterwards.
     """
     conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
     with filtered() as standard_error:
@@ -298,20 +298,20 @@ def launch(options: Mapping[str, str], user: str | None) -> None:
 
 
 def speak_english(spark: SparkSession) -> None:
-    """Let the driver's JVM write numbers in the digits 0 to 9, whatever its options or its system say."""
+    """Make the driver's JVM write numbers in the digits 0 to 9, whatever its options or its locale."""
     locale = static(spark, "java.util.Locale")
     locale.setDefault(locale.US)
 
 
 def encoding_of_names(spark: SparkSession) -> str:
-    """Return the encoding in which the JVM reads and writes names of files."""
+    """Return the encoding in which the JVM reads and writes file names."""
     return str(static(spark, "java.lang.System").getProperty("sun.jnu.encoding"))
 
 
 def load_codecs(spark: SparkSession) -> None:
-    """Let the JVM unpack its compression libraries into its temporary directory.
+    """Make the JVM unpack its compression libraries into its temporary directory.
 
-    A class that fails to do so when it is first used, on a full disk say, stays broken as long as the JVM.
+    A class that fails to do so at its first use, as on a full disk, stays broken for the life of the JVM.
     """
     static(spark, SNAPPY).getNativeLibraryVersion()
     static(spark, ZSTD).load()
@@ -329,10 +329,10 @@ def stop_with_jvm(spark: SparkSession) -> None:
 
 @contextmanager
 def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> Iterator[None]:
-    """Call `handle` if the JVM gets one of the signals, such as `TERM`; it never does again what it would do.
+    """Call `handle` if the JVM gets one of the signals, such as `TERM`; its own handlers stay disabled.
 
-    A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port, on which it asks
-    nobody for the gateway's token.
+    A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port without checking
+    the gateway's token.
     """
     signals, told, over = static(spark, SIGNAL), static(spark, LATCH)(1), threading.Event()
     interface = static(spark, "java.lang.Class").forName(HANDLER)
@@ -357,10 +357,10 @@ def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], N
 
 @contextmanager
 def without_console(spark: SparkSession) -> Iterator[None]:
-    """Drop what this thread prints through Scala's Console during the block.
+    """Discard this thread's output through Scala's Console during the block.
 
-    VACUUM prints a line that no log level governs; it would stand between a run's JSON lines. Scala keeps the
-    console by thread, so other threads print as before.
+    VACUUM prints a line regardless of log levels, which would mix with a run's JSON lines. Scala's console is
+    per thread, so other threads print as before.
     """
     console = singleton(spark, "scala.Console")
     before, nowhere = console.out(), static(spark, "java.io.OutputStream").nullOutputStream()
@@ -372,7 +372,7 @@ def without_console(spark: SparkSession) -> Iterator[None]:
 
 
 def parsed(spark: SparkSession, statement: str) -> Any:
-    """Return the plan of a statement in SQL as the session parses it."""
+    """Return the plan of a SQL statement as parsed by the session."""
     return java_session(spark).sessionState().sqlParser().parsePlan(statement)
 
 
@@ -398,7 +398,7 @@ def default_file_system(context: SparkContext) -> str:
 
 
 def configure_hadoop(spark: SparkSession, properties: Mapping[str, str]) -> None:
-    """Set properties of Hadoop's that a command line must not show."""
+    """Set Hadoop properties that a command line must not show."""
     java: Any = spark.sparkContext._jsc
     for name, value in properties.items():
         java.hadoopConfiguration().set(name, value)
@@ -410,7 +410,7 @@ def hadoop_configuration(spark: SparkSession) -> Any:
 
 
 def metastore_client(spark: SparkSession, properties: Mapping[str, str]) -> Any:
-    """Return a client of Hive's metastore, connected, with properties over those of the session."""
+    """Return a connected client of Hive's metastore; these properties override the session's."""
     java: Any = spark.sparkContext._jsc
     of_spark = static(spark, "java.lang.Class").forName("org.apache.spark.SparkContext")
     found = static(spark, "org.apache.hadoop.hive.conf.HiveConf")(java.hadoopConfiguration(), of_spark)

@@ -1,7 +1,7 @@
 """Runs the Ivy that pyspark ships: it resolves ivy.xml for the lock, and fetches the locked jars.
 
-A fetch asks the repository for jars only, not for POMs and checksums, because the lock has coordinates and
-SHA-256 of each jar. From an empty cache that takes 6 s in place of 48.
+A fetch requests only jars, not POMs and checksums, because the lock has each jar's coordinates and SHA-256.
+With an empty cache, that takes 6 s instead of 48 s.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _FEW_LINES = 12
 
 @contextmanager
 def fetched(say: Callable[[str], object], configurations: Sequence[Configuration]) -> Iterator[Path]:
-    """Lend a directory with the locked jars of these configurations; `say` hears how much is left.
+    """Yield a temporary directory with the locked jars of these configurations; `say` gets the progress.
 
-    Raises ServiceError if the repository cannot be reached or lacks one.
+    Raises ServiceError if the repository cannot be reached or lacks a jar.
     """
     wanted = locked_jars(configurations)
     told = _Telling(say, wanted)
     with _directory() as work:
         (work / "settings.xml").write_text(_SETTINGS, encoding="utf-8")
         (work / "ivy.xml").write_text(_module(wanted), encoding="utf-8")
-        # A cache of its own: a module that was resolved by its POM has another entry.
+        # A separate cache: a module that was resolved by its POM has another entry.
         cached = cache() / "locked"
         settings = ("-settings", str(work / "settings.xml"))
         _run([*settings, "-ivy", str(work / "ivy.xml")], cached, configurations, work / "jars", told.hear)
@@ -57,7 +57,7 @@ def fetched(say: Callable[[str], object], configurations: Sequence[Configuration
 
 @contextmanager
 def resolved() -> Iterator[tuple[Path, list[LockedJar]]]:
-    """Lend a directory with every jar of ivy.xml, resolved anew, and the jars as Ivy reports them."""
+    """Yield a temporary directory with all jars of ivy.xml, newly resolved, and Ivy's list of them."""
     module = resources.files("lakehouse.spark").joinpath("ivy.xml")
     with _directory() as work, resources.as_file(module) as path:
         _run(["-ivy", str(path)], cache(), CONFIGURATIONS, work / "jars", lambda _line: None)
@@ -65,16 +65,16 @@ def resolved() -> Iterator[tuple[Path, list[LockedJar]]]:
 
 
 def cache() -> Path:
-    """Return the directory of what Ivy has fetched: in LAKEHOUSE_CACHE, else in the user's cache."""
+    """Return the directory of Ivy's cache: in LAKEHOUSE_CACHE, else in the user's cache directory."""
     named, caches = os.environ.get("LAKEHOUSE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if named or caches:
         return Path(named or f"{caches}/lakehouse") / "ivy"
-    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - which leaves it as it is for a user without a home
+    home = Path(os.path.expanduser("~"))  # noqa: PTH111 - returns "~" for a user without a home
     return (home / ".cache" / "lakehouse" if os.access(home, os.W_OK) else share_directory()) / "ivy"
 
 
 class _Telling:
-    """Says after each quarter of the bytes how much is left; what Ivy has in its cache counts for nothing."""
+    """Reports how much is left, after each quarter of the bytes; jars in Ivy's cache are not counted."""
 
     def __init__(self, say: Callable[[str], object], wanted: Sequence[LockedJar]) -> None:
         self._say, self._sizes = say, {jar.coordinates: jar.size for jar in wanted}
@@ -82,7 +82,7 @@ class _Telling:
         self._jars, self._parts = 0, 0
 
     def hear(self, line: str) -> None:
-        """Take one line of Ivy's."""
+        """Process one line of Ivy's output."""
         if _FETCHED not in line:
             return
         group, _, rest = line.split(_FETCHED)[1].strip().partition("#")
@@ -150,7 +150,7 @@ def _run(
 
 
 def _reported() -> list[LockedJar]:
-    """Return the jars that Ivy has reported, without their checksums and sizes."""
+    """Return the jars in Ivy's reports, without checksums and sizes."""
     found = []
     for configuration in CONFIGURATIONS:
         report = cache() / f"lakehouse-runtime-jars-{configuration}.xml"

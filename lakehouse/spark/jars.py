@@ -1,4 +1,4 @@
-"""The runtime jars that `lakehouse setup` puts into the virtual environment; ivy.xml names them."""
+"""The runtime jars that `lakehouse setup` installs into the virtual environment; ivy.xml lists them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from lakehouse.errors import ServiceError
 
 Configuration = Literal["spark", "kafka", "s3", "disk"]
 CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka", "s3")
-"""Those of ivy.xml."""
+"""The configurations of ivy.xml."""
 COMPILED: tuple[Configuration, ...] = ("disk", "s3")
-"""Those with a jar that is made here, of the sources in lakehouse/spark/scala."""
+"""The configurations with a jar that is compiled from the sources in lakehouse/spark/scala."""
 
 
 @dataclass(frozen=True)
 class LockedJar:
-    """A line of jars.sha256: path below the jars' directory, coordinates in Maven, SHA-256 and size in bytes.
+    """A line of jars.sha256: path below the jars' directory, Maven coordinates, SHA-256 and size in bytes.
 
     Coordinates are group, name and revision.
     """
@@ -33,7 +33,7 @@ class LockedJar:
 
     @property
     def configuration(self) -> str:
-        """The configuration of ivy.xml that it belongs to."""
+        """The jar's configuration in ivy.xml."""
         return self.path.partition("/")[0]
 
     def __str__(self) -> str:
@@ -41,25 +41,25 @@ class LockedJar:
 
 
 def share_directory() -> Path:
-    """Return the directory for what pip cannot install, in the environment that this Python belongs to."""
+    """Return the directory for files that pip cannot install, in this Python's environment."""
     return Path(sys.prefix) / "share" / "lakehouse"
 
 
 def jars_directory() -> Path:
-    """Return the jars' directory: it has one directory per configuration, filled or not."""
+    """Return the jars' directory: it has one directory per configuration, which may be empty or missing."""
     return share_directory() / "jars"
 
 
 def class_archive() -> Path:
-    """Return the path of the archive of Spark's classes that `sandbox.class_archive` makes."""
+    """Return the path of the archive of Spark's classes that `sandbox.class_archive` creates."""
     return share_directory() / "classes.jsa"
 
 
 def require_jars(configuration: Configuration) -> list[Path]:
-    """Return every jar of a configuration, sorted; the jar compiled here is the last.
+    """Return every jar of a configuration, sorted; a compiled jar is the last.
 
-    Raises ServiceError if one is missing. `lakehouse setup` compares the contents once; only names are
-    checked here, because this runs at every start.
+    Raises ServiceError if one is missing. Only names are checked, because this runs at every start;
+    `lakehouse setup` checks the contents once.
     """
     expected = _expected(configuration)
     missing = [path for path in expected if not path.is_file()]
@@ -73,19 +73,19 @@ def require_jars(configuration: Configuration) -> list[Path]:
 
 
 def installed_jars(configuration: Configuration) -> list[Path]:
-    """Return what `require_jars` does; none if one is missing."""
+    """Return the same jars as `require_jars`; none if one is missing."""
     expected = _expected(configuration)
     return expected if all(path.is_file() for path in expected) else []
 
 
 def compiled_jar(configuration: Configuration) -> Path:
-    """Return the path of the jar that `lakehouse setup` makes of the sources of one of COMPILED."""
+    """Return the path of the jar that `lakehouse setup` compiles for a configuration of COMPILED."""
     digest = hashlib.sha256("".join(sources(configuration).values()).encode()).hexdigest()
     return jars_directory() / configuration / f"lakehouse-{configuration}-{digest[:8]}.jar"
 
 
 def sources(configuration: Configuration) -> dict[str, str]:
-    """Return what one of COMPILED is made of by the names of files: Scala, and what else the jar has."""
+    """Return the sources of a configuration of COMPILED, by file name: Scala, and other files of the jar."""
     files = resources.files("lakehouse.spark").joinpath("scala", configuration).iterdir()
     return dict(sorted((file.name, file.read_text("utf-8")) for file in files))
 
@@ -106,5 +106,5 @@ def locked_jars(configurations: Sequence[Configuration] = CONFIGURATIONS) -> lis
 
 
 def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:
-    """Return the SHA-256 that jars.sha256 has of each jar, by its path in the jars' directory, sorted."""
+    """Return the SHA-256 of each jar in jars.sha256, by its path in the jars' directory, sorted."""
     return {jar.path: jar.sha256 for jar in locked_jars(configurations)}

@@ -1,6 +1,6 @@
-"""The JVMs that are started here: which Java runs them, their environment, and what they need of the machine.
+"""Java for the JVMs that are started here: the executable, its environment, and its needs of the machine.
 
-What is missing is said before a JVM starts, which would itself end with a stack trace.
+A missing requirement is reported before a JVM starts, which would only end with a stack trace.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from lakehouse.errors import ServiceError
 
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
-"""In it, whatever the user's locale, a JVM reads and writes names of files in UTF-8."""
+"""Makes a JVM read and write file names in UTF-8, whatever the user's locale."""
 LOCALE = ("-Duser.language=en", "-Duser.country=US")
-"""As in lakehouse/spark.properties. Delta and Kafka name files by numbers, in the digits of the locale."""
+"""As in lakehouse/spark.properties: Delta and Kafka number their files in the digits of the locale."""
 
 _LEAST_FREE_BYTES = 64 << 20
 _LEAST_FILES = 1_024
@@ -38,7 +38,7 @@ def find() -> str:
 
 
 def version() -> str | None:
-    """Return the version that this Java names, such as 17.0.15; null if there is none."""
+    """Return the version of this Java, such as 17.0.15; null if there is no Java."""
     try:
         said = subprocess.run([find(), "-version"], capture_output=True, text=True, check=False)
     except (ServiceError, OSError):
@@ -48,7 +48,7 @@ def version() -> str | None:
 
 
 def require_files() -> None:
-    """Raise ServiceError if a JVM could not open its jars and the files of tables."""
+    """Raise ServiceError if the limit of open files is too low for a JVM's jars and the tables' files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < _LEAST_FILES:
         raise ServiceError(
@@ -58,16 +58,16 @@ def require_files() -> None:
 
 
 def temporary_directory() -> str:
-    """Return where a JVM can unpack its libraries and keep temporary files: TMPDIR, else /tmp and the like.
+    """Return the directory for a JVM's native libraries and temporary files: TMPDIR, else /tmp or the like.
 
-    Raises ServiceError if nothing can be written there, if it is nearly full, or if libraries cannot be
-    loaded from it.
+    Raises ServiceError if it cannot be written, if it is nearly full, or if libraries cannot be loaded from
+    it.
     """
     try:
         found = tempfile.gettempdir()
     except FileNotFoundError as error:
         raise ServiceError(
-            "no temporary directory can be written, neither $TMPDIR nor /tmp: make room there, or set TMPDIR "
+            "no temporary directory can be written, neither $TMPDIR nor /tmp: free some space, or set TMPDIR "
             "to a directory on another disk"
         ) from error
     if os.statvfs(found).f_flag & os.ST_NOEXEC:
@@ -79,13 +79,13 @@ def temporary_directory() -> str:
     if free < _LEAST_FREE_BYTES:
         raise ServiceError(
             f"the temporary directory {found} has only {free >> 20} MiB left, and Spark's JVM needs "
-            f"{_LEAST_FREE_BYTES >> 20}: make room there, or set TMPDIR to another directory"
+            f"{_LEAST_FREE_BYTES >> 20}: free some space, or set TMPDIR to another directory"
         )
     return found
 
 
 def user() -> pwd.struct_passwd | None:
-    """Return what the system knows of this user: null in a container that was started for any number."""
+    """Return this user's entry in the system's database: null in a container with an arbitrary user id."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:
@@ -93,6 +93,6 @@ def user() -> pwd.struct_passwd | None:
 
 
 def has_home() -> bool:
-    """Tell whether the system has a directory for this user, into which a JVM may write."""
+    """Tell whether this user has a home directory in which a JVM may write."""
     known = user()
     return known is not None and os.access(known.pw_dir, os.W_OK | os.X_OK)

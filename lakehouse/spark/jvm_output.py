@@ -1,4 +1,4 @@
-"""What Spark's JVM writes to standard error, without two warnings that each start brings."""
+"""Filters two warnings, printed at each start, from what Spark's JVM writes to standard error."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _HARMLESS = (
     # Java 24 and later: Spark opens a package that they no longer have.
     b"WARNING: package sun.security.action not in java.base",
 )
-"""Options that Spark gives every JVM cause these lines, and no option prevents them."""
+"""Spark's own JVM options cause these lines, and no option prevents them."""
 _STANDARD_ERROR = 2
 _PATIENCE_S = 5.0
 
 
 @contextmanager
 def filtered() -> Iterator[int]:
-    """Give the block a file descriptor for the standard error of a process that it starts.
+    """Yield a file descriptor for the standard error of a process that the block starts.
 
-    What the process writes goes to this one's standard error line by line, as long as both live. If the block
-    fails, because the process ended, its last lines come before the exception.
+    The process's output is copied to this process's standard error line by line, as long as both live. If the
+    block fails because the process ended, its last lines are written before the exception is raised.
     """
     read_end, write_end = os.pipe()
     relay = threading.Thread(target=_relay, args=(read_end,), name="standard error of Spark", daemon=True)
@@ -50,5 +50,5 @@ def _write(text: bytes) -> None:
     while text:
         try:
             text = text[os.write(_STANDARD_ERROR, text) :]
-        except OSError:  # nobody reads it any more; the process must not wait for that
+        except OSError:  # nobody reads it any more; the process must not block
             return

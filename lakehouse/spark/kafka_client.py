@@ -1,4 +1,4 @@
-"""Kafka's own Java client in the driver, for the few records that Spark's source cannot take."""
+"""Kafka's Java client in the driver, for the few records that Spark's source cannot read."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PATIENCE_S = 30.0
 
 
 class FoundRecord(NamedTuple):
-    """A record as Kafka has it; `timestamp` is any number, in ms if the producer kept to the protocol."""
+    """A record as stored in Kafka; `timestamp` is in ms if the producer follows the protocol."""
 
     key: bytes | None
     value: bytes | None
@@ -41,10 +41,10 @@ def records_between(
     *,
     most_bytes: int,
 ) -> tuple[list[FoundRecord], int]:
-    """Return a partition's records from the first offset on and before the second, and the offset reached.
+    """Return a partition's records from the first offset to before the second, and the offset reached.
 
-    It stops after about `most_bytes`, and at least one record. Offsets without a record that a reader may
-    see are passed over. Raises what Kafka's client raises, and TimeoutError if nothing comes.
+    It stops after about `most_bytes`, but not before one record. Offsets without a visible record are
+    skipped. Raises the errors of Kafka's client, and TimeoutError if no record arrives.
     """
     config = internals.static(spark, "java.util.HashMap")()
     for name, value in {
@@ -72,7 +72,7 @@ def _polled(consumer: Any, place: Any, wait: Any, end: int, most_bytes: int) -> 
     found, size, deadline = list[FoundRecord](), 0, time.monotonic() + _PATIENCE_S
     while (reached := int(consumer.position(place))) < end:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"no record came within {_PATIENCE_S:g} s")
+            raise TimeoutError(f"no record arrived within {_PATIENCE_S:g} s")
         for record in consumer.poll(wait).records(place):
             one = _found(record)
             if one.offset >= end:

@@ -1,6 +1,6 @@
-"""What an upgrade of Spark or py4j may take away: the members that `lakehouse.spark.internals` touches.
+"""The members of Spark and py4j that `lakehouse.spark.internals` uses; an upgrade may remove them.
 
-tests/spark/test_internals.py asks the JVM and PySpark for each of them.
+tests/spark/test_internals.py checks each of them in the JVM and in PySpark.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 NEW = "new"
 """The name of a constructor in a signature."""
 CLASS = ""
-"""The signature of a class of which only the name is used."""
+"""The signature of a class that is used only by its name."""
 
 SQL = "org.apache.spark.sql"
 PLANS = f"{SQL}.catalyst.plans.logical"

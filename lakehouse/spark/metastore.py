@@ -1,11 +1,11 @@
-"""Delta tables by name in a Hive metastore, written by the client that is among Spark's own jars.
+"""Registers Delta tables by name in a Hive metastore, with the client among Spark's own jars.
 
-An entry is what Spark's `CREATE TABLE … USING delta LOCATION …` leaves there. A metastore never opens the
-table: the entry has its location. The columns beside it are for programs that ask for those alone, as JDBC
-clients do; Delta's readers take them from the log.
+An entry is the one that Spark's `CREATE TABLE … USING delta LOCATION …` creates. A metastore never opens the
+table: the entry has its location. The columns in it are for programs that need only those, such as JDBC
+clients; Delta's readers take them from the log.
 
-DDL of Spark's would need a session with Hive's catalog, which fails where the metastore is away, and Delta
-refuses a property that its log does not have, so what was made here could not be told from the rest.
+Spark's DDL is not used: it needs a session with Hive's catalog, which fails if the metastore is down, and
+Delta refuses a property that its log does not have, so our entries could not be marked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lakehouse.errors import ServiceError, TableError, first_line
 from lakehouse.spark import internals
 
 ANSWER_S = 5
-"""How long to wait for a connection, and for each answer."""
+"""The timeout in seconds of a connection, and of each answer."""
 MARK = "lakehouse.registered"
-"""The property of entries that were made here. No other entry is ever changed."""
+"""The property that marks entries created here. No other entry is ever changed."""
 
 _HIVE = "org.apache.hadoop.hive"
 _API = f"{_HIVE}.metastore.api"
@@ -39,7 +39,7 @@ _ALWAYS = {"EXTERNAL": "TRUE", "spark.sql.sources.provider": "delta", MARK: "tru
 
 @dataclass(frozen=True)
 class Entry:
-    """What a name stands for: the table's location, comment and columns, these as Spark's JSON."""
+    """A table's entry: location, comment, and columns as Spark's JSON."""
 
     database: str
     table: str
@@ -53,7 +53,7 @@ class Entry:
         return f"{self.database}.{self.table}"
 
     def properties(self) -> dict[str, str]:
-        """Return the properties of the entry, in pieces that a metastore keeps."""
+        """Return the properties of the entry, split to the size that a metastore can store."""
         size = _MOST_CHARACTERS
         parts = [self.columns[at : at + size] for at in range(0, len(self.columns), size)]
         numbered = {f"{_SCHEMA}.part.{number}": part for number, part in enumerate(parts)}
@@ -62,7 +62,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Found:
-    """What a metastore has under a name; `is_ours`: it was made here."""
+    """An entry found in a metastore; `is_ours`: it was created here."""
 
     entry: Entry
     is_ours: bool
@@ -71,7 +71,7 @@ class Found:
 class Metastore:
     """A connection to a metastore, for one thread.
 
-    Raises ServiceError if it does not answer, and TableError if it refuses.
+    Raises ServiceError if it does not answer, and TableError if it refuses a request.
     """
 
     def __init__(self, spark: SparkSession, uris: str, client: Any) -> None:
@@ -96,7 +96,7 @@ class Metastore:
         return Found(entry, MARK in properties)
 
     def create(self, entry: Entry) -> bool:
-        """Make an entry, and its database where that is missing; false if the name is taken by now."""
+        """Create an entry, and its database if that is missing; false if the name is taken by now."""
         with self._asking(entry.name):
             database = self._database(entry.database)
         made = self._new("Table")
@@ -117,10 +117,10 @@ class Metastore:
         return True
 
     def change(self, entry: Entry) -> None:
-        """Give an entry that was made here another location, comment or columns."""
+        """Change the location, comment or columns of an entry that was created here."""
         standing = self._get(entry.database, entry.table)
         if standing is None:
-            raise TableError(f"{entry.name} has gone from the metastore meanwhile; run this again")
+            raise TableError(f"{entry.name} has been removed from the metastore meanwhile; run this again")
         self._fill(standing, entry)
         with self._asking(entry.name):
             self._client.alter_table(entry.database, entry.table, standing)
@@ -151,7 +151,7 @@ class Metastore:
         return self._client.getDatabase(name)
 
     def _storage(self, location: str) -> Any:
-        """Return storage as Spark describes it for what Hive cannot read; `path` is added for readers."""
+        """Return the storage that Spark describes for tables that Hive cannot read; `path` is for readers."""
         serde = self._new("SerDeInfo")
         serde.setSerializationLib(f"{_HIVE}.serde2.lazy.LazySimpleSerDe")
         serde.setParameters(self._map({"serialization.format": "1"}))
@@ -163,7 +163,7 @@ class Metastore:
         columns.add(column)
         made = self._new("StorageDescriptor")
         made.setCols(columns)
-        made.setLocation(location)  # a metastore makes that directory, so it is not the table's
+        made.setLocation(location)  # a metastore creates that directory, so it is not the table's
         made.setInputFormat("org.apache.hadoop.mapred.SequenceFileInputFormat")
         made.setOutputFormat(f"{_HIVE}.ql.io.HiveSequenceFileOutputFormat")
         made.setNumBuckets(-1)
@@ -201,7 +201,7 @@ class Metastore:
 
 @contextmanager
 def connected(spark: SparkSession, uris: str) -> Iterator[Metastore]:
-    """Connect to a metastore at one of the URIs, `thrift://host:port` with commas between.
+    """Connect to a metastore at one of the comma-separated URIs, `thrift://host:port`.
 
     Other properties of Hive's client are the session's, `spark.hadoop.hive.…`. Raises ServiceError if none
     answers within about ten seconds.
@@ -235,6 +235,6 @@ def _away(uris: str, error: Py4JJavaError) -> ServiceError:
 
 
 def _why(error: Py4JJavaError) -> str:
-    """Return what a client of Hive's says, without names of classes and stack traces."""
+    """Return the message of Hive's client, without class names and stack traces."""
     line = first_line(error.java_exception.getMessage() or error.java_exception.toString())
     return _EXCEPTIONS.split(line)[-1].rstrip(")")

@@ -1,4 +1,4 @@
-"""Single objects of a lake on S3, by the Scala code that `lakehouse setup --s3` compiles."""
+"""Reads and writes single objects of a lake on S3, by Scala code that `lakehouse setup --s3` compiles."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _WHY = "reading of a small object"
 
 
 class ReadOnlyError(Exception):
-    """Nothing may be written there by this application."""
+    """The application may not write there."""
 
 
 def create(spark: SparkSession, path: str, text: str) -> bool:
-    """Create an object on condition that there is none, and tell whether it was created.
+    """Create an object if it does not exist, by a conditional write, and tell whether it was created.
 
-    Raises ReadOnlyError if nothing may be written there, and Py4JJavaError for what else keeps it from that.
+    Raises ReadOnlyError if this application may not write there, and Py4JJavaError for other failures.
     """
     try:
         conf = internals.hadoop_configuration(spark)
@@ -39,7 +39,7 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
     """Return when two objects were last modified, in ms since the epoch; null for a missing object.
 
-    They are asked for at once, so that it takes the time of one request.
+    The requests run in parallel, so both take the time of one.
     """
     places = (hadoop.hadoop_path(spark, one), hadoop.hadoop_path(spark, other))
     found = _objects(spark).modifiedMsOfBoth(*places, internals.hadoop_configuration(spark))
@@ -48,9 +48,9 @@ def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int 
 
 
 def read_text(spark: SparkSession, path: str) -> str:
-    """Return an object's text by one request; Hadoop asks for its size first.
+    """Return an object's text in one request; Hadoop would first ask for its size.
 
-    Raises Py4JJavaError, also for an object that is not there.
+    Raises Py4JJavaError, also for a missing object.
     """
     place = hadoop.hadoop_path(spark, path)
     system = hadoop.file_system(spark, place)

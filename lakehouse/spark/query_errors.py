@@ -1,4 +1,4 @@
-"""Errors of Spark and Delta in words."""
+"""Errors of Spark and Delta as messages."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 
 
 def error_line(error: BaseException) -> str:
-    """Return an error's message, without the stack traces that Spark puts into messages.
+    """Return an error's message, without the stack traces that Spark includes.
 
-    That a disk is full comes first: Java says so only at the end of those. Where Spark says that a task
-    failed, the innermost cause is added. Of a Python worker it is what it has raised.
+    A full disk is named first: Java names it only at the end of a stack trace. If a task failed, the
+    innermost cause is added; for a Python worker, that is the exception that it raised.
     """
     line = first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
     if isinstance(error, Py4JJavaError) and _TASK_FAILED in line:
@@ -38,33 +38,33 @@ def error_line(error: BaseException) -> str:
 
 
 def _raised_in_worker(text: str) -> str | None:
-    """Return the line with which the last traceback of Python ends in a text; null where there is none."""
+    """Return the last line of the last Python traceback in a text; null if there is none."""
     _, found, trace = text.rpartition(_TRACEBACK)
     lines = (line.rstrip() for line in trace.split("\n")[1:])
     return next((line for line in lines if line and not line[0].isspace()), None) if found else None
 
 
 def _root_of(java: Any) -> Any:
-    """Return the innermost cause of an exception of Java's."""
+    """Return the innermost cause of a Java exception."""
     while (cause := java.getCause()) is not None:
         java = cause
     return java
 
 
 def what_of(error: BaseException) -> str:
-    """Return an error's message, with its class unless users know it."""
+    """Return an error's message, with its class unless it is a LakehouseError or a full disk."""
     if isinstance(error, LakehouseError) or _no_room(error) is not None:
         return error_line(error)
     return f"{type(error).__name__}: {error_line(error)}"
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Tell whether something could not be written because a disk is full, or a quota."""
+    """Tell whether a write failed because a disk or a quota is full."""
     return _no_room(error) is not None
 
 
 def _no_room(error: BaseException) -> str | None:
-    """Return why there was no room to write, null if that was not the reason."""
+    """Return the system's message about a full disk; null if that was not the reason."""
     if isinstance(error, LakehouseError):
         return None
     text = str(error)
@@ -77,17 +77,17 @@ def are_files_gone(error: BaseException) -> bool:
 
 
 def is_heap_full(error: BaseException) -> bool:
-    """Return whether a failure was a JVM's lack of memory."""
+    """Tell whether a failure was a JVM's lack of memory."""
     return any(sign in str(error) for sign in _HEAP_FULL)
 
 
 def heap_of(spark: SparkSession) -> str:
-    """Return whose heap executes tasks, and its size, in words."""
+    """Return whose heap executes tasks, and its size, as text."""
     return "{} memory {}".format(*_heap(spark))
 
 
 def heap_bytes(spark: SparkSession) -> int:
-    """Return the size of a heap that executes tasks."""
+    """Return the size in bytes of a heap that executes tasks."""
     _, size = _heap(spark)
     return int(internals.static(spark, _SIZES).byteStringAsMb(size)) << 20
 
@@ -98,7 +98,7 @@ def _heap(spark: SparkSession) -> tuple[str, str]:
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Tell whether Spark itself has ended: its context was stopped, or its JVM does not answer."""
+    """Tell whether Spark itself has ended: its context was stopped, or its JVM does not respond."""
     try:
         return internals.is_stopped(spark)
     except (Py4JError, OSError):

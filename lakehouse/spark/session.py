@@ -1,7 +1,7 @@
 """The only builder of a SparkSession.
 
 Under spark-submit, the properties file and flags define the session. Elsewhere (`lakehouse run`, `lakehouse
-sql`, the demo, the tests), the laptop's properties are taken, with this machine's sizes on top.
+sql`, the demo, the tests), the laptop's properties are used, with the sizes in the settings on top.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ def build_session(
 ) -> SparkSession:
     """Return a session for the tables of this project; `options` override everything else.
 
-    `brief`: it will not live long enough for the JVM's optimizing compiler to pay. The second call in a
-    process returns the session of the first. Raises ServiceError if the runtime jars are missing, if the JVM
-    does not start within two minutes, or if it finds no room in the temporary directory, and VersionError
-    where PySpark would connect to a server instead.
+    `brief`: the session is too short for the JVM's optimizing compiler to pay off. A second call in a process
+    returns the first session. Raises ServiceError if the runtime jars are missing, if the JVM does not start
+    within two minutes, or if the temporary directory is full, and VersionError if PySpark would connect to a
+    Spark Connect server instead.
     """
     for variable in _OF_CONNECT:
         if variable in os.environ:
             raise VersionError(_NO_JVM.format(f"unset {variable}"))
-    # PySpark would print a failure itself before raising it, as JSON with a stack trace.
+    # PySpark would print an error as JSON, with a stack trace, before raising it.
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
     internals.remember_names()
     builder, launched = SparkSession.Builder().appName(name), dict[str, str]()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Outside spark-submit this decides how tasks run Python, whatever spark.pyspark.python says.
+        # Outside spark-submit, this sets the Python of tasks, whatever spark.pyspark.python says.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         launched = _launch_options(settings, brief=brief) | dict(options or {})
         for key, value in launched.items():
@@ -85,10 +85,10 @@ def build_session(
 
 @contextlib.contextmanager
 def _impatient() -> Iterator[None]:
-    """Kill a JVM that does not come up.
+    """Kill a JVM that does not start in time.
 
-    It tells PySpark its port through a file, which PySpark waits for as long as the JVM lives. If the file
-    could not be written, because the disk was full for a moment, that would be for ever.
+    The JVM passes its port to PySpark in a file, for which PySpark waits as long as the JVM lives. If the
+    file could not be written, because the disk was full for a moment, PySpark would wait for ever.
     """
     here = psutil.Process()
     before, over, given_up = set(here.children(recursive=True)), threading.Event(), threading.Event()
@@ -112,8 +112,8 @@ def _impatient() -> Iterator[None]:
         if not given_up.is_set():
             raise
         raise ServiceError(
-            f"Spark's JVM did not come up in {_JVM_TIMEOUT_S:.0f} s; is the disk of the temporary directory "
-            "full?"
+            f"Spark's JVM did not start within {_JVM_TIMEOUT_S:.0f} s; is the disk of the temporary "
+            "directory full?"
         ) from error
     finally:
         over.set()
@@ -122,7 +122,7 @@ def _impatient() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set variables of the environment for processes that are started in the block."""
+    """Set environment variables for processes that are started in the block."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -136,7 +136,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 def _require_names(spark: SparkSession, settings: Settings) -> None:
-    """Raise ServiceError if the JVM would write the lake's path in other bytes than Python does.
+    """Raise ServiceError if the JVM would encode the lake's path differently from Python.
 
     Under spark-submit, the user's locale decides.
     """
@@ -144,14 +144,14 @@ def _require_names(spark: SparkSession, settings: Settings) -> None:
     if encoding not in {"UTF-8", "utf8"} and not f"{settings.lake}{settings.home}".isascii():
         spark.stop()
         raise ServiceError(
-            f"Spark's JVM writes names of files in {encoding}, so it would not find {settings.lake}: set "
+            f"Spark's JVM encodes file names in {encoding}, so it would not find {settings.lake}: set "
             "LC_ALL=C.UTF-8 in the environment, or choose a path of ASCII letters"
         )
 
 
 @contextlib.contextmanager
 def start_session(settings: Settings, name: str, *, brief: bool | None = None) -> Iterator[SparkSession]:
-    """Build a session and stop it after the block; by default a brief one if the lake is small."""
+    """Build a session, and stop it after the block; by default it is brief if the lake is small."""
     spark = build_session(settings, name, brief=is_small(settings.lake) if brief is None else brief)
     try:
         yield spark
@@ -166,12 +166,12 @@ def require_jvm(spark: SparkSession) -> None:
 
 
 def activate(spark: SparkSession) -> None:
-    """Set the thread's active session: Delta works in it."""
+    """Set the thread's active session, which Delta uses."""
     internals.set_active(spark)
 
 
 def is_small(lake: str) -> bool:
-    """Tell whether a lake lies on this machine and is so small that every command is short."""
+    """Tell whether a lake is on this machine and so small that every command is short."""
     root, found = local_path(lake), 0
     if root is None:
         return False
@@ -185,12 +185,12 @@ def is_small(lake: str) -> bool:
 
 
 def _variables(settings: Settings) -> dict[str, str]:
-    """Return what the environment of Spark's JVM has beside the user's.
+    """Return the environment variables that are added for Spark's JVM.
 
-    Spark asks for the address of the host's name, which need not have one, unless it is told an address.
+    Without SPARK_LOCAL_IP, Spark resolves the host's name, which may have no address.
     """
     is_alone = _is_local(settings) and not _OF_HOST & os.environ.keys()
-    # At the end of the class path, which begins as the archive of classes says.
+    # Appended to the class path, whose beginning must be the class archive's.
     jars = {"SPARK_DIST_CLASSPATH": f"{require_jars('s3')[0].parent}/*"} if is_on_s3(settings.lake) else {}
     return java.ENVIRONMENT | ({"SPARK_LOCAL_IP": _LOOPBACK} if is_alone else {}) | jars
 
@@ -200,17 +200,17 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _secret(settings: Settings) -> str | None:
-    """Return the secret of a standalone cluster, null for another master; asked for when the JVM has started.
+    """Return the secret of a standalone cluster, null for another master; call it once the JVM has started.
 
-    Raises ServiceError if there is none: Spark would end with a stack trace. It is no option for `launch`,
-    because `ps` shows those.
+    Raises ServiceError if there is none: Spark would end with a stack trace. It is not passed as an option to
+    `launch`, because `ps` shows options.
     """
     master = SparkConf().get("spark.master", "") or ""
     if not master.startswith("spark://"):
         return None
     if settings.spark_secret_file is None:
         raise ServiceError(
-            f"{master} asks for its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that has it"
+            f"{master} needs its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that contains it"
         )
     try:
         secret = settings.spark_secret_file.read_text(encoding="utf-8").strip()
@@ -222,7 +222,7 @@ def _secret(settings: Settings) -> str | None:
 
 
 def _quoted(option: str) -> str:
-    """Return an option of a JVM as Spark splits several of them."""
+    """Quote a JVM option so that Spark splits a list of options correctly."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -235,17 +235,17 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     make_private(logs)
     paths = {"lakehouse.logs": logs, "java.io.tmpdir": java.temporary_directory()}
     if not java.has_home():
-        paths["user.home"] = settings.home  # of Ivy, to begin with, which must be able to write there
+        paths["user.home"] = settings.home  # Ivy, for one, must be able to write there
     added = [_quoted(f"-D{name}={path}") for name, path in paths.items()]
-    if settings.kafka_oauth_token_url:  # newer clients of Kafka ask no other address
+    if settings.kafka_oauth_token_url:  # newer Kafka clients request tokens only from allowed addresses
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka_oauth_token_url}"
         added.append(_quoted(allowed))
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
-        # Executors elsewhere get the jars by way of the disk, so no class of theirs may be needed to read it.
+        # Remote executors read the jars from their disk, so reading it must not need a class in these jars.
         options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
         options["spark.jars"] = for_cluster()["spark.jars"]
-        if settings.spark_master == "yarn":  # whose properties the jar for the disk hides
+        if settings.spark_master == "yarn":  # the jar for the disk hides YARN's properties
             options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
     return options | {
         "spark.master": settings.spark_master,

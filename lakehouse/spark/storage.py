@@ -1,7 +1,7 @@
 """Files and directories of the lake, on any file system.
 
-In an object store, `exists`, `modified_ms` of a file that exists, `names` of up to a thousand and
-`write_text` are one request each, and `read_text` is two.
+In an object store, `exists`, `modified_ms` of an existing file, `names` of up to a thousand files and
+`write_text` take one request each, and `read_text` takes two.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ def modified_ms(spark: SparkSession, path: str) -> int | None:
 
 
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return the same of two files; on S3 in the time of one request."""
+    """Return the same for two files; on S3 in the time of one request."""
     if is_on_s3(one):
         return objects.modified_ms_of_both(spark, one, other)
     return modified_ms(spark, one), modified_ms(spark, other)
 
 
 def status(spark: SparkSession, path: str) -> Any:
-    """Return Hadoop's own object of a file's status."""
+    """Return Hadoop's status object of a file."""
     return _file_system(spark, path).getFileStatus(_path(spark, path))
 
 
@@ -69,13 +69,13 @@ def names(spark: SparkSession, directory: str) -> list[str]:
     system, path = _file_system(spark, directory), _path(spark, directory)
     if not system.exists(path):
         return []
-    # As one text, "{a,b}": a hundred files would be three calls each.
+    # Passed as one text, "{a,b}": otherwise each file would take three calls.
     text = hadoop.paths_in(spark, system.listStatus(path))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 
 def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
-    """Return the bytes of what is in a directory by its name; null for each where pyarrow cannot list."""
+    """Return the sizes in bytes of a directory's entries, by name; all null where pyarrow cannot list it."""
     here = on_this_machine(spark, directory)
     if here is not None:
         return {file.name: file.stat().st_size for file in here.iterdir()} if here.exists() else {}
@@ -86,7 +86,7 @@ def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
 
 
 def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
-    """Return how many files lie below a directory, and their bytes."""
+    """Return the number of files below a directory, and their total bytes."""
     stored = None if on_this_machine(spark, directory) is not None else stored_below(directory)
     if stored is not None:
         return len(stored), sum(one.size_bytes for one in stored)
@@ -97,8 +97,8 @@ def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
 def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
     """Return when each file below a directory was last modified, in seconds since the epoch, by its name.
 
-    Names that begin with an underscore or a dot are left out, but for a table's change feed. Null where that
-    cannot be told fast: elsewhere than on this machine or in an object store.
+    Names that begin with an underscore or a dot are left out, except a table's change feed. Null where this
+    would be slow: neither on this machine nor in an object store.
     """
     here = on_this_machine(spark, directory)
     if here is not None:
@@ -115,7 +115,7 @@ def _modified_here(directory: Path) -> Iterator[tuple[str, float]]:
         directories[:] = [name for name in directories if not _is_hidden(name)]
         for name in files:
             if not _is_hidden(name):
-                with contextlib.suppress(FileNotFoundError):  # somebody else has just removed it
+                with contextlib.suppress(FileNotFoundError):  # another process has just removed it
                     yield name, Path(root, name).stat().st_mtime
 
 
@@ -138,7 +138,7 @@ def read_text(spark: SparkSession, path: str) -> str:
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file as a whole, replacing an existing one."""
+    """Write a file atomically, replacing an existing one."""
     here = on_this_machine(spark, path)
     if here is not None:
         _write_here(here, text)
@@ -147,7 +147,7 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
 
 
 def on_this_machine(spark: SparkSession, path: str) -> Path | None:
-    """Return the path on this machine's file system, null if Hadoop has it elsewhere."""
+    """Return the path on this machine's file system; null if it is elsewhere for Hadoop."""
     here = local_path(path)
     return here if path.startswith(_LOCAL) or _is_local_by_default(spark.sparkContext) else None
 
@@ -158,9 +158,9 @@ def _is_local_by_default(context: SparkContext) -> bool:
 
 
 def _write_here(path: Path, text: str) -> None:
-    """Write a file without Hadoop, which starts five processes (readlink, chmod) for each rename."""
+    """Write a file without Hadoop, which would start five processes (readlink, chmod) for each rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Hadoop's checksum of a former file of that name, which this one would be compared with.
+    # Remove Hadoop's checksum of a former file of that name, against which this one would be checked.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     write_whole(path, text)
 
@@ -177,7 +177,7 @@ def _write_there(spark: SparkSession, path: str, text: str) -> None:
 
 
 def _is_missing(spark: SparkSession, error: Py4JJavaError) -> bool:
-    """Tell whether an error of Hadoop's says that a file or directory does not exist."""
+    """Tell whether a Hadoop error says that a file or directory does not exist."""
     return internals.is_a(spark, error.java_exception, "java.io.FileNotFoundException")
 
 
@@ -187,9 +187,9 @@ def delete(spark: SparkSession, path: str) -> None:
 
 
 def lying(spark: SparkSession, directory: str) -> dict[str, int]:
-    """Return the bytes of every file below a directory, by its path there; none if it does not exist.
+    """Return the size in bytes of every file below a directory, by relative path; none if it does not exist.
 
-    Files whose names begin with a dot are left out: checksums of Hadoop's, and drafts.
+    Files whose names begin with a dot are left out: Hadoop's checksums, and drafts.
     """
     here = on_this_machine(spark, directory)
     if here is not None:
@@ -215,15 +215,15 @@ def _lying_here(directory: Path) -> Iterator[tuple[str, int]]:
         for name in names_:
             if not name.startswith("."):
                 file = Path(root, name)
-                with contextlib.suppress(FileNotFoundError):  # somebody else has just removed it
+                with contextlib.suppress(FileNotFoundError):  # another process has just removed it
                     yield str(file.relative_to(directory)), file.stat().st_size
 
 
 def copy(spark: SparkSession, source: str, target: str) -> bool:
-    """Copy a file byte by byte, over an existing one; tell whether there was one to copy.
+    """Copy a file byte by byte, over an existing one; tell whether the source exists.
 
-    On a disk of this machine it outlives a power failure, and is there as a whole or not at all. So it is in
-    an object store. The copy's time is the original's, where files have one that can be set.
+    On a disk of this machine and in an object store, the copy is atomic and survives a power failure. It has
+    the original's modification time, where that can be set.
     """
     here, there = on_this_machine(spark, source), on_this_machine(spark, target)
     try:
@@ -241,7 +241,7 @@ def copy(spark: SparkSession, source: str, target: str) -> bool:
 
 
 def _copy_here(spark: SparkSession, source: str, target: Path) -> None:
-    """Copy a file of another file system without Hadoop's checksum beside it."""
+    """Copy a file from another file system, without writing Hadoop's checksum beside it."""
     system, path = _file_system(spark, source), _path(spark, source)
     stays, without_checksum = False, True
     with drafted(target) as draft:

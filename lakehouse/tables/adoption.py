@@ -1,12 +1,12 @@
-"""Adoption: a copy of a lake takes the original's place, and its versions are others from there on. Pure.
+"""Adoption: a copy of a lake takes the original's place, and their versions differ from then on. Pure.
 
-`lakehouse adopt` notes in a gold table's property when that was (ms since the epoch), and the last version
-that the original has as well:
+`lakehouse adopt` records the time (ms since the epoch) in a property of each gold table, with the last
+version that the table shares with the original:
 
     lakehouse.adopted    1764172800000@60
 
 So version 61 of the original, which may have been sent, is not mistaken for version 61 of the copy. Kafka's
-groups and the notes in the lake name the table that rows were sent of by its id, followed by its adoption:
+consumer groups and the records in the lake name the table of sent rows by its id, followed by its adoption:
 `c31e… adopted 1764172800000@60`.
 """
 
@@ -25,7 +25,7 @@ _VALUE = re.compile(r"(\d+)@(\d+)")
 
 @dataclass(frozen=True)
 class Adoption:
-    """When a copy was adopted (ms since the epoch), and the last version that the original has as well."""
+    """When a copy was adopted (ms since the epoch), and the last version shared with the original."""
 
     at_ms: int
     version: int
@@ -35,23 +35,23 @@ class Adoption:
 
 
 def adoption_in(properties: Mapping[str, str]) -> Adoption | None:
-    """Return the last adoption that a table's properties tell of; null for none."""
+    """Return the last adoption in a table's properties; null for none."""
     return _parsed(properties.get(PROPERTY, ""))
 
 
 def sender(table_id: str, adoption: Adoption | None) -> str:
-    """Return what notes of rows that were sent call a table."""
+    """Return a table's name in the records of sent rows."""
     return table_id if adoption is None else f"{table_id}{_ADOPTED}{adoption}"
 
 
 def adopted_ms(named: str) -> int:
-    """Return when the table that notes call so was adopted, 0 for never."""
+    """Return when the table with this name was adopted, in ms since the epoch; 0 for never."""
     found = _parsed(named.partition(_ADOPTED)[2])
     return 0 if found is None else found.at_ms
 
 
 def both_have(one: str, other: str) -> Position:
-    """Return up to where two tables of one id surely have the same versions."""
+    """Return the position before which two tables of one id certainly have the same versions."""
     versions = [
         found.version
         for named in (one, other)

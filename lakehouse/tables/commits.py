@@ -1,7 +1,7 @@
-"""One commit of a Delta table, from what it reads to what it writes.
+"""One commit to a Delta table, from its reads to its writes.
 
-Delta's DataFrame writer and its MERGE find out whether a transaction has been written by replaying the log in
-Spark jobs, every time, although the version's checksum file says so. Here the same commit is made from
+Delta's DataFrame writer and its MERGE replay the log in Spark jobs, every time, to find out whether a
+transaction has been written, although the version's checksum file has it. Here the same commit is made from
 Delta's own parts: begin an optimistic transaction, read under it, write files, and publish everything in one
 commit, which conflicts if another writer has changed what was read.
 """
@@ -32,7 +32,7 @@ from lakehouse.tables.pruning import Near
 from lakehouse.tables.specs import FIXED_PREFIX, Move, Why
 
 CHANGE_TYPE = "_change_type"
-_NO_QUERY = ("lakehouse", 0)  # of Delta's operations, an UPDATE has no place for the reason
+_NO_QUERY = ("lakehouse", 0)  # Delta's UPDATE operation has no field for the reason
 FILE = "_file"
 _UNKNOWN_ROWS = 1_000_000  # of a file without statistics: a safe guess
 _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
@@ -40,7 +40,7 @@ _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
 
 @dataclass(frozen=True)
 class Candidates:
-    """Files of a table that may match a condition: Delta's objects and how many rows each has, by name."""
+    """Files of a table that may match a condition: Delta's objects and row counts, by name."""
 
     files: dict[str, Action]
     size_bytes: int
@@ -48,11 +48,11 @@ class Candidates:
 
     @property
     def rows(self) -> int:
-        """How many rows the files have."""
+        """The number of rows in the files."""
         return self.rows_of(self.files)
 
     def rows_of(self, names: Iterable[str]) -> int:
-        """Return how many rows some of the files have."""
+        """Return the number of rows in some of the files."""
         return sum(self.rows_by_name[name] for name in names)
 
 
@@ -60,8 +60,8 @@ class Candidates:
 class Commit:
     """A commit that has begun, and the table as it was then.
 
-    `read` and `begin` determine what other writers' commits are compared with. If one has changed what was
-    read here, `finish` fails with one of Delta's conflicts; see `lakehouse.tables.writing.retry_on_conflict`.
+    `expect` and `candidates` determine what counts as read. If another writer has changed that, `finish`
+    fails with one of Delta's conflicts; see `lakehouse.tables.writing.retry_on_conflict`.
     """
 
     spark: SparkSession
@@ -72,7 +72,7 @@ class Commit:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Delta's own object of the table as it was when the commit began."""
+        """Delta's snapshot of the table when the commit began."""
         return delta.snapshot_of(self._txn)
 
     @property
@@ -86,7 +86,7 @@ class Commit:
         return (delta.property_in(self._txn, CHANGE_FEED) or "").lower() == "true"
 
     def expect(self, moves: Sequence[Move]) -> None:
-        """Raise PositionError unless the table says what the moves expect; a later change of it conflicts."""
+        """Raise PositionError unless the table has the expected positions; a later change conflicts."""
         noted = transactions_in(self.spark, self.snapshot) if moves else {}
         for move in moves:
             delta.note_read_application(self._txn, move.application)
@@ -100,21 +100,21 @@ class Commit:
     def expect_settings(self, settings: Mapping[str, str]) -> None:
         """Raise PositionError unless the table's rows are made with these settings (`pinned_settings`).
 
-        A later change of that conflicts with the commit.
+        A later change of the settings conflicts with the commit.
         """
         for name, value in settings.items():
             found = delta.property_in(self._txn, FIXED_PREFIX + name)
             if found != value:
                 raise PositionError(
                     f"{self.path} is made with {name} = {found or 'none'} by now, and this process has "
-                    f"{value or 'none'}: its settings were changed elsewhere. Restart it under today's"
+                    f"{value or 'none'}: its settings were changed elsewhere. Restart with the current ones"
                 )
 
     def candidates(self, where: Near | Column | None) -> Candidates:
-        """Return the files that may have rows that match the condition, null for all of them.
+        """Return the files that may have rows that match the condition; null: all files.
 
-        They count as read. For `Near`, and if the table has few files, the whole table does: this conflicts
-        then with every other commit that changes rows.
+        They count as read. For a `Near`, or if the table has few files, the whole table counts as read: the
+        commit then conflicts with every other commit that changes rows.
         """
         if isinstance(where, Near):
             return self._near(where)
@@ -141,7 +141,7 @@ class Commit:
     def _filtered(self, where: Column) -> list[Action]:
         """Return the files that may have rows that match the condition, by their statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
-        # Delta compares statistics only with literals, and a Python int beside a long is a cast of one.
+        # Delta compares statistics only with literals; a Python int beside a long is a cast, to be folded.
         return delta.filtered_files(self.spark, self._txn, internals.folded_condition(rows))
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
@@ -154,8 +154,8 @@ class Commit:
     def write(self, rows: DataFrame) -> int:
         """Write the rows into files and return how many there are.
 
-        If there is a column `_change_type`, rows that have one go to the change feed, if the table keeps one,
-        and the others into the table.
+        Rows with a `_change_type` go to the change feed, if the table keeps one, and the others into the
+        table.
         """
         if CHANGE_TYPE in rows.columns and not self.has_change_feed:
             rows = rows.where(F.col(CHANGE_TYPE).isNull()).drop(CHANGE_TYPE)
@@ -178,7 +178,7 @@ class Commit:
     def finish(self, moves: Sequence[Move] = (), why: Why | None = None) -> int:
         """Publish everything and return the table's new version; the moves become part of it.
 
-        `why` says why rows have left the table or changed, to who reads its changes (`LogEntry.why`).
+        `why` is the reason for removed or changed rows, for readers of the changes (`LogEntry.why`).
         """
         made = [
             (one.application, one.after) for one in moves if one.after is not None and one.after != one.before
@@ -200,7 +200,7 @@ class Commit:
     def set_properties(self, values: Mapping[str, str | None]) -> int:
         """Set properties of the table, or remove those that are null, and return its new version.
 
-        This ends the commit. It conflicts with every other change of properties or schema.
+        This publishes the commit. It conflicts with every other change of properties or schema.
         """
         standing = properties_of(self.snapshot)
         kept = {name: value for name, value in {**standing, **values}.items() if value is not None}
@@ -223,7 +223,7 @@ def create(
 ) -> None:
     """Commit version 0 of a table without rows; its directory may hold the beginnings of a log.
 
-    An existing table is left as it is. Raises Py4JJavaError if somebody else creates one at the same moment.
+    An existing table is left as it is. Raises Py4JJavaError if another process creates one at the same time.
     """
     txn = delta.start(spark, delta.log_of(spark, path))
     if delta.read_version(txn) >= 0:
@@ -237,13 +237,13 @@ def create(
         properties=properties,
         at_ms=int(time.time() * 1000),
     )
-    # To list the files of a table that has none, Delta would replay the empty log before it, in a Spark job.
+    # To list the files of a new table, Delta would replay its empty log in a Spark job.
     with having_set(spark, _LISTS_FILES, "false"):
         _commit(spark, path, txn, [], delta.table_creation(spark, txn))
 
 
 def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action], operation: Operation) -> int:
-    """Commit the actions, and return the new version once it outlives a power failure."""
+    """Commit the actions, and return the new version once it is safe from a power failure."""
     version = delta.commit(spark, txn, actions, operation)
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.keep(here, version)
@@ -251,7 +251,7 @@ def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action],
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:
-    """Return what to write in place of `old`, rows of a table, so that `new` replaces them by key.
+    """Return the rows to write in place of `old`, rows of a table, so that `new` replaces them by key.
 
     `new` has one row per key; columns that it lacks keep the values of `old`. Rows with `gone` true are
     deleted. Result rows without a `_change_type` go into the table, the others into the change feed.
@@ -266,7 +266,7 @@ def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Colu
 def amended_rows(
     rows: DataFrame, names: Sequence[str], hit: Column, values: Mapping[str, Column]
 ) -> DataFrame:
-    """Return what to write in place of the table's rows `t` of a frame, with new values in the `hit` rows.
+    """Return the rows to write in place of a frame's table rows `t`, with new values in the `hit` rows.
 
     `names` are the table's columns. `_change_type` is set as in `changed_rows`.
     """

@@ -1,7 +1,7 @@
 """The data files of a table's newest version, kept up to date by what each commit adds and removes.
 
-To list them, Delta replays the log in Spark jobs, for every version anew. Here they are read once, and then
-follow from the commits since. So what a micro-batch pays does not depend on the age of the table.
+To list them, Delta replays the log in Spark jobs, again for every version. Here they are read once, and later
+commits are applied to them, so a micro-batch's cost does not grow with the age of the table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_COMMITS = 50  # more are not read one by one
 
 @dataclass(frozen=True)
 class File:
-    """A data file: its size, its rows (null: unknown), the bounds of its columns, and the log's own words."""
+    """A data file: its size, row count (null: unknown), column bounds, and `add` action."""
 
     size_bytes: int
     rows: int | None
@@ -49,11 +49,11 @@ class Files:
 
 
 _known: dict[str, Files] = {}
-_lock = Lock()  # of the above; nobody holds it while reading
+_lock = Lock()  # guards `_known`; not held while reading files
 
 
 def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
-    """Return the files of a snapshot of the table at the path; several threads may ask at once."""
+    """Return the files of a snapshot of the table at the path; safe to call from several threads."""
     table, version = delta.table_id(at), delta.version_of(at)
     with _lock:
         known = _known.get(path)
@@ -71,7 +71,7 @@ def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
 
 
 def files_at(spark: SparkSession, path: str, version: int) -> list[entries.Action]:
-    """Return the files of a version in the words of the log, in the order in which they are read first.
+    """Return a version's files as actions of the log, in the order in which a query first reads them.
 
     `lakehouse.telemetry.delta_log` orders them in the same way.
     """
@@ -86,12 +86,12 @@ def frame_of_files(spark: SparkSession, at: Snapshot, files: Iterable[File]) -> 
 
 
 def to_delta(spark: SparkSession, file: File) -> Action:
-    """Return Delta's own object of a file."""
+    """Return Delta's object for a file."""
     return delta.added_file(spark, file.action)
 
 
 def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files | None:
-    """Return the files of a later version by the commits since; null where one is gone or unreadable."""
+    """Derive the files of a later version from the commits since; null if one is missing or unreadable."""
     try:
         commits = [read_commit(spark, path, number) for number in range(known.version + 1, version + 1)]
     except (Py4JJavaError, ValueError):
@@ -105,7 +105,7 @@ def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Fil
 
 
 def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int) -> Files:
-    """Read the files from the checksum of the version, which names few files, or else from the log."""
+    """Read the files from the version's checksum, which lists them while they are few, else from the log."""
     noted = _noted(spark, path, version)
     if noted is None:
         files = delta.all_files(spark, at).select(F.to_json(F.struct("*")).alias("action"))
@@ -115,7 +115,7 @@ def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int
 
 
 def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
-    """Return the files that a version's checksum names; null if it names none, or is not understood.
+    """Return the files listed in a version's checksum; null if it lists none, or is invalid.
 
     After a power failure it may be empty, as it is written without fsync.
     """
@@ -139,6 +139,6 @@ def _name(action: Mapping[str, Any]) -> str:
 
 
 def file_of(action: Mapping[str, Any]) -> File:
-    """Return a file that the log adds, given in its words."""
+    """Return the file of an `add` action."""
     whole = {**action, "dataChange": False, "partitionValues": action.get("partitionValues") or {}}
     return File(int(action["size"]), rows_of(action), Bounds(*bounds_of(action)), whole)

@@ -1,8 +1,8 @@
-"""The only module that touches Delta's private members: its log, its transactions, its actions.
+"""The only module that uses Delta's private members: its log, its transactions, its actions.
 
-Each function does one thing and decides nothing. Delta's objects are passed on as they are; whoever has one
-gives it back to a function of this module. `lakehouse.tables.delta_members` lists what is used here; a new
-member is added there, too. Spark's members are in `lakehouse.spark.internals`.
+Each function does one thing and makes no decisions. Delta's objects are opaque to callers, which only pass
+them to functions of this module. `lakehouse.tables.delta_members` lists the members used here; a new one is
+added there, too. Spark's members are in `lakehouse.spark.internals`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Txn: TypeAlias = Any
 Action: TypeAlias = Any
 """An action of a commit, such as an AddFile."""
 Operation: TypeAlias = Any
-"""What a commit says that it did."""
+"""The operation recorded in a commit."""
 
 
 def delta_version(spark: SparkSession) -> str:
@@ -51,7 +51,7 @@ def log_of(spark: SparkSession, path: str) -> Log:
 
 
 def known_snapshot(log: Log) -> Snapshot:
-    """Return the snapshot that Delta has of the log, however old."""
+    """Return Delta's cached snapshot of the log, however old."""
     return log.unsafeVolatileSnapshot()
 
 
@@ -66,14 +66,14 @@ def snapshot_at(spark: SparkSession, log: Log, number: int) -> Snapshot:
 
 
 def first_recreatable(log: Log) -> int:
-    """Return the earliest version that the log can still show."""
+    """Return the earliest version that can still be reconstructed from the log."""
     return int(log.history().getEarliestRecreatableCommit())
 
 
 def version_since(spark: SparkSession, log: Log, ms: int) -> int:
     """Return the log's first version that was committed at a time (ms since the epoch) or later.
 
-    If there is none, that is the next version.
+    If there is none, return the next version.
     """
     moment = internals.timestamp(spark, ms)
     stood = log.history().getActiveCommitAtTime(moment, none(spark), True, True, True)
@@ -86,7 +86,7 @@ def write_checkpoint(log: Log) -> None:
 
 
 def clean_up(spark: SparkSession, log: Log, snapshot: Snapshot, keep: timedelta) -> None:
-    """Remove commits that are older than the kept time, to the hour, and lie before a checkpoint."""
+    """Remove commits that are older than the retention time, to the hour, and precede a checkpoint."""
     keep_ms = internals.some_long(spark, int(keep / timedelta(milliseconds=1)))
     hour = static(spark, f"{DELTA}.TruncationGranularity").HOUR()
     log.cleanUpExpiredLogs(snapshot, none(spark), keep_ms, hour)
@@ -94,7 +94,7 @@ def clean_up(spark: SparkSession, log: Log, snapshot: Snapshot, keep: timedelta)
 
 @contextmanager
 def locked(log: Log) -> Iterator[None]:
-    """Keep others from changing the snapshot that Delta has of the log during the block."""
+    """Hold the lock on Delta's cached snapshot of the log during the block."""
     lock = log.snapshotLock()
     lock.lock()
     try:
@@ -104,7 +104,7 @@ def locked(log: Log) -> Iterator[None]:
 
 
 def install(spark: SparkSession, log: Log, segment: Segment, at_ms: int) -> Snapshot:
-    """Make the snapshot of a segment the one that Delta has of the log, as of a time; needs the lock."""
+    """Cache a segment's snapshot as Delta's snapshot of the log, as of a time; needs the lock."""
     made = log.createSnapshot(segment, none(spark), none(spark), none(spark))
     return log.installSnapshot(made, at_ms)
 
@@ -123,12 +123,12 @@ def segment_of(snapshot: Snapshot) -> Segment:
 
 
 def with_commit(spark: SparkSession, segment: Segment, status: Any, number: int) -> Segment:
-    """Return the segment with the next version's commit, given as Hadoop's status of its file."""
+    """Return the segment extended by the next version's commit, given as Hadoop's status of its file."""
     return static(spark, f"{DELTA}.SnapshotManagement").appendCommitToLogSegment(segment, status, number)
 
 
 def segment_version(segment: Segment) -> int:
-    """Return the version that a segment leads to."""
+    """Return the version of a segment's snapshot."""
     return int(segment.version())
 
 
@@ -142,7 +142,7 @@ def checkpoint_version(segment: Segment) -> int:
     return int(segment.checkpointProvider().version())
 
 
-# What a snapshot says.
+# The contents of a snapshot.
 
 
 def version_of(snapshot: Snapshot) -> int:
@@ -156,7 +156,7 @@ def table_id(snapshot: Snapshot) -> str:
 
 
 def created_ms(snapshot: Snapshot) -> int | None:
-    """Return when the table was created, in ms since the epoch; null if it does not say."""
+    """Return when the table was created, in ms since the epoch; null if unknown."""
     found = value_of(snapshot.metadata().createdTime())
     return None if found is None else int(found)
 
@@ -167,13 +167,13 @@ def committed_ms(snapshot: Snapshot) -> int:
 
 
 def metadata(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the table's metadata in the words of the log."""
+    """Return the table's metadata, with its fields named as in the log."""
     found: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
     return found
 
 
 def protocol(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the table's protocol in the words of the log."""
+    """Return the table's protocol, with its fields named as in the log."""
     found: dict[str, Any] = json.loads(snapshot.protocol().json())["protocol"]
     return found
 
@@ -184,7 +184,7 @@ def schema_json(snapshot: Snapshot) -> str:
 
 
 def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
-    """Return how many files a snapshot has, and their bytes: by its checksum, else by Spark jobs."""
+    """Return the number and bytes of a snapshot's files: from its checksum, else by Spark jobs."""
     noted = value_of(snapshot.checksumOpt())
     if noted is not None:
         return int(noted.numFiles()), int(noted.tableSizeBytes())
@@ -192,7 +192,7 @@ def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def noted_bytes(snapshot: Snapshot) -> int | None:
-    """Return the bytes of a snapshot's files by its checksum; null if there is none."""
+    """Return the bytes of a snapshot's files from its checksum; null if there is none."""
     noted = value_of(snapshot.checksumOpt())
     return None if noted is None else int(noted.tableSizeBytes())
 
@@ -203,7 +203,7 @@ def all_bytes(snapshot: Snapshot) -> int:
 
 
 def noted_files(snapshot: Snapshot, most: int) -> list[Action] | None:
-    """Return the files that a snapshot's checksum names; null if it names none, or more than `most`."""
+    """Return the files listed in a snapshot's checksum; null if it lists none, or more than `most`."""
     noted = value_of(snapshot.checksumOpt())
     files = None if noted is None else value_of(noted.allFiles())
     return None if files is None or int(files.size()) > most else elements(files)
@@ -215,19 +215,19 @@ def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
 
 
 def noted_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int] | None:
-    """Return the last transaction of each application by a snapshot's checksum; null if it has none."""
+    """Return the last transaction of each application from a snapshot's checksum; null if it has none."""
     found = _noted(spark, snapshot)
     return None if found is None else {str(one["appId"]): int(one["version"]) for one in found}
 
 
 def noted_ms(spark: SparkSession, snapshot: Snapshot, application: str) -> int | None:
-    """Return when the application's last transaction was, in ms since the epoch; null if nothing says so."""
+    """Return the time of the application's last transaction, in ms since the epoch; null if unknown."""
     found = (one for one in _noted(spark, snapshot) or () if one["appId"] == application)
     return next((one.get("lastUpdated") for one in found), None)
 
 
 def _noted(spark: SparkSession, snapshot: Snapshot) -> list[dict[str, Any]] | None:
-    """Return the transactions of a checksum as one text: each of them would be three calls to the JVM."""
+    """Return a checksum's transactions, passed as one JSON text: each would take three calls to the JVM."""
     noted = value_of(snapshot.checksumOpt())
     found = None if noted is None else value_of(noted.setTransactions())
     if found is None:
@@ -243,7 +243,7 @@ def all_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
 
 def rows_of(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
     """Return the rows of a snapshot; Delta selects files by their statistics, in Spark jobs."""
-    # By path and version, Delta would list the log to see whether there is that version. True: nothing newer.
+    # Given a path and a version, Delta would list the log to check the version. True: a time travel query.
     every, some_snapshot = scala_seq(spark, []), some(spark, snapshot)
     relation = snapshot.deltaLog().createRelation(every, some_snapshot, none(spark), True)
     return internals.frame_of_relation(spark, relation)
@@ -259,7 +259,7 @@ def rows_of_files(spark: SparkSession, snapshot: Snapshot, files: Iterable[Actio
 
 
 def added_file(spark: SparkSession, fields: Mapping[str, Any]) -> Action:
-    """Return the object of a file that is added, given in the words of the log."""
+    """Return Delta's object for an added file, whose fields are named as in the log."""
     return internals.singleton(spark, f"{ACTIONS}.Action").fromJson(json.dumps({"add": fields}))
 
 
@@ -276,7 +276,7 @@ def is_added(action: Action) -> bool:
 
 
 def path_of(file: Action) -> str:
-    """Return a file's path in the words of the log."""
+    """Return a file's path as in the log."""
     return str(file.path())
 
 
@@ -297,7 +297,7 @@ def records_in(file: Action) -> int | None:
 
 
 def removed(file: Action, at_ms: int) -> Action:
-    """Return the action that removes a file from the table, and its rows."""
+    """Return the action that removes a file and its rows from the table."""
     return file.removeWithTimestamp(at_ms, True)
 
 
@@ -331,12 +331,12 @@ def property_in(txn: Txn, name: str) -> str | None:
 
 
 def note_read_application(txn: Txn, application: str) -> None:
-    """Let the commit conflict with another one that has a transaction of the application."""
+    """Make the commit conflict with any other that has a transaction of the application."""
     txn.readTxn().append(application)
 
 
 def note_whole_table_read(txn: Txn) -> None:
-    """Let the commit conflict with every other one that changes rows."""
+    """Make the commit conflict with any other that changes rows."""
     txn.readWholeTable()
 
 
@@ -356,7 +356,7 @@ def commit(spark: SparkSession, txn: Txn, actions: Iterable[Action], operation: 
 
 
 def set_properties(spark: SparkSession, txn: Txn, properties: Mapping[str, str]) -> None:
-    """Give the table these properties and no others, in the transaction."""
+    """Replace all properties of the table, in the transaction."""
     found = txn.metadata()
     changed = static(spark, f"{ACTIONS}.Metadata")(
         found.id(),
@@ -368,7 +368,7 @@ def set_properties(spark: SparkSession, txn: Txn, properties: Mapping[str, str])
         scala_map(spark, properties),
         found.createdTime(),
     )
-    txn.updateMetadata(changed, False)  # the session's defaults
+    txn.updateMetadata(changed, False)  # do not ignore the session's defaults
 
 
 def set_new_metadata(
@@ -391,29 +391,29 @@ def set_new_metadata(
 
 
 def application_wrote(spark: SparkSession, application: str, number: int, at_ms: int) -> Action:
-    """Return the action that notes an application's transaction."""
+    """Return the action that records an application's transaction."""
     return static(spark, f"{ACTIONS}.SetTransaction")(application, number, some(spark, at_ms))
 
 
-# What a commit says that it did.
+# The operation recorded in a commit.
 
 
 def update(spark: SparkSession) -> Operation:
-    """Return an UPDATE, without its condition."""
+    """Return the operation of an UPDATE, without its condition."""
     return static(spark, f"{OPERATIONS}Update")(none(spark))
 
 
 def write(spark: SparkSession) -> Operation:
-    """Return an append."""
+    """Return the operation of an append."""
     return static(spark, f"{OPERATIONS}Write")(internals.appends(spark), *[none(spark)] * 8)
 
 
 def streaming_update(
     spark: SparkSession, application: str, number: int, *, updates: bool, metadata: str | None = None
 ) -> Operation:
-    """Return a streaming query's micro-batch, which updates rows or only appends them.
+    """Return the operation of a streaming micro-batch, which updates rows or only appends them.
 
-    `metadata` becomes the commit's `userMetadata`; null: it gets none.
+    `metadata` becomes the commit's `userMetadata`; null: none.
     """
     mode = internals.output_mode(spark, updates=updates)
     noted = none(spark) if metadata is None else some(spark, metadata)
@@ -421,7 +421,7 @@ def streaming_update(
 
 
 def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterable[str]) -> Operation:
-    """Return a change of properties that sets the given ones; if there are none, one that removes others."""
+    """Return the operation that sets the given properties or, if there are none, removes the others."""
     if given:
         return static(spark, f"{OPERATIONS}SetTableProperties")(scala_map(spark, given))
     return static(spark, f"{OPERATIONS}UnsetTableProperties")(
@@ -430,5 +430,5 @@ def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterab
 
 
 def table_creation(spark: SparkSession, txn: Txn) -> Operation:
-    """Return the creation of a transaction's table."""
+    """Return the operation that creates a transaction's table."""
     return static(spark, f"{OPERATIONS}CreateTable")(txn.metadata(), False, False, none(spark))

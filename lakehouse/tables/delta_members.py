@@ -1,6 +1,6 @@
-"""Delta's private members that `lakehouse.tables.delta_internals` touches: what an upgrade may take away.
+"""Delta's private members that `lakehouse.tables.delta_internals` uses; an upgrade may remove them.
 
-tests/spark/test_internals.py asks the JVM for each of them.
+tests/spark/test_internals.py checks each of them in the JVM.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Tables that deltalake creates, appends to and reads: without Spark and its JVM, from any process.
+"""Creates, appends to and reads tables with deltalake: without Spark and its JVM, from any process.
 
-Only for tables that no micro-batch writes, because transactions and leases are unknown here. Several
+Only for tables that no micro-batch writes, because transactions and leases are not supported here. Several
 processes may append at once: deltalake creates each commit's file only if it does not exist yet, and
 otherwise tries the next number.
 
@@ -45,10 +45,10 @@ def location(lake: str, spec: TableSpec) -> str:
 
 
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit. A missing table is created as `ensure` does.
+    """Append rows in one commit. A missing table is created as by `Lake.ensure`.
 
-    A column that the table lacks is added; one that the spec lacks is null. If another process changes the
-    table's columns meanwhile, the same file is committed again. Raises what deltalake raises, and TableError
+    Columns that the table lacks are added; columns that the spec lacks are null. If another process changes
+    the table's columns meanwhile, the same file is committed again. Raises deltalake's errors, and TableError
     if a power failure has damaged the table.
     """
     import pyarrow as pa
@@ -85,11 +85,11 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
 def newest_first(
     lake: str, spec: TableSpec, column: str
 ) -> Iterator[tuple[datetime | None, Callable[[], list[dict[str, Any]]]]]:
-    """Yield a table's files, those with the latest times in a column first: the latest time, and the rows.
+    """Yield each file's latest time in a column, and a function that reads its rows; latest times first.
 
-    A file is read when its rows are requested. Nothing is yielded if there is no table. A file whose
-    statistics lack the latest time comes first, with null. Timestamps are UTC; a column that a file lacks is
-    null. Raises TableError if the table cannot be read, and so does reading the rows.
+    Yields nothing if there is no table. A file whose statistics lack the latest time comes first, with null.
+    Timestamps are UTC; a column that a file lacks is null. Raises TableError if the table cannot be read, and
+    so does reading the rows.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -118,7 +118,7 @@ def newest_first(
         system, root = arrow_directory(path)
     reach = {file["path"]: file.get(f"max.{column}") for file in files}
     for name in sorted(reach, key=lambda name: _reversed(reach[name])):
-        upto = None if reach[name] is None else reach[name] + _MILLISECOND  # to which it may be rounded
+        upto = None if reach[name] is None else reach[name] + _MILLISECOND  # statistics may be truncated
         yield upto, partial(rows, name)
 
 
@@ -155,7 +155,7 @@ def exists(lake: str, spec: TableSpec) -> bool:
 
 
 def noted_format(lake: str, spec: TableSpec) -> int | None:
-    """Return the format in which a table was written, 0 if it notes none; null if there is no table.
+    """Return a table's format, 0 if it has none recorded; null if there is no table.
 
     Raises TableError if the table cannot be read.
     """
@@ -175,7 +175,7 @@ def noted_format(lake: str, spec: TableSpec) -> int | None:
 
 
 def dataset(lake: str, spec: TableSpec) -> ds.Dataset | None:
-    """Return a table as it is now, null if there is none; raises TableError if it cannot be read."""
+    """Return a table's current rows, null if there is no table; raises TableError if it cannot be read."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
     from pyarrow.fs import SubTreeFileSystem
@@ -205,9 +205,10 @@ def _unreadable(lake: str, spec: TableSpec, error: Exception) -> TableError:
 
 
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
-    """Merge small files, and return how many there were before and after; a rerun finds nothing to do.
+    """Merge small files, and return the number of files before and after; a rerun does nothing.
 
-    Appends may go on meanwhile. Files that were replaced more than a week ago are removed.
+    A table with few files is left as it is. Appends may go on meanwhile. Files that were replaced more than a
+    week ago are removed.
     """
     from deltalake import DeltaTable
 
@@ -234,11 +235,11 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 schema,
                 description=spec.comment or None,
                 configuration=properties_when_made(spec),
-                commit_properties=CommitProperties(max_commit_retries=0),  # or it is made again, as version 1
+                commit_properties=CommitProperties(max_commit_retries=0),  # or a retry creates version 1
                 raise_if_key_not_exists=False,  # properties that are not Delta's
             )
         except DeltaError:
-            if not DeltaTable.is_deltatable(path):  # nobody else has created it meanwhile
+            if not DeltaTable.is_deltatable(path):  # no other process has created it meanwhile
                 raise
     table = DeltaTable(path)
     if missing := _lacking(table, schema):
@@ -269,7 +270,7 @@ def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]
 
 
 def _in_ms(moment: datetime) -> str:
-    """Return a time as in Delta's statistics: cut to milliseconds, which its readers expect."""
+    """Return a time as in Delta's statistics: truncated to milliseconds, which its readers expect."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -282,7 +283,7 @@ def _missing(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _as(schema: Any, found: Any) -> Any:
-    """Return the rows' columns that the schema has, in its types: Spark may have written others."""
+    """Select the schema's columns from the rows and cast them: Spark may have written other types."""
     import pyarrow as pa
 
     both = [field for field in schema if field.name in found.column_names]

@@ -1,8 +1,8 @@
-"""What one commit of a Delta table did: the only reader of the actions in a log entry. Pure.
+"""The actions of one commit to a Delta table: the only parser of log entries. Pure.
 
-A log entry is a file of JSON, one action a line, each an object with one key, its kind: `add`, `remove`,
+A log entry is a file of JSON with one action per line, an object with one key, its kind: `add`, `remove`,
 `cdc`, `txn`, `metaData`, `protocol`, `commitInfo`. Compaction adds and removes files without changing a row;
-its actions say `dataChange: false`. (Delta's protocol, "Actions".)
+its actions have `dataChange: false`. (Delta's protocol, "Actions".)
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from lakehouse.tables.inside import refuse_outside
 from lakehouse.tables.specs import FIRST, LANDED_AT, LAST, TRUNCATED, Why, shifted
 
 Action = Mapping[str, Any]
-"""An action's fields, in the words of the log."""
+"""An action's fields, named as in the log."""
 
 GIVEN_UP = "GIVEN UP"
-"""What the entry of a lost commit says that it did."""
+"""The operation in the entry that replaces a lost commit."""
 
 LOG = "_delta_log"
-"""The directory of a table's log, below its own."""
+"""The directory of a table's log, relative to the table's."""
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _ONLY_APPENDS = {"add", "commitInfo", "txn"}
 
 
 def commit_name(version: int) -> str:
-    """Return the path of a version's commit below its table's."""
+    """Return the path of a version's commit, relative to the table's."""
     return f"{LOG}/{version:020}.json"
 
 
 def commits_among(names: Iterable[str]) -> list[int]:
-    """Return the versions whose commits are among the names of a log's files, in order."""
+    """Return the versions of the commits among a log's file names, in order."""
     return sorted(int(found[1]) for found in map(_COMMIT.fullmatch, names) if found is not None)
 
 
@@ -63,7 +63,7 @@ class LogEntry:
 
     @property
     def appended(self) -> list[Action]:
-        """The files that a reader of appends gets: none if it changed rows as well."""
+        """The files for a reader of appends: none if it changed rows as well."""
         return [] if self.rewrites else self.added
 
     @property
@@ -73,13 +73,13 @@ class LogEntry:
 
     @property
     def feed(self) -> list[Action]:
-        """The files of its change feed: its own ones, or else those that it adds and removes."""
+        """The files of its change feed: its change data files, or else those that it adds and removes."""
         own = list(self.of("cdc"))
         return own or [one for kind in ("add", "remove") for one in self.of(kind) if _changes_rows(one)]
 
     @property
     def followed(self) -> list[Action]:
-        """The files of its change feed that a reader of appends and corrections gets; see `Why`."""
+        """The files of its change feed for a reader of appends and corrections; see `Why`."""
         return self.feed if self.why is Why.CORRECTED or not self.rewrites else []
 
     @property
@@ -89,12 +89,12 @@ class LogEntry:
 
     @property
     def has_same_rows(self) -> bool:
-        """Whether the table has the same rows as in the version before, in whatever files."""
+        """Whether the table has the same rows as in the version before, perhaps in other files."""
         return not any(_changes_rows(one) for kind in ("add", "remove") for one in self.of(kind))
 
     @property
     def replaces_files(self) -> bool:
-        """Whether it removed files, compaction's included."""
+        """Whether it removed files, including by compaction."""
         return any(self.of("remove"))
 
     @property
@@ -104,35 +104,35 @@ class LogEntry:
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it stands for a commit that was lost in a power failure (`lakehouse.tables.lasting`)."""
+        """Whether it replaces a commit that was lost in a power failure (`lakehouse.tables.lasting`)."""
         return any(info.get("operation") == GIVEN_UP for info in self.of("commitInfo"))
 
     @property
     def why(self) -> Why | None:
-        """Why rows have left the table or changed; null if it does not say, as other writers do not."""
+        """The reason for removed or changed rows; null if none is recorded, as by other writers."""
         return next(
             (why for info in self.of("commitInfo") if (why := Why.of(info.get("userMetadata")))), None
         )
 
     @property
     def committed_ms(self) -> int | None:
-        """When it was committed, in ms since the epoch; null if it does not say."""
+        """When it was committed, in ms since the epoch; null if unknown."""
         return next(map(committed_ms_of, self.of("commitInfo")), None)
 
     @property
     def in_commit_ms(self) -> int | None:
-        """When it was committed, in ms since the epoch, by the log itself; null if only its file says so."""
+        """Its in-commit timestamp, in ms since the epoch; null if it has none."""
         return next(
             (int(at) for info in self.of("commitInfo") if (at := info.get("inCommitTimestamp"))), None
         )
 
 
 def entry_of(version: int, text: str, table: str) -> LogEntry:
-    """Return the entry with this text; raises ValueError if it is empty, incomplete or not understood.
+    """Parse the text of an entry; raises ValueError if it is empty, incomplete or invalid.
 
-    Raises TableError, which names the path of the table, if it names a file outside of that.
-    Lines end at a line feed only: names may have U+2028 and other signs at which `str.splitlines` splits.
-    Some writers name every kind in each action, and leave all but one null.
+    Raises TableError if it names a file outside of `table`, the table's path. Only a line feed ends a line:
+    names may contain U+2028 and other characters at which `str.splitlines` splits. Some writers list every
+    kind in each action, with all but one null.
     """
     lines = [json.loads(line) for line in text.split("\n") if line.strip()]
     if not lines or not all(isinstance(line, dict) for line in lines):
@@ -146,18 +146,18 @@ def entry_of(version: int, text: str, table: str) -> LogEntry:
 
 
 def is_file(action: object) -> bool:
-    """Tell whether an action says of a file what is read here: its path and its size."""
+    """Tell whether an action has the fields of a file that are used here: its path and its size."""
     return isinstance(action, dict) and isinstance(action.get("path"), str) and _is_count(action.get("size"))
 
 
 def committed_ms_of(info: Action) -> int | None:
-    """Return when a commit was made, by its `commitInfo`."""
+    """Return when a commit was made, in ms since the epoch, by its `commitInfo`; null if unknown."""
     at = info.get("inCommitTimestamp") or info.get("timestamp")
     return None if at is None else int(at)
 
 
 def stats_of(action: Action) -> Mapping[str, Any]:
-    """Return the statistics of a file that is added or removed; empty if there are none that can be read."""
+    """Return the statistics of an added or removed file; empty if they are missing or unreadable."""
     try:
         stats = json.loads(action.get("stats") or "{}")
     except (TypeError, ValueError):
@@ -166,7 +166,7 @@ def stats_of(action: Action) -> Mapping[str, Any]:
 
 
 def rows_of(action: Action) -> int | None:
-    """Return how many rows a file that is added or removed has; null if it does not say."""
+    """Return the row count of an added or removed file, without deleted rows; null if unknown."""
     records = stats_of(action).get("numRecords")
     if not _is_count(records):
         return None
@@ -174,25 +174,25 @@ def rows_of(action: Action) -> int | None:
 
 
 def bounds_of(action: Action) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return the least and the greatest values in a file, by column, as far as its statistics say."""
+    """Return a file's minima and maxima, by column, as far as its statistics have them."""
     stats = stats_of(action)
     least, greatest = stats.get("minValues"), stats.get("maxValues")
     return least if isinstance(least, dict) else {}, greatest if isinstance(greatest, dict) else {}
 
 
 def landings_of(action: Action) -> tuple[datetime, datetime]:
-    """Return the times (UTC) between which the records of a file landed; if it does not say, any time."""
+    """Return the first and last ingestion time (UTC) of a file's records; any time if unknown."""
     least, greatest = (moment_of(values.get(LANDED_AT)) for values in bounds_of(action))
     return least or FIRST, LAST if greatest is None else shifted(greatest, TRUNCATED)
 
 
 def reading_order(landed: datetime, modified_ms: int, path: str) -> tuple[datetime, int, str]:
-    """Return by what the files are ordered with which a query begins: the least landing, then their age."""
+    """Return the sort key of a query's initial files: first ingestion time, modification time, path."""
     return landed, modified_ms, path
 
 
 def moment_of(noted: object) -> datetime | None:
-    """Return a time (UTC) as a writer has noted it; null if it is none, or without an offset."""
+    """Parse a time from the log, as UTC; null if it is invalid or has no offset."""
     try:
         moment = datetime.fromisoformat(str(noted))
         return None if moment.tzinfo is None else moment.astimezone(UTC)
@@ -206,7 +206,7 @@ def total(numbers: Sequence[int | None]) -> int | None:
 
 
 def size_of(files: Sequence[Action]) -> int:
-    """Return the bytes of files, as far as the log says."""
+    """Return the size of files in bytes; a file of unknown size counts as 0."""
     return sum(int(file.get("size") or 0) for file in files)
 
 

@@ -1,8 +1,8 @@
-"""Which of Delta's table features this code is right with; a table with any other is refused by its name.
+"""The Delta table features that this code supports; a table with any other feature is refused.
 
-A feature changes what a log or a data file means. The commits that are made here, the readers of log entries
-and the readers without a JVM know those below; tests/tables/test_features.py tries each. A table gets others
-from other writers, or by ALTER TABLE.
+A feature changes the meaning of a log or a data file. The commits that are made here, the readers of log
+entries and the readers without a JVM support those below; tests/tables/test_features.py tries each. A table
+gets others from other writers, or by ALTER TABLE.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from lakehouse.tables.log import properties_of, refuse_files_outside, snapshot
 
 SAFE = frozenset(
     {
-        "appendOnly",  # Delta refuses the commit of whoever changes rows
+        "appendOnly",  # Delta refuses commits that change rows
         "changeDataFeed",  # used here
         "checkConstraints",  # checked by Delta as it writes our rows
-        "checkpointProtection",  # logs are cleaned by Delta's own code, which heeds it
+        "checkpointProtection",  # logs are cleaned by Delta's own code, which respects it
         "clustering",  # used here, by OPTIMIZE
-        "domainMetadata",  # clustering's notes in the log; entries of other kinds are passed over
+        "domainMetadata",  # clustering's metadata in the log, which our readers of log entries ignore
         "generatedColumns",  # checked by Delta as it writes our rows
         "inCommitTimestamp",  # the log's readers take a commit's time from there
         "invariants",  # checked by Delta as it writes our rows
-        "timestampNtz",  # only of columns that no stream declares, and a reader leaves out
+        "timestampNtz",  # only in columns that no stream declares; readers leave them out
         "typeWidening",  # used here, where a declared type becomes wider
-        "variantType",  # only of columns that no stream declares, and a reader leaves out
+        "variantType",  # only in columns that no stream declares; readers leave them out
     }
 )
-"""The known features, and why they are safe. Some others, and why they are not:
+"""The supported features, and why they are safe. Some others, and why they are not:
 
 - allowColumnDefaults: a column that rows lack would get its default, not null.
 - catalogManaged, coordinatedCommits-preview: the newest version is not in the log's directory.
 - columnMapping, and so icebergCompat: files and statistics have other names of columns.
 - deletionVectors, vacuumProtocolCheck: deltalake does not read the table, so it cannot be served.
-- identityColumns: nobody has tried what numbers our commits would give.
-- rowTracking: a merge gives the rows that it rewrites other ids.
+- identityColumns: untested; our commits may assign wrong numbers.
+- rowTracking: a merge would give rewritten rows new ids.
 - v2Checkpoint: the log's reader without a JVM does not know these checkpoints.
 """
 
 RETENTION = "delta.setTransactionRetentionDuration"
-"""The property that lets Delta forget transactions, which say how far the streams have come."""
+"""The property that lets Delta drop transactions, which hold the streams' positions."""
 
-# What features a table has that was made before they had names, by its versions of the protocol.
+# The features of older tables, whose protocol does not name them, by the writer version that added them.
 _OF_WRITERS = {
     2: ("appendOnly", "invariants"),
     3: ("checkConstraints",),
@@ -67,8 +67,8 @@ _UNKNOWN = re.compile(r'DELTA_UNSUPPORTED_FEATURES_FOR_READ\b.*Delta Lake "[^"]*
 def exists(spark: SparkSession, path: str, name: str) -> bool:
     """Tell whether there is a table.
 
-    Raises TableError if it has what this code is not safe with, files outside of its directory among that,
-    or has lost rows in a power failure.
+    Raises TableError if it has an unsupported feature or property, or files outside of its directory, or has
+    lost rows in a power failure.
     """
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.look(here, name)
@@ -90,7 +90,7 @@ def exists(spark: SparkSession, path: str, name: str) -> bool:
 
 
 def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
-    """Return the names of the features that a protocol has, given in the words of the log."""
+    """Return the names of a protocol's features; its fields are named as in the log."""
     writers = int(protocol["minWriterVersion"])
     named = (*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ()))
     if writers >= _NAMED:
@@ -99,7 +99,7 @@ def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _refused_by_delta(text: str) -> str | None:
-    """Return the features for which Delta itself refuses to open a table, null if that was not the reason."""
+    """Return the features for which Delta refused to open a table; null if that was not the reason."""
     if _MANAGED in text:
         return "catalogManaged"
     unknown = _UNKNOWN.search(text)

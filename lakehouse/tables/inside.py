@@ -1,8 +1,8 @@
-"""Whether the files that a log names lie in their table's directory: every reader of a log asks here. Pure.
+"""Checks that the files named in a log lie in their table's directory; every reader of a log uses it. Pure.
 
-Delta's protocol allows absolute paths and URLs, which shallow clones have, and a relative path may climb by
-`..`. Either leads a reader to any file that its process may open. A lake has no such tables, so whoever has
-written such a path is not this project, and the table is refused.
+Delta's protocol allows absolute paths and URLs, as in shallow clones, and a relative path may contain `..`.
+Either could make a reader open any file that its process can access. This project never writes such a path,
+so a table with one is refused.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from lakehouse.nearest import shown
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _STEPS = re.compile(r"[/\\]")
 _KINDS = ("add", "remove", "cdc", "sidecar")
-_DECODED = (
-    4  # forms of a path that are looked at; the protocol encodes it once, and a partition's value twice
-)
+_DECODED = 4  # forms of a path that are checked; the protocol encodes it once, and a partition's value twice
 _IN_THE_LOG, _ELSEWHERE = "i", "p"
-_UUID = 20  # characters of a deletion vector's name, which a directory may precede
+_UUID = 20  # characters of a deletion vector's name; a directory may precede it
 
 
 def leads_outside(path: str) -> bool:
-    """Tell whether a path of a log, percent-encoded as it is there, leads out of its table's directory."""
+    """Tell whether a log's path, percent-encoded as it is there, leads outside its table's directory."""
     for _ in range(_DECODED):
         if path.startswith(("/", "\\")) or _SCHEME.match(path) or ".." in _STEPS.split(path):
             return True
@@ -40,7 +38,7 @@ def leads_outside(path: str) -> bool:
 def refuse_outside(table: str, version: int | None, actions: Iterable[Mapping[str, Any]]) -> None:
     """Raise TableError if an action of a log, an object with one key, names a file outside of its table.
 
-    `version` is the commit's, null for a state of several commits.
+    `version` is the commit's; null for the state after several commits.
     """
     for action in actions:
         for kind in _KINDS:
@@ -57,7 +55,7 @@ def refuse_paths(table: str, version: int | None, paths: Iterable[str]) -> None:
             raise TableError(
                 f"{of} of the table at {table} names the file {shown(path)}, which lies outside of the table."
                 " A lake has no such tables, so it is not read. Restore it from a copy (docs/restore.md); in "
-                "place of a shallow clone, copy the table's directory"
+                "place of a shallow clone, use a copy of the table's directory"
             )
 
 

@@ -22,14 +22,14 @@ from lakehouse.terminal import warn
 class Lake:
     """The tables below a root, and the session that reads and writes them.
 
-    Raises VersionError if it is a session of Spark Connect.
+    Raises VersionError for a session of Spark Connect.
     """
 
     spark: SparkSession
     root: str
 
     def __post_init__(self) -> None:
-        """Refuse a session that lacks what every method needs."""
+        """Refuse a session without a JVM, which every method needs."""
         require_jvm(self.spark)
 
     def path(self, layer: str, name: str) -> str:
@@ -51,32 +51,35 @@ class Lake:
         return self.spark.createDataFrame([], spec.schema).limit(0)  # Spark then knows that it is empty
 
     def ensure(self, spec: TableSpec) -> str:
-        """Create the table if it is missing, bring it to the spec's schema, and return its path.
+        """Create the table if it is missing, evolve it to the spec's schema, and return its path.
 
-        Missing columns are added and widened types are widened, in place. A rerun changes nothing, and
-        completes a creation that was killed before its commit. Raises TableError if the table cannot be
-        created, if it was made under other values of the settings, keys or windows it depends on, if a column
-        was removed, renamed or given a type that does not hold its values, or if the table has a feature or
-        a property that this code is not safe with (`lakehouse.tables.features`).
+        Missing columns are added and types are widened, in place. A rerun changes nothing, and completes a
+        creation that was killed before its commit. Raises TableError if the table cannot be created, if it
+        was made with other values of the settings, keys or windows it depends on, if a column was removed,
+        renamed or given a type that cannot hold its values, or if the table has a feature or a property that
+        is not supported (`lakehouse.tables.features`).
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 
     def ensure_source(self, spec: TableSpec) -> str:
-        """Do as `ensure` for a reader: the table may have more columns and wider types."""
+        """Like `ensure`, but for a reader: the table may have more columns and wider types."""
         return self._ensure(spec, Refused.TO_A_READER)
 
     def is_made_otherwise(self, spec: TableSpec) -> bool:
-        """Tell whether the table was made under other settings than the spec's; false if there is none."""
+        """Tell whether the table was made with other settings, or its rebuild is unfinished.
+
+        False if there is no table.
+        """
         path = self.path(spec.layer, spec.name)
         return self.exists(spec.layer, spec.name) and pinned.are_others(properties(self.spark, path), spec)
 
     @contextmanager
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
-        """Do as `ensure`, and let the block make all rows anew if they were made under other settings.
+        """Like `ensure`, but if the rows were made with other settings, the block must recompute them.
 
-        Until it has ended, nobody fills the table or reads it as a source, under whichever settings. If it
-        fails or is killed, that stays so until another one has ended. Columns of `columns_of` that the spec
-        lacks are left over: null in new rows, and as they are in others.
+        Until it ends, no process may write the table or read it as a source, whatever its settings. If it
+        fails or is killed, that remains so until another one ends. Columns of `columns_of` that the spec
+        lacks stay in the table: null in new rows, unchanged in others.
         """
         if not self.is_made_otherwise(spec):
             self.ensure(spec)
@@ -100,8 +103,9 @@ def open_lake(
 ) -> Iterator[Lake]:
     """Open the settings' lake with a session that stops at the end; see `start_session`.
 
-    Prints a warning under other versions of Spark or Delta than those tested. Raises VersionError if they
-    lack what this code needs, and TableError if this application may not write to the lake (`writers`).
+    Prints a warning if the versions of Spark or Delta are not the tested ones. Raises VersionError if they
+    lack a member that this code needs, and TableError if this application may not write to the lake
+    (`writers`).
     """
     with start_session(settings, name, brief=brief) as spark:
         if (warning := versions.check(spark)) is not None:

@@ -1,15 +1,15 @@
-"""Commits that outlive a power failure, of tables on a disk of this machine.
+"""Makes commits survive a power failure, for tables on a disk of this machine.
 
-Neither Spark nor Delta waits for the disk. What they have just written may be empty after a power failure,
-and Spark takes an empty commit for one that did nothing. So a writer waits until the commit and its
-files are on the disk (`keep`), before anybody goes on from it.
+Neither Spark nor Delta calls fsync. A file that they have just written may be empty after a power failure,
+and Spark treats an empty commit as one without actions. So a writer syncs the commit and its files to the
+disk (`keep`) before anything builds on it.
 
-The first look at a table in a process (`look`) finds what was not on the disk. If it is the newest commits,
-no reader has seen them: they are given up. Positions are in the commits, so their steps do the same again. If
-later commits build on what is lost, the table is refused. Checkpoints of the log, and what is noted of the
-newest version in its `.crc`, can be left out: those that cannot be read are removed.
+The first check of a table in a process (`look`) finds lost files. If they belong to the newest commits, no
+reader has seen these: they are given up. Positions are in the commits, so their steps do the same work again.
+If later commits build on a lost one, the table is refused. Checkpoints of the log and the checksum of the
+newest version (`.crc`) are optional: unreadable ones are removed.
 
-What is elsewhere, as on HDFS or in an object store, is left to that store.
+Tables elsewhere, as on HDFS or in an object store, rely on that store's durability.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from lakehouse.events import Kind, note
 from lakehouse.files import sync, write_whole
 from lakehouse.tables.entries import GIVEN_UP, LOG, LogEntry, commit_name, commits_among, entry_of
 
-_MOST_COMMITS = 100  # what is older has long been on the disk
+_MOST_COMMITS = 100  # older ones have long been on the disk
 _SURELY_S = 1.0  # a shared disk may show a file of another machine a moment before its content
 _OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"  # at both ends of a file
-_CHECKSUM = b"crc\0"  # begins Hadoop's checksums of a file; then come their reach, in 4 bytes, and 4 for each
+_CHECKSUM = b"crc\0"  # begins Hadoop's checksum file; then 4 bytes have the block size, and 4 each checksum
 _BYTES_A_CHECKSUM = 512
 
 _kept: dict[Path, int] = {}
-"""Up to which version each table that this process has seen is on the disk."""
+"""The last version that is on the disk, for each table that this process has seen."""
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Damage:
-    """A commit that cannot be read, or one that names a data file which cannot; `what` is wrong with it."""
+    """An unreadable commit, or one with an unreadable data file; `what` describes the damage."""
 
     version: int
     file: Path
@@ -53,7 +53,7 @@ class Damage:
 
 
 def keep(path: Path, version: int) -> None:
-    """Wait until a commit to the table at the path is on the disk, and all others since the last time."""
+    """Sync a commit to the table at the path to the disk, and all others since the last call."""
     first = min(_kept.get(path, version), version - 1) + 1
     for number in range(max(first, version - _MOST_COMMITS), version + 1):
         with suppress(FileNotFoundError):
@@ -63,15 +63,16 @@ def keep(path: Path, version: int) -> None:
 
 
 def keep_checkpoints(path: Path) -> None:
-    """Wait until the log's checkpoints are on the disk, before commits are removed that they stand for."""
+    """Sync the log's checkpoints to the disk, before the commits that they replace are removed."""
     for file in (path / LOG).glob("*.checkpoint*"):
         sync(file)
 
 
 def look(path: Path, name: str) -> None:
-    """Find what a power failure has damaged in the table at the path, once in a process; there may be none.
+    """Check the table at the path for damage by a power failure, once per process; it need not exist.
 
-    Raises TableError, which names the file, where rows are lost that nothing will write again.
+    Damaged newest commits are given up. Raises TableError, naming the file, if rows are lost that nothing
+    will write again.
     """
     if path in _kept or not (numbers := _numbers(path)):
         return
@@ -102,18 +103,18 @@ def look(path: Path, name: str) -> None:
 def _lost(one: Damage, name: str) -> TableError:
     return TableError(
         f"{name} has lost what version {one.version} wrote: {one.file} {one.what}, as after a power "
-        "failure, and the table builds on it. Put a copy of that file back, or make the table again: "
+        "failure, and later versions build on it. Restore that file from a copy, or make the table again: "
         "docs/power-and-disks.md"
     )
 
 
 def damages(path: Path) -> list[Damage]:
-    """Return what is damaged among the table's newest commits, at most one thing of each, in order."""
+    """Return the damage to the table's newest commits, at most one per commit, in order of version."""
     entries, found = list[LogEntry](), list[Damage]()
     for number in _numbers(path)[-_MOST_COMMITS:]:
         try:
             entries.append(_read(path, number))
-        except FileNotFoundError:  # the log has just been shortened
+        except FileNotFoundError:  # the log's clean-up has just removed it
             continue
         except ValueError:
             file = _commit(path, number)
@@ -128,9 +129,9 @@ def damages(path: Path) -> list[Damage]:
 
 
 def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
-    """Let a commit have done nothing; its version stays, so that no other commit is taken for it.
+    """Replace a commit with an empty one of the same version, so that no other commit is taken for it.
 
-    A log whose first commit is lost is not the beginning of a table: then nothing stays.
+    If the table's first commit is lost, there is no table: damaged commits are removed.
     """
     for file in (path / LOG).iterdir():
         version = _OF_A_VERSION.fullmatch(file.name)
@@ -142,7 +143,7 @@ def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
         write_whole(_commit(path, one.version), json.dumps({"commitInfo": done}) + "\n", lasting=True)
     said = (
         f"{name}: version {one.version} was not on the disk when the machine stopped ({one.file.name} "
-        f"{one.what}); it is given up, and its input is read again"
+        f"{one.what}); it is discarded, and its input is read again"
     )
     log.warning("%s", said)
     note(Kind.RECOVERY, said, layer=name.partition(".")[0], table=name)
@@ -162,7 +163,7 @@ def _checkpoints(path: Path) -> tuple[set[int], list[Damage]]:
 
 
 def _check_hint(hint: Path, checkpoints: set[int]) -> None:
-    """Remove the note of the last checkpoint if it cannot be read, or names a missing checkpoint."""
+    """Remove `_last_checkpoint` if it cannot be read, or names a missing checkpoint."""
     try:
         named = int(json.loads(hint.read_text(encoding="utf-8"))["version"])
     except FileNotFoundError:
@@ -174,7 +175,7 @@ def _check_hint(hint: Path, checkpoints: set[int]) -> None:
 
 
 def _check_noted(file: Path) -> None:
-    """Remove what is noted of the newest version if it is not whole: Delta would count on from zero files."""
+    """Remove the newest version's checksum if it is incomplete: Delta would count on from zero files."""
     try:
         noted = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -186,7 +187,7 @@ def _check_noted(file: Path) -> None:
 
 
 def _check_checksum(file: Path) -> None:
-    """Remove Hadoop's checksum of a file if it is not whole: Spark could not read the file beside it."""
+    """Remove Hadoop's checksum of a file if it is incomplete: Spark could not read the file."""
     checksum = file.with_name(f".{file.name}.crc")
     with suppress(FileNotFoundError):
         length = len(_CHECKSUM) + 4 + 4 * -(-file.stat().st_size // _BYTES_A_CHECKSUM)
@@ -218,7 +219,7 @@ def _read(path: Path, version: int) -> LogEntry:
 
 
 def _files(path: Path, entry: LogEntry, gone: set[str]) -> Iterator[tuple[Path, int]]:
-    """Yield a commit's files, and their sizes by the log, but for those that have left the table."""
+    """Yield a commit's files and their sizes in the log, except those that were removed from the table."""
     for one in (*entry.of("add"), *entry.of("cdc")):
         if str(one["path"]) not in gone:
             yield path / unquote(str(one["path"])), int(one["size"])
@@ -233,7 +234,7 @@ def _sync(path: Path, entry: LogEntry) -> None:
 
 
 def _wrong(file: Path, size: int | None) -> str | None:
-    """Return what is wrong with a Parquet file of a size; null for nothing, or if it is not there."""
+    """Return what is wrong with a Parquet file of a known size; null if nothing is, or it is missing."""
     try:
         with file.open("rb") as opened:
             there = opened.seek(0, 2)

@@ -1,16 +1,16 @@
 """A lease on a table: while somebody holds it, the query that fills the table waits before its next write.
 
-A table property, `lakehouse.lease`, says who holds the table. Taking a lease is a commit to the table's
-metadata, which conflicts with every write in progress; so no write that began earlier lands afterwards. A
-term beside the table's files (`terms`) says until when. The holder renews it while alive, without a commit,
-which its own writes would conflict with. If the holder is killed, the lease expires. If two processes
-take a lease at once, the second conflicts, looks again and finds the first.
+A table property, `lakehouse.lease`, names the holder. Taking a lease is a commit to the table's metadata,
+which conflicts with every write in progress; so no earlier write is committed afterwards. A term beside the
+table's files (`terms`) gives the expiry time. The holder renews it while alive, without a commit, which would
+conflict with the holder's own writes. If the holder is killed, the lease expires. If two processes take a
+lease at once, the second one conflicts, retries and finds the first one's lease.
 
-If the holder's clock is behind by more than a term (`terms`), the table seems free at the first look, and
-micro-batches go on until they see a renewal. That costs a rebuild another round, but no row: it looks again
+If the holder's clock is slow by more than a term (`terms`), the table looks free at first, and micro-batches
+continue until they see a renewal. A rebuild then loses no row, but needs another round: it compares again
 until nothing differs.
 
-Parts of a table, such as the letters of one source, have leases of their own,
+Parts of a table, such as the dead letters of one source, have their own leases,
 `lakehouse.lease.<part>.<holder>`: one exclusive holder, or several that share it. No query waits for them.
 """
 
@@ -39,7 +39,7 @@ from lakehouse.tables import Commit
 from lakehouse.tables.terms import Terms
 
 _PROPERTY = "lakehouse.lease"
-_DIRECTORY = "_lakehouse_lease"  # VACUUM skips what begins with an underscore
+_DIRECTORY = "_lakehouse_lease"  # VACUUM skips names that begin with an underscore
 _LENGTH_S = 60.0
 _RENEWED_EVERY_S = 15.0
 _LOOK_EVERY_S = 0.2
@@ -60,7 +60,7 @@ def is_held(spark: SparkSession, path: str) -> bool:
 
 @contextlib.contextmanager
 def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
-    """Hold the table for the length of the block.
+    """Hold a lease on the table during the block.
 
     Raises TableError if somebody else holds it.
     """
@@ -79,10 +79,10 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bool) -> Iterator[None]:
-    """Hold a part of the table's rows for the length of the block, exclusively or shared with others.
+    """Hold a lease on a part of the table's rows during the block, exclusive or shared.
 
-    `what` says what for. Raises TableError, which names the holder, if somebody else holds the part, unless
-    both share it.
+    `what` names the purpose. Raises TableError, naming the holder, if somebody else holds the part, unless
+    both leases are shared.
     """
     holder = uuid.uuid4().hex
     key = f"{_PROPERTY}.{part}.{holder}"
@@ -114,7 +114,7 @@ def _wait_until(until: float) -> str:
 def _holding(
     spark: SparkSession, path: str, holder: str, key: str, take: Callable[[], None]
 ) -> Iterator[None]:
-    """Take a lease, renew it during the block, and return it."""
+    """Take a lease, renew it during the block, and release it."""
     terms = _terms(spark, path)
     terms.renew(holder)
     terms.forget_the_dead()
@@ -130,7 +130,7 @@ def _holding(
 
 
 def _give_back(spark: SparkSession, path: str, holder: str, key: str) -> None:
-    """Remove the property, unless the lease has expired and somebody else has it by now."""
+    """Remove the property, unless the lease has expired and another process has taken it."""
     commit = tables.begin(spark, path)
     standing = commit.snapshot.metadata().configuration().get(key)
     if standing.isDefined() and holder in (key.rpartition(".")[2], str(standing.get())):
@@ -141,7 +141,7 @@ def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -
     while not over.wait(_RENEWED_EVERY_S):
         try:
             _terms(spark, path).renew(holder)
-        except (OSError, Py4JError):  # a full disk, say: the term that is noted is valid for a while
+        except (OSError, Py4JError):  # such as a full disk: the current term is valid for a while
             log.warning("the lease of %s was not renewed", path, exc_info=True)
 
 
@@ -157,7 +157,7 @@ def _terms(spark: SparkSession, path: str) -> Terms:
 
 @dataclass(frozen=True)
 class _Lease:
-    """A lease on a part of a table: its property, its purpose, and its end (s since the epoch); 0: over."""
+    """A lease on a part of a table: its property, its purpose, and its end (s since the epoch; 0: over)."""
 
     key: str
     what: str

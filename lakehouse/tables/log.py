@@ -1,4 +1,4 @@
-"""What a table's log says: version, identity, properties, files and transactions."""
+"""Reads a table's log: version, id, properties, files and transactions."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ from lakehouse.tables.inside import refuse_paths
 from lakehouse.tables.specs import DataFile, from_micros
 
 CHECKPOINT_INTERVAL = 100
-"""A checkpoint of a table's log is written every so many commits."""
+"""The number of commits between checkpoints of a table's log."""
 
 CHANGE_FEED = "delta.enableChangeDataFeed"
 FOLLOWED = "lakehouse.is_followed"
 
 _SUSPECTED = r"[:%\\]|\.\.|^/"
-"""What every path has that leads out of its table; few others have it (`lakehouse.tables.inside`)."""
+"""Matches every path that leads outside its table, and few others (`lakehouse.tables.inside`)."""
 
 _OPENED: set[tuple[str, str]] = set()
-"""Paths and ids of tables whose files lay in them when they were opened."""
+"""Paths and ids of tables that had no files outside their directory when they were opened."""
 
 FEW_FILES = 16
-"""Below this many files, reading all of a small table is cheaper than selecting files by statistics."""
+"""Up to this many files, reading all of a small table is cheaper than selecting files by statistics."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What a thread has seen of logs during a block: snapshots by table, and commits by table and version."""
+    """A thread's cache of logs during a block: snapshots by table, and commits by table and version."""
 
     snapshots: dict[str, Snapshot] = field(default_factory=dict)
     commits: dict[tuple[str, int], LogEntry] = field(default_factory=dict)
@@ -53,10 +53,10 @@ _SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
 
 @contextmanager
 def looking_once() -> Iterator[None]:
-    """Look at each table's log once during the block, which decides something by what it then says.
+    """Check each table's log for new commits only once during the block.
 
-    What others commit meanwhile is not seen; what this process commits is. Each look is two requests to an
-    object store, and a step that chooses its rows would ask for the same ones again and again.
+    Other processes' commits are not seen meanwhile; this process's own are. Each check is two requests to an
+    object store, which a step that chooses its rows would repeat many times.
     """
     token = _SEEN.set(_Seen())
     try:
@@ -66,7 +66,7 @@ def looking_once() -> Iterator[None]:
 
 
 def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
-    """Return Delta's own object of the table, as of now or a version; version -1 if there is no table."""
+    """Return Delta's snapshot of the table, as of now or a version; version -1 if there is no table."""
     log, seen = delta.log_of(spark, path), _SEEN.get()
     if version is not None:
         return delta.snapshot_at(spark, log, version)
@@ -81,12 +81,12 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snap
 
 
 def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
-    """Return a snapshot of the table's newest version, without listing the log; null if only that can tell.
+    """Return a snapshot of the table's newest version without listing the log; null if that needs a listing.
 
-    Versions have no gaps. So the known snapshot is the newest if its own commit is still the same file and
-    the next one is missing; commits of other processes are added to it, one by one. Delta lists the whole
-    directory instead, and so finds newer checkpoints. It has to look when one must be there: otherwise the
-    snapshot would keep every commit since the one that it began with.
+    Versions have no gaps. So the known snapshot is the newest if its commit file is unchanged and the next
+    one is missing; commits of other processes are added to it, one by one. Delta lists the whole directory
+    instead, and so finds newer checkpoints. That is needed once a checkpoint is due: otherwise the snapshot
+    would keep every commit since its own checkpoint.
     """
     known = delta.known_snapshot(log)
     version = newest = delta.version_of(known)
@@ -109,7 +109,7 @@ def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
 
 
 def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
-    """Make a snapshot of the log's segment the one that Delta knows, unless it knows a newer one by now."""
+    """Install a snapshot of the segment as Delta's current one, unless Delta has one as new by now."""
     with delta.locked(log):
         known = delta.known_snapshot(log)
         if delta.version_of(known) >= delta.segment_version(segment):
@@ -134,18 +134,18 @@ def mark_of(snapshot: Snapshot) -> Mark:
 
 
 def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
-    """Tell, by two looks at files, whether a version is still the table's newest."""
+    """Tell, from the times of two files, whether a version is still the table's newest."""
     written_ms, next_ms = _looked_at(spark, path, mark.version)
     return next_ms is None and mark.modified_ms == written_ms
 
 
 def _looked_at(spark: SparkSession, path: str, version: int) -> tuple[int | None, int | None]:
-    """Return when a version's commit and the next one were written, null for a file that is not there."""
+    """Return when a version's commit and the next one were written, null for a missing file."""
     return storage.modified_ms_of_both(spark, commit_file(path, version), commit_file(path, version + 1))
 
 
 def written_ms(spark: SparkSession, path: str, version: int) -> int | None:
-    """Return when a version's commit was written, in ms since the epoch; null if it is not there."""
+    """Return when a version's commit was written, in ms since the epoch; null if it is missing."""
     newest = mark_of(snapshot(spark, path))
     if newest.version == version:
         return newest.modified_ms
@@ -153,7 +153,7 @@ def written_ms(spark: SparkSession, path: str, version: int) -> int | None:
 
 
 def commit_file(path: str, version: int) -> str:
-    """Return where the log keeps a version's commit."""
+    """Return the path of a version's commit file."""
     return f"{path}/{commit_name(version)}"
 
 
@@ -183,9 +183,9 @@ def id_of(snapshot: Snapshot) -> str:
 
 
 def generation_ms(spark: SparkSession, path: str) -> int:
-    """Return when the table's versions became its own, in ms since the epoch.
+    """Return the table's generation: when it was created or, as a copy, adopted, in ms since the epoch.
 
-    That was when it was created, or when the copy that it is was adopted. A later value is of later rows.
+    A later generation has later rows.
     """
     found = snapshot(spark, path)
     adoption = adoption_in(properties_of(found))
@@ -193,7 +193,7 @@ def generation_ms(spark: SparkSession, path: str) -> int:
 
 
 def sent_as(spark: SparkSession, path: str) -> str:
-    """Return what notes of rows that were sent call the table (`lakehouse.tables.adoption`)."""
+    """Return the table's name in the records of sent rows (`lakehouse.tables.adoption`)."""
     found = snapshot(spark, path)
     return sender(id_of(found), adoption_in(properties_of(found)))
 
@@ -216,7 +216,7 @@ def metadata(spark: SparkSession, path: str) -> Metadata | None:
 
 
 def schema_of(spark: SparkSession, path: str) -> StructType:
-    """Return a table's columns as its log has them, with their comments."""
+    """Return a table's schema from its log, with the columns' comments."""
     return StructType.fromJson(json.loads(delta.schema_json(snapshot(spark, path))))
 
 
@@ -233,12 +233,12 @@ def properties(spark: SparkSession, path: str) -> dict[str, str]:
 
 
 def is_followed(spark: SparkSession, path: str) -> bool:
-    """Tell whether readers of the table follow corrected rows, too; see `TableSpec.is_followed`."""
+    """Tell whether readers of the table also receive corrected rows; see `TableSpec.is_followed`."""
     return properties(spark, path).get(FOLLOWED) == "true"
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the table's data files, as of now or of a version; raises TableError if one is not in it."""
+    """Return the table's data files, as of now or of a version; raises TableError if one is outside of it."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
@@ -255,7 +255,7 @@ def files(spark: SparkSession, path: str, version: int | None = None) -> list[Da
 def refuse_files_outside(spark: SparkSession, path: str, at: Snapshot) -> None:
     """Raise TableError if a table that this process opens for the first time has files outside of it.
 
-    Later commits are checked as they are read. Where a version's checksum does not name the files, this is a
+    Later commits are checked as they are read. If the version's checksum does not list the files, this runs a
     Spark job.
     """
     opened = path, id_of(at)
@@ -279,10 +279,10 @@ def size_bytes(spark: SparkSession, path: str) -> int:
 
 
 def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:
-    """Return Delta's own objects of the files that a version's checksum names; null if it names none.
+    """Return Delta's objects for the files listed in a version's checksum; null if it lists none.
 
-    Null also if there are more than `most`. The checksum names all files of a table as long as they are few.
-    To get them from the snapshot, Delta goes through the log in Spark jobs.
+    Null also if there are more than `most`. The checksum lists a table's files as long as they are few. To
+    get them from the snapshot, Delta replays the log in Spark jobs.
     """
     return delta.noted_files(snapshot, most)
 
@@ -300,10 +300,9 @@ def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
 
 
 def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
-    """Return what a version's commit did, as Delta puts it where its text is not understood here.
+    """Return the log entry of a version's commit, as rewritten by Delta if it cannot be parsed here.
 
-    Raises ValueError if Delta does not understand it either, and TableError if it names a file outside of
-    the table.
+    Raises ValueError if Delta cannot parse it either, and TableError if it names a file outside of the table.
     """
     seen = _SEEN.get()
     before = None if seen is None else seen.commits.get((path, version))
@@ -326,21 +325,20 @@ def _read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
 
 
 def transactions(spark: SparkSession, path: str) -> dict[str, int]:
-    """Return the last version of every application that has written to the table in transactions."""
+    """Return the last transaction of each application that has written to the table: its version by name."""
     return transactions_in(spark, snapshot(spark, path))
 
 
 def noted_ms(spark: SparkSession, path: str, application: str) -> int | None:
-    """Return when an application's last transaction was, in ms since the epoch; null if nothing says so."""
+    """Return the time of an application's last transaction, in ms since the epoch; null if unknown."""
     return delta.noted_ms(spark, snapshot(spark, path), application)
 
 
 def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
     """Return the same as of a snapshot.
 
-    The checksum of the snapshot's version names them. The snapshot itself would replay the log in Spark jobs.
-    It is asked if the checksum leaves them out, because they are many, or is missing, as for commits that are
-    not Delta's own.
+    They come from the checksum of the snapshot's version. If that omits them because they are many, or is
+    missing, as for commits by other libraries, the snapshot replays the log in Spark jobs.
     """
     noted = delta.noted_transactions(spark, snapshot)
     return delta.all_transactions(spark, snapshot) if noted is None else noted

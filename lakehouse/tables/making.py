@@ -1,4 +1,4 @@
-"""Tables are created, brought up to the declared schema, or refused."""
+"""Creates tables, evolves them to the declared schema, or refuses them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from lakehouse.tables.specs import FIXED_PREFIX, TableSpec
 from lakehouse.tables.writing import retry_on_conflict
 
 FORMAT = 1
-"""Under which rules tables are written; noted in each as `lakehouse.format` (docs/upgrades.md)."""
+"""The version of the table format; stored in each table as `lakehouse.format` (docs/upgrades.md)."""
 FORMAT_PROPERTY = f"{FIXED_PREFIX}format"
 _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
-_UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not named yet, and its checksum
+_UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not renamed yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
 _ISOLATION = "delta.isolationLevel"
-_MOST_COMMITS = 1_000  # so many are looked at for the last one with the declared columns
+_MOST_COMMITS = 1_000  # searched for the last one with the declared columns
 
-# Other readers open the tables, so they use nothing that only Spark understands. Delta's default, a
-# checkpoint of the log every ten commits, takes seconds that a table written every second does not have.
+# Other engines read the tables, so no feature is used that only Spark understands. Delta's default, a
+# checkpoint every ten commits, takes seconds: too long for a table that is written every second.
 _COMMON_PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
@@ -51,7 +51,7 @@ _COMMON_PROPERTIES = {
 
 
 def properties_when_made(spec: TableSpec) -> dict[str, str]:
-    """Return the properties that a table of the spec has from its first version on."""
+    """Return the properties with which a table of the spec is created."""
     feed = {CHANGE_FEED: str(spec.change_feed).lower()}
     made_with = {FIXED_PREFIX + name: value for name, value in spec.made_with.items()}
     return _COMMON_PROPERTIES | feed | made_with | _own_properties(spec)
@@ -60,13 +60,13 @@ def properties_when_made(spec: TableSpec) -> dict[str, str]:
 def ensure(
     spark: SparkSession, path: str, spec: TableSpec, refused: Refused, *, is_made_anew: bool = False
 ) -> None:
-    """Do what `Lake.ensure` and `Lake.ensure_source` promise, for the table at the path.
+    """Implement `Lake.ensure` and `Lake.ensure_source` for the table at the path.
 
-    If it is made anew, it may have been made under other settings.
+    With `is_made_anew`, it may have been made with other settings.
     """
     if not features.exists(spark, path, spec.qualified_name):
         _make(spark, path, spec)
-        features.exists(spark, path, spec.qualified_name)  # the session's defaults may have added some
+        features.exists(spark, path, spec.qualified_name)  # checks features that the session's defaults added
     if not _is_as_declared(spark, path, spec):
         _refuse_later_format(spark, path, spec)
         _refuse_other_settings(spark, path, spec, is_made_anew=is_made_anew)
@@ -76,7 +76,7 @@ def ensure(
 
 
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
-    """Tell, by one look at the log, whether there is nothing to change and nothing to refuse."""
+    """Tell, by one look at the log, whether there is nothing to change or to refuse."""
     found = metadata(spark, path)
     if found is None or not _differing(found, spec).are_none:
         return False
@@ -92,11 +92,11 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
 
 
 def _maintained_properties(spec: TableSpec) -> dict[str, str]:
-    """Return the properties that a table of an earlier version is given.
+    """Return the properties that are set on existing tables, too.
 
-    Under WriteSerializable, a commit that has read the table does not conflict with an append that has not:
-    those rows count as appended after it. A merge must see every row, so a merged table is Serializable, as
-    all are that do not say otherwise.
+    Under WriteSerializable, a commit that has read the table does not conflict with a blind append: those
+    rows count as appended after it. A merge must see every row, so a merged table is Serializable, which is
+    Delta's default.
     """
     isolation = "Serializable" if spec.is_merged else "WriteSerializable"
     followed = {FOLLOWED: str(spec.is_followed).lower()}
@@ -110,7 +110,7 @@ def _maintained_properties(spec: TableSpec) -> dict[str, str]:
 
 
 def _declared(schema: StructType) -> str:
-    """Return the columns that a stream declares, with their types, as a property notes them."""
+    """Return the declared columns and their types as the JSON of a property."""
     return json.dumps({column.name: column.dataType.simpleString() for column in schema})
 
 
@@ -119,7 +119,7 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
         _refuse_foreign(spark, path)
         commits.create(spark, path, spec.schema, properties_when_made(spec), spec.comment)
     except (TableError, PySparkException, Py4JJavaError) as error:
-        if exists(spark, path):  # another job has created it at this moment
+        if exists(spark, path):  # another job has just created it
             return
         raise TableError(
             f"{spec.qualified_name} could not be created, and there is no table at {path}: "
@@ -128,9 +128,9 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
 
 
 def _refuse_foreign(spark: SparkSession, path: str) -> None:
-    """Raise TableError if something lies at the path that is not the beginning of a table.
+    """Raise TableError if the path holds anything but an unfinished creation of a table.
 
-    To remove it is advised only where it cannot be a table: its log may have names that Delta overlooks.
+    The error advises to remove the files only if there is no log: its names may be ones that Delta ignores.
     """
     found = storage.names(spark, path)
     foreign = [name for name in found if name != LOG]
@@ -141,13 +141,11 @@ def _refuse_foreign(spark: SparkSession, path: str) -> None:
     ]
     if foreign and LOG in found:
         raise TableError(
-            f"{foreign[-1]} lies there, and may belong to a table whose log Delta does not see. Nothing was "
+            f"{foreign[-1]} is there, and may belong to a table whose log Delta does not see. Nothing was "
             "changed: docs/refused-tables.md"
         )
     if foreign:
-        raise TableError(
-            f"{foreign[0]} lies there. If you do not need what is there, remove it and run again"
-        )
+        raise TableError(f"{foreign[0]} is there. If you do not need it, remove it and run this again")
 
 
 def _refuse_later_format(spark: SparkSession, path: str, spec: TableSpec) -> None:
@@ -191,29 +189,29 @@ def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -
 
 
 def _differing(found: Metadata, spec: TableSpec) -> SchemaChanges:
-    """Return the differences between a table and its declaration; a user's columns are carried."""
+    """Return the differences between a table and its declaration; a user's columns count as `carried`."""
     ours = json.loads(found.properties.get(COLUMNS, "{}"))
     return schema_evolution.compare(found.schema, spec.schema).carrying(ours)
 
 
 def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> str:
-    """Say how to mend columns that are refused, by whether the table was changed or the stream."""
+    """Return how to fix refused columns, by whether the table or the stream was changed."""
     is_as_before = properties(spark, path).get(COLUMNS) == _declared(spec.schema)
     version = _last_accepted(spark, path, spec, refused) if is_as_before else None
     if version is None:
         return (
-            "Declare it as it was, with a new one beside it if need be, or give the table another name or "
-            "use another LAKEHOUSE_LAKE, and fill it anew"
+            "Restore the old declaration, with a new column beside it if needed; or give the table another "
+            "name, or use another LAKEHOUSE_LAKE, and fill it again"
         )
     again = f", and then lakehouse rebuild {spec.layer}" if spec.layer in ("silver", "gold") else ""
     return (
-        f"Version {version + 1} of the table has changed them. Take that back: lakehouse sql --write "
+        f"Version {version + 1} of the table has changed them. Undo that: lakehouse sql --write "
         f'"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}"{again}'
     )
 
 
 def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> int | None:
-    """Return the last version whose columns were accepted; null if none was, or the log does not tell."""
+    """Return the last version whose columns were accepted, before the refused ones; null if not found."""
     newest, changed = version_of(spark, path), None
     for version in range(newest, max(first_version(spark, path), newest - _MOST_COMMITS) - 1, -1):
         for one in read_commit(spark, path, version).of("metaData"):
@@ -225,12 +223,12 @@ def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Ref
 
 
 def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    """Note in the table which columns have minima and maxima, and what its rows' shape depends on."""
+    """Update the maintained properties of an existing table, and its declared shape."""
     declared = {FIXED_PREFIX + name: value for name, value in spec.shape.items()}
     declared |= _maintained_properties(spec)
 
     def bring_up_to_date() -> None:
-        # Not ALTER TABLE: Delta obeys WriteSerializable, and lets nobody set it.
+        # Not ALTER TABLE: Delta honours WriteSerializable, but does not let a user set it.
         commit = commits.begin(spark, path)
         standing = properties_of(commit.snapshot)
         changed = {name: value for name, value in declared.items() if standing.get(name) != value}

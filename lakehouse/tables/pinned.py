@@ -1,8 +1,8 @@
-"""Settings that a table's rows depend on: the table notes them, and a rebuild alone changes them.
+"""Settings that a table's rows depend on: stored as table properties, and changed only by a rebuild.
 
-They are properties, `lakehouse.<setting>`. Who fills or reads the table under others is refused, at its start
-and at each commit. A rebuild first notes UNFINISHED, and at its end what the rows are made with now. So a
-rebuild that was killed is told from one that has ended, under whichever settings.
+The properties are `lakehouse.<setting>`. A process that writes or reads the table with other settings is
+refused at its start, and a writer at each commit. A rebuild first sets them to UNFINISHED, and at its end to
+the current settings. So a killed rebuild is recognised, whatever the settings are then.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from lakehouse.tables.writing import retry_on_conflict
 
 UNFINISHED = "a rebuild that has not ended"
 COLUMNS = f"{FIXED_PREFIX}columns"
-"""The property with what the stream declared last, as JSON: other columns are a user's, or are left over."""
+"""The property with the columns that the stream last declared, as JSON; others are a user's, or left over."""
 
 ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
-"""Returns the columns that a table has had because of settings, by these."""
+"""Returns the columns that a table has because of these settings."""
 
 
 def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
@@ -35,8 +35,8 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
             way_out = (
                 f"Run {rebuild} again"
                 if was == UNFINISHED
-                else f"Set {name} to what it was; or let {rebuild} make the rows anew: with --dry-run it "
-                "says what that changes"
+                else f"Set {name} back to its old value, or recompute the rows by {rebuild}; its --dry-run "
+                "lists the changes"
             )
             raise TableError(
                 f"{spec.qualified_name} was made with {name} = {was or 'none'}, the settings say "
@@ -45,12 +45,12 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
 
 
 def are_others(found: Mapping[str, str], spec: TableSpec) -> bool:
-    """Tell whether a table's rows were made with other settings, or a rebuild of them has not ended."""
+    """Tell whether a table's rows were made with other settings, or its rebuild has not ended."""
     return any(found.get(FIXED_PREFIX + name) != value for name, value in spec.pinned_settings.items())
 
 
 def begin_anew(spark: SparkSession, path: str, spec: TableSpec, columns_of: ColumnsOf) -> None:
-    """Note that all rows are being made anew; columns that the settings no longer give are left over."""
+    """Record that a rebuild has begun; columns that the settings no longer define stay in the table."""
 
     def once() -> None:
         found = properties(spark, path)
@@ -66,6 +66,6 @@ def begin_anew(spark: SparkSession, path: str, spec: TableSpec, columns_of: Colu
 
 
 def end_anew(spark: SparkSession, path: str, spec: TableSpec) -> None:
-    """Note what the rows are made with now."""
+    """Record the settings that the rows are now made with."""
     values = {FIXED_PREFIX + name: value for name, value in spec.pinned_settings.items()}
     retry_on_conflict(lambda: commits.begin(spark, path).set_properties(values))

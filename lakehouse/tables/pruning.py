@@ -1,7 +1,7 @@
-"""Which files of a table can hold rows between two values, by the statistics that Delta keeps of each file.
+"""Selects the files of a table that may hold rows between two values, by Delta's file statistics.
 
-Delta answers that question in Spark jobs, which replay the table's log for every version. A merge asks it in
-every micro-batch, always of simple bounds, so it is answered here.
+Delta does this in Spark jobs, which replay the table's log for every version. A merge needs it in every
+micro-batch, always with simple bounds, so it is done here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Value = datetime | int | str
 T = TypeVar("T", int, datetime)
 
 MOST_SPANS = 50
-"""Comparing more of them with files takes longer than it saves."""
+"""Comparing more spans than this with files takes longer than it saves."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Near:
-    """Rows for which all conditions of one of several groups hold; of no group: no row."""
+    """Rows for which all conditions of at least one group hold; without groups, no rows."""
 
     groups: tuple[tuple[Between, ...], ...]
 
@@ -73,9 +73,9 @@ class Near:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and greatest values in a file, by column, as its writer has noted them in the log.
+    """The minima and maxima in a file, by column, as its writer has recorded them in the log.
 
-    Writers note times differently. A note that is not understood is unknown, like one that is not there.
+    Writers format times differently. A bound that cannot be parsed is unknown, like a missing one.
     """
 
     least: Mapping[str, Any]
@@ -87,13 +87,13 @@ class Bounds:
 
 
 def in_spans(column: str, spans: Sequence[tuple[datetime | None, datetime | None]]) -> Near:
-    """Select rows whose column lies in one of several spans, in order; of very many, from first to last."""
+    """Select rows whose column lies in one of the sorted spans, or of very many, in their whole range."""
     lie = spans if len(spans) <= MOST_SPANS else [(spans[0][0], spans[-1][1])]
     return Near(tuple((Between(column, first, last),) for first, last in lie))
 
 
 def last_ones(files: Mapping[str, Bounds], column: str) -> list[str]:
-    """Return those files, by name, that can hold the greatest value of a timestamp column."""
+    """Return the names of the files that can hold the greatest value of a timestamp column."""
     reach = {name: _reach(bounds.greatest.get(column)) for name, bounds in files.items()}
     known = {name: last for name, (_, last) in reach.items() if isinstance(last, datetime)}
     surely = max((first for first, _ in reach.values() if isinstance(first, datetime)), default=None)
@@ -110,7 +110,7 @@ def _is_less(one: Value, other: Value) -> bool:
 
 
 def _reach(noted: Any) -> tuple[Value | None, Value | None]:
-    """Return the least and the greatest value that a note may stand for; null if it is not understood."""
+    """Return the least and the greatest value that a bound may stand for; null if it cannot be parsed."""
     if isinstance(noted, str):
         return _reach_of_text(noted)
     return (noted, noted) if isinstance(noted, int) and not isinstance(noted, bool) else (None, None)
@@ -118,7 +118,7 @@ def _reach(noted: Any) -> tuple[Value | None, Value | None]:
 
 @lru_cache(maxsize=100_000)
 def _reach_of_text(text: str) -> tuple[Value, Value]:
-    """Return the same of a text: of a moment if it is one with an offset, else of the text itself."""
+    """Return the same for a text: for a time if it is one with an offset, else for the text itself."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -129,7 +129,7 @@ def _reach_of_text(text: str) -> tuple[Value, Value]:
 
 
 def merged(spans: Iterable[tuple[T, T]]) -> list[tuple[T, T]]:
-    """Return the fewest spans, in order, that cover the same; adjacent ones become one."""
+    """Return the fewest sorted spans that cover the same values; overlapping ones are merged."""
     found: list[tuple[T, T]] = []
     for first, last in sorted(spans):
         if found and first <= found[-1][1]:

@@ -1,4 +1,4 @@
-"""Rows of a table: as of now, as of a version, by files, and as changes."""
+"""Reads a table's rows: as of now, as of a version, by files, and as changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from lakehouse.tables.pruning import last_ones
 from lakehouse.tables.specs import EPOCH, TableSpec, from_micros
 
 FEW_VERSIONS = 10
-"""The changes of so many versions are read file by file; each version is a scan of its own."""
+"""The changes of up to this many versions are read file by file, with a separate scan for each version."""
 
 _OF_PATTERNS = re.compile(r"[][{}?*\\]")
 _YOUNG = 20  # commits; each of them is read
@@ -62,7 +62,7 @@ def read(spark: SparkSession, path: str) -> DataFrame:
 
 
 def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
-    """Tell whether the table has a row that matches a condition in SQL."""
+    """Tell whether the table has a row that matches a SQL condition."""
     return size_bytes(spark, path) > 0 and not read(spark, path).where(condition).isEmpty()
 
 
@@ -72,12 +72,12 @@ def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
 
 
 def read_files(spark: SparkSession, path: str, added: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """Return the rows of files that commits added, given in their words, even if they have left the table."""
+    """Return the rows of files, given as `add` actions, even if they were removed from the table since."""
     return frame_of_files(spark, snapshot(spark, path), map(file_of, added))
 
 
 def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
-    """Return the rows with missing columns as null, for a table that no query has opened lately."""
+    """Add missing columns as null, for a table that no query has opened since they were declared."""
     missing = [field for field in schema if field.name not in rows.columns]
     lacking = {field.name: F.lit(None).cast(field.dataType) for field in missing}
     return rows.withColumns(lacking) if lacking else rows
@@ -86,7 +86,7 @@ def as_declared(rows: DataFrame, schema: StructType) -> DataFrame:
 def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
     """Return the rows of a snapshot.
 
-    All files of a small table are read: selecting those that may match would cost Delta Spark jobs.
+    All files of a small table are read: Delta would need Spark jobs to select those that may match.
     """
     noted = delta.noted_bytes(found)
     if noted is not None and are_few(size_bytes=noted):
@@ -97,7 +97,7 @@ def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
 
 
 def is_in_its_commits(spark: SparkSession, path: str) -> bool:
-    """Tell whether the table is so young that its commits, which have only appended, are soon read."""
+    """Tell whether the table has only a few commits, which all appended, so that reading them is fast."""
     newest = version_of(spark, path)
     if newest > _YOUNG or not storage.exists(spark, commit_file(path, 0)):
         return False
@@ -106,7 +106,7 @@ def is_in_its_commits(spark: SparkSession, path: str) -> bool:
 
 
 def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return what a version's commit did, null if that cannot be understood here; Delta then has to."""
+    """Return a version's log entry, null if it cannot be parsed here; then Delta has to."""
     try:
         return read_commit(spark, path, version)
     except ValueError:
@@ -116,8 +116,8 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
     """Return the table's change feed between two versions, both included.
 
-    Delta lists the whole log for it. So the files of a few versions are taken from their commits, where these
-    name them all.
+    Delta would list the whole log. So for a few versions, the files are taken from the commits, if these name
+    them all.
     """
     if last - first < FEW_VERSIONS:
         parts = [_changes_of(spark, path, version) for version in range(first, last + 1)]
@@ -129,7 +129,7 @@ def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataF
 
 
 def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | None:
-    """Return what a version changed, null where its commit does not say it file by file."""
+    """Return a version's changes, null if its commit does not list them file by file."""
     entry = _entry(spark, path, version)
     if entry is None:
         return None
@@ -147,7 +147,7 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
     if not feed:
         rows = rows.withColumn("_change_type", F.lit("insert"))
     at = entry.in_commit_ms or written_ms(spark, path, version)
-    # A new value in generated code would be a new class to compile.
+    # A literal would be part of the generated code: a new class to compile for every version.
     by = F.col(columns.names[0])
     noted = {
         "_commit_version": by_reference(F.lit(version).cast("long"), by),
@@ -157,11 +157,11 @@ def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | Non
 
 
 def read_parquet(spark: SparkSession, files: Sequence[str], schema: StructType) -> DataFrame:
-    """Return the rows of Parquet files whose paths are taken as they are, whatever signs they have."""
+    """Return the rows of Parquet files; special characters in their paths are taken literally."""
     reader = spark.read.schema(schema)
     if not any(map(_OF_PATTERNS.search, files)):
         return reader.parquet(*files)
-    # Given several paths that may be patterns, Spark's option reads all of them once for each.
+    # Given several paths, Spark's option reads all of them once for each path.
     alone = reader.option("__globPaths__", "false")
     return reduce(DataFrame.union, (alone.parquet(file) for file in files))
 
@@ -177,7 +177,7 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
 
 
 def readable_since(spark: SparkSession, path: str, since: datetime) -> datetime:
-    """Return the earliest time from `since` on (UTC) from which VACUUM has left the change feed whole."""
+    """Return the earliest time (UTC) from `since` on from which the change feed is complete after VACUUM."""
     first = gone = _first_since(spark, path, since)
     end = version_of(spark, path) + 1
     whole = end
@@ -205,7 +205,7 @@ def _changes_from(spark: SparkSession, path: str, first: int) -> DataFrame:
 
 
 def _has_files(changes: DataFrame) -> bool:
-    """Tell whether the files of a change feed are there; each is opened, and no row is read."""
+    """Tell whether the files of a change feed exist; each is opened, but no row is read."""
     try:
         changes.count()
     except (PySparkException, Py4JError) as error:
@@ -216,10 +216,11 @@ def _has_files(changes: DataFrame) -> bool:
 
 
 class HighWaterMark:
-    """The greatest value of a timestamp column, UTC, in a table that has only one writer meanwhile.
+    """The greatest value of a timestamp column (UTC) in a table that has only one writer meanwhile.
 
-    It is read from the table once and then updated with what the writer writes. Delta's file statistics
-    truncate timestamps, so asking the table means reading the column, but only in the files that can have it.
+    It is read from the table once and then updated with the values that the writer writes. Delta's file
+    statistics truncate timestamps, so the first read scans the column, but only in files that may hold the
+    maximum.
     """
 
     def __init__(self, path: str, column: str) -> None:
@@ -236,7 +237,7 @@ class HighWaterMark:
         return self._value
 
     def advance(self, value: datetime) -> None:
-        """Note a value that has been written."""
+        """Update the greatest value with one that has been written."""
         self._value = value if self._value is None else max(self._value, value)
 
     def _greatest(self, spark: SparkSession) -> datetime | None:

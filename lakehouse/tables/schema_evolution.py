@@ -1,14 +1,14 @@
-"""How a table's schema becomes the one that the code declares.
+"""Evolves a table's schema to the one that the code declares.
 
 Columns are matched by name, in any order. A field inside a struct is written with dots, one of an array's
-elements as `reasons.element.rule`, one of a map's values as `partitions.value.total`. Types are compared
-without what tables note beside them: comments, and whether there may be nulls.
+elements as `reasons.element.rule`, one of a map's values as `partitions.value.total`. Comments and
+nullability are not compared.
 
     the code declares                        what happens
     a column that the table lacks            it is added in place, null in existing rows
     a type that holds the column's values    the column is widened in place
     any other type                           refused
-    no column where the table has one        a user's is carried along; one that a stream has declared, or
+    no column where the table has one        a user's column is kept; one that a stream has declared, or
                                              inside a struct, is refused for a writer; a reader ignores it
 
 A user's column is null in new rows and keeps its values in others.
@@ -95,9 +95,9 @@ class SchemaChanges:
         return replace(self, carried=()) == SchemaChanges()
 
     def carrying(self, ours: Collection[str]) -> SchemaChanges:
-        """Return the same with columns carried that are a user's; `ours` have been declared by a stream.
+        """Move a user's columns from `missing` to `carried`; `ours` were declared by a stream.
 
-        Names that begin with an underscore are those of columns that a micro-batch adds for itself.
+        Names that begin with an underscore are of columns that a micro-batch adds for its own use.
         """
         theirs = [one for one in self.missing if not ("." in one or one[0] == "_" or one in ours)]
         missing = tuple(one for one in self.missing if one not in theirs)
@@ -121,7 +121,7 @@ class Refused(Enum):
     TO_A_READER = ("other",)
 
     def of(self, changes: SchemaChanges) -> list[str]:
-        """Return the columns concerned."""
+        """Return the columns that are refused."""
         return [column for kind in self.value for column in getattr(changes, kind)]
 
 
@@ -136,15 +136,15 @@ def bring_up_to_date(
 ) -> None:
     """Add and widen the columns of a Delta table until it has the declared ones; a rerun changes nothing.
 
-    Another job may do the same at the same moment: what `differing` shows as done is not repeated. `way_out`
-    says how to mend what is refused.
+    Another job may do the same at the same time, so `differing` is called again before each attempt.
+    `way_out` returns how to fix refused columns.
     """
     for left in reversed(range(_ATTEMPTS)):
         found = differing()
         if columns := refused.of(found):
             raise TableError(
-                f"{name} has columns that the stream does not declare so: {', '.join(columns)}. A column is "
-                f"not removed, renamed or given another type in place. {way_out()}"
+                f"{name} has columns that differ from the stream's declaration: {', '.join(columns)}. "
+                f"Columns are not removed, renamed or given another type in place. {way_out()}"
             )
         clauses = [*(one.clause() for one in found.added), *(one.clause() for one in found.widened)]
         if found.widened:
@@ -158,7 +158,7 @@ def bring_up_to_date(
         except PySparkException as error:
             if not left:
                 raise TableError(
-                    f"{name} at {path} could not get the columns that the stream declares: "
+                    f"{name} at {path} could not be given the columns that the stream declares: "
                     f"{first_line(error)}"
                 ) from error
             time.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""A table's specification, the small values that reads and writes take, and moments in microseconds."""
+"""A table's specification, the value types of reads and writes, and times in microseconds."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pyspark.sql.types import DataType, StructType
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DELETED = "_deleted"
-"""The boolean column by which rows that are upserted mark those to delete; null or absent: they stay."""
+"""The boolean column that marks upserted rows as deletes; null or absent: not a delete."""
 
 FIXED_PREFIX = "lakehouse."
-"""How the names of the properties begin that say what a table was made with."""
+"""The prefix of the properties that record what a table was made with."""
 LANDED_AT = "ingested_at"
-"""The column with the time (UTC) at which a record landed: a table is first read in this order."""
+"""The column with a record's ingestion time (UTC): a table's first rows are read in this order."""
 TRUNCATED = timedelta(milliseconds=1)
-"""Delta cuts the times in its statistics to whole milliseconds."""
+"""Delta truncates the times in its statistics to milliseconds."""
 FIRST = datetime.min.replace(tzinfo=UTC)
 LAST = datetime.max.replace(tzinfo=UTC)
 
@@ -28,15 +28,15 @@ _MARK = "lakehouse: "
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table's name, schema and what is fixed when it is created.
+    """A table's name, schema and properties.
 
-    `stats` are the columns whose minima and maxima Delta keeps. The content depends on `pinned_settings`, and
-    on `shape` in the code; both are kept as table properties and compared at every start. A rebuild changes
-    the settings (`lakehouse.tables.pinned`). `made_with` are settings that are kept so as well, as they are
-    when the table is made. `cluster_by` is the column by which maintenance orders the rows, null for a table
-    that stays small. `is_followed`: who reads the appends of a table with a change feed also follows the rows
-    that are corrected (`Why`). `is_merged`: micro-batches rewrite rows; into any other table they only
-    append. `comment` says what a row is; catalogs show it.
+    `stats` are the columns whose minima and maxima Delta keeps. The rows depend on `pinned_settings`, and on
+    `shape` in the code; both are stored as table properties and compared at every start. A rebuild changes
+    the settings (`lakehouse.tables.pinned`). `made_with` are settings stored only when the table is created.
+    `cluster_by` is the column by which maintenance clusters the rows, null for a table that stays small.
+    `is_followed`: readers of the table's appends also receive corrected rows, from the change feed (`Why`).
+    `is_merged`: micro-batches rewrite rows; to any other table they only append. `comment` describes a row;
+    catalogs show it.
     """
 
     layer: str
@@ -60,10 +60,11 @@ class TableSpec:
 
 @dataclass(frozen=True)
 class Position:
-    """How far a table has been read: every version before `version`.
+    """The read position in a table: every version before `version` has been read.
 
-    A query that begins with the rows of a table reads the files of one version first, in the order of
-    `entries.reading_order`: then `files` of that version have been read, and nothing else.
+    A query that starts with a table's existing rows first reads the files of one version, in the order of
+    `entries.reading_order`. Until it has read them all, `files` is the number of files of that version read
+    so far, and nothing else has been read.
     """
 
     version: int
@@ -71,11 +72,11 @@ class Position:
 
     @property
     def is_beginning(self) -> bool:
-        """Whether the query is still reading the rows with which it begins."""
+        """Whether the query is still reading the table's initial rows."""
         return self.files is not None
 
     def is_before(self, other: Position) -> bool:
-        """Tell whether less has been read than in the other position."""
+        """Tell whether less has been read than at the other position."""
         return self._order < other._order
 
     def __str__(self) -> str:
@@ -83,28 +84,29 @@ class Position:
 
     @property
     def _order(self) -> tuple[int, int]:
-        # The first files of version 12 come before all of it, which is position 13.
+        # Some files of version 12 come before all of them, which is position 13.
         return (2 * self.version, 0) if self.files is None else (2 * self.version + 1, self.files)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a table has been read or sent: by its id or, of rows that were sent, by `tables.sent_as`."""
+    """A table's read or sent position. `table` is its id or, for sent rows, its name by `tables.sent_as`."""
 
     table: str
     position: Position
 
     def is_of(self, table_id: str | None) -> bool:
-        """Tell whether it is of the table with this id, before or after a copy of it was adopted."""
+        """Tell whether this is the table with the id, before or after a copy of it was adopted."""
         return self.table.partition(" ")[0] == table_id
 
 
 @dataclass(frozen=True)
 class Move:
-    """How far a query has read one of its sources, as the commit with the rows notes it in a transaction.
+    """The change of a query's position in a source, recorded as a transaction in the commit with the rows.
 
-    `after` is the first version, or offset, that has not been read; `before` is what the table must say until
-    then, null for nothing (`lakehouse.progress.positions`). If both are the same, the commit only expects it.
+    `after` is the first unread version or offset. `before` is the position that the table must have until
+    then, null for none (`lakehouse.progress.positions`). If both are equal, the commit only checks the
+    position.
     """
 
     application: str
@@ -113,9 +115,9 @@ class Move:
 
 
 class Why(StrEnum):
-    """Why rows of a table leave it or change, as the commit says it to who reads the table's changes.
+    """The reason for removing or changing rows, recorded in the commit for readers of the table's changes.
 
-    A commit that removes or changes rows and says nothing is of another writer.
+    A commit that removes or changes rows without a reason is another writer's.
     """
 
     CORRECTED = "corrected"
@@ -129,14 +131,14 @@ class Why(StrEnum):
 
     @classmethod
     def of(cls, noted: object) -> Why | None:
-        """Return the reason in a commit's `userMetadata`; null if there is none of ours."""
+        """Return the reason in a commit's `userMetadata`; null if it has none of these."""
         text = noted.removeprefix(_MARK) if isinstance(noted, str) and noted.startswith(_MARK) else ""
         return next((why for why in cls if why.value == text), None)
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of a table: its path below the table's, when it was written, and its size."""
+    """A data file of a table: its path relative to the table's, its modification time, and its size."""
 
     path: str
     modified_ms: int

@@ -1,11 +1,11 @@
-"""Signs of life in a directory of the lake: the name of an empty file says until when a holder's term lasts.
+"""Heartbeats in a directory of the lake: an empty file's name gives the end of a holder's term.
 
-The holder renews its term while alive. If it is killed, the term runs out.
+The holder renews its term while alive. If it is killed, the term expires.
 
-Clocks may differ: the term is by the holder's. A process that looks again and again goes by its own monotonic
-clock: a term that changes is being renewed, so its holder is alive, and one that has not changed for as long
-as a term lasts is over. So a clock that is ahead, or was set back, keeps nobody waiting longer. Only the
-first look goes by the wall clock.
+Clocks may differ: a term's end is by the holder's clock. A process that checks repeatedly uses its own
+monotonic clock: a term that changes is being renewed, so its holder is alive, and one unchanged for the
+length of a term has expired. So a clock that is fast, or was set back, makes nobody wait longer. Only the
+first check uses the wall clock.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pyspark.sql import SparkSession
 from lakehouse.spark import storage
 
 _LEFT_S = 3_600
-_TERM = re.compile(r"(\d+)-(\w+)")  # until when, in ms since the epoch, and the holder
+_TERM = re.compile(r"(\d+)-(\w+)")  # its end, in ms since the epoch, and the holder
 _seen: dict[tuple[str, str], _Seen] = {}  # by the directory and the holder
 _noted: dict[tuple[str, str], set[int]] = {}
-"""What this process has noted, by the same: so nobody has to look for it to remove it."""
+"""The ends of this process's own terms, by the same keys: they are removed without listing the directory."""
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A holder's terms, since when they have been the same by a monotonic clock, and whether they changed."""
+    """A holder's terms, since when they are unchanged (monotonic clock), and whether they ever changed."""
 
     terms_ms: frozenset[int]
     since: float
@@ -39,14 +39,14 @@ class _Seen:
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms of all holders in a directory; each lasts `length_s` from when it was noted."""
+    """The terms of all holders in a directory; each lasts `length_s` from its renewal."""
 
     spark: SparkSession
     directory: str
     length_s: float
 
     def renew(self, holder: str) -> None:
-        """Note that the holder is alive, for another term from now; the earlier ones are removed."""
+        """Begin another term of the holder now, and remove its earlier ones."""
         until_ms = int((time.time() + self.length_s) * 1000)
         storage.write_text(self.spark, self._file(until_ms, holder), "")
         noted = _noted.get((self.directory, holder), set())
@@ -59,16 +59,16 @@ class Terms:
         _noted.pop((self.directory, holder), None)
 
     def forget_the_dead(self) -> None:
-        """Remove what killed holders have left, an hour after its end."""
+        """Remove the terms of killed holders, an hour after their end."""
         for holder, terms_ms in self._all().items():
             self._remove(holder, terms_ms, before_ms=(time.time() - _LEFT_S) * 1000)
 
     def until(self, holder: str) -> float:
-        """Return until when the holder's term lasts, in seconds since the epoch; 0 if it is over."""
+        """Return the end of the holder's term, in seconds since the epoch; 0 if it has expired."""
         return self._until(holder, self._all().get(holder, ()))
 
     def alive(self) -> set[str]:
-        """Return the holders whose terms last."""
+        """Return the holders whose terms have not expired."""
         return {holder for holder, terms_ms in self._all().items() if self._until(holder, terms_ms)}
 
     def _until(self, holder: str, terms: Collection[int]) -> float:

@@ -1,7 +1,7 @@
-"""Upkeep of a table: small files are merged, files of old versions and old log entries are removed.
+"""Upkeep of a table: merges small files, and removes files of old versions and old log entries.
 
-None of this changes a row. All of it is Delta's own: OPTIMIZE with liquid clustering, VACUUM, and the
-clean-up of the log. The cost of each follows what has changed since the last time.
+None of this changes a row. All of it uses Delta's own commands: OPTIMIZE with liquid clustering, VACUUM, and
+the clean-up of the log. The cost of each depends on what has changed since the last run.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from lakehouse.tables.log import noted_files, snapshot
 from lakehouse.tables.schema_evolution import alter
 
 _PREFIX = "spark.databricks.delta"
-_CUBES_FILES = 32  # files that are clustered together at most
+_CUBES_FILES = 32  # at most this many files are clustered together
 _FEW_SMALL_FILES = 8  # are left alone: merging them would cost more than reading them
 _LEAST_BYTES = 1 << 20
 _HOUR_S = 3600
-_TASKS = "2"  # of a VACUUM, which by default lists directories in ten thousand
+_TASKS = "2"  # of a VACUUM that lists directories; the default is ten thousand
 
 
 @dataclass(frozen=True)
 class Size:
-    """A number of files and their bytes."""
+    """A number of files and their total bytes."""
 
     files: int
     bytes: int
@@ -44,12 +44,12 @@ def current_size(spark: SparkSession, path: str) -> Size:
 
 
 def stored_size(spark: SparkSession, path: str) -> Size:
-    """Return the size of all files below the table's directory: of every version, the feed and the log."""
+    """Return the size of all files below the table's directory: all versions, the change feed and the log."""
     return Size(*storage.usage(spark, path))
 
 
 def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
-    """Return the size of those files of the newest version that are smaller than half the target."""
+    """Return the number and bytes of the newest version's files that are smaller than half the target."""
     found, limit = snapshot(spark, path), target_bytes // 2
     noted = noted_files(found)
     if noted is not None:
@@ -61,7 +61,7 @@ def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
 
 
 def bytes_of_rows(spark: SparkSession, path: str, rows: int) -> int:
-    """Return how many bytes so many rows of the table take on average, at least a mebibyte."""
+    """Return the average size in bytes of this many rows of the table; at least 1 MiB."""
     files = files_of(spark, path, snapshot(spark, path)).by_name.values()
     counted = [(file.size_bytes, file.rows) for file in files if file.rows]
     there = sum(count for _, count in counted)
@@ -69,17 +69,17 @@ def bytes_of_rows(spark: SparkSession, path: str, rows: int) -> int:
 
 
 def has_many_small_files(small: Size) -> bool:
-    """Tell whether `optimize` is worth while."""
+    """Tell whether `optimize` is worthwhile."""
     return small.files > _FEW_SMALL_FILES
 
 
 def optimize(spark: SparkSession, path: str, cluster_by: str | None, target_bytes: int) -> bool:
     """Merge small files into files of about the target size, and tell whether there were any.
 
-    `cluster_by` is the column that files are ordered by, so that each holds a short span of it; null: any
-    order. Files that were clustered before stay unless there are few of them, so the cost follows what has
-    been written since the last time. Raises one of Delta's conflicts where another writer has
-    rewritten the same files meanwhile (`lakehouse.tables.retry_on_conflict`).
+    `cluster_by` is the column to cluster by, so that each file holds a short span of it; null: none. Files
+    that were clustered before stay unless there are few of them, so the cost depends on what has been written
+    since the last run. Raises one of Delta's conflicts if another writer has rewritten the same files
+    meanwhile (`lakehouse.tables.retry_on_conflict`).
     """
     own = _session(
         spark,
@@ -107,10 +107,10 @@ def _clustered_by(spark: SparkSession, path: str) -> list[str]:
 
 
 def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) -> int:
-    """Remove files that no version of the kept time needs, and return how many; `dry_run`: only count them.
+    """Remove files that no version within `keep` needs, and return how many; `dry_run` only counts them.
 
-    Older versions can no longer be read, nor can their change feed. A rerun finds none. VACUUM takes seconds
-    even if it finds nothing, so it is left out where it cannot find anything.
+    Older versions can no longer be read, nor can their change feed. A rerun removes none. VACUUM takes
+    seconds even if it finds nothing, so it is skipped if there is nothing to find.
     """
     hours = max(0, int(keep / timedelta(hours=1)))
     if not _may_find_files(spark, path, before=time.time() - hours * _HOUR_S):
@@ -119,7 +119,7 @@ def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) ->
         spark,
         {
             "retentionDurationCheck.enabled": "false",
-            # By default, VACUUM keeps what the table's properties say, whatever it is told: a week.
+            # By default, VACUUM ignores RETAIN and uses the retention in the table's properties: a week.
             "vacuum.retentionWindowIgnore.enabled": "false",
             "vacuum.logging.enabled": "false",
         },
@@ -148,9 +148,9 @@ def _data_files(spark: SparkSession, path: str) -> int:
 
 
 def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
-    """Remove commits that are older than the kept time and lie before a checkpoint of the log.
+    """Remove commits that are older than the retention time and precede a checkpoint of the log.
 
-    Delta does so by itself only for whole days, and after a month.
+    By itself, Delta does so only for whole days, and after a month.
     """
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.keep_checkpoints(here)
@@ -158,7 +158,7 @@ def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
 
 
 def _session(spark: SparkSession, values: dict[str, Any]) -> SparkSession:
-    """Return a new session with settings of Delta's; other sessions keep theirs."""
+    """Return a new session with these settings for Delta; other sessions keep theirs."""
     own = spark.newSession()
     for name, value in values.items():
         own.conf.set(f"{_PREFIX}.{name}", str(value))

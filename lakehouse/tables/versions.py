@@ -1,8 +1,8 @@
-"""The versions of Spark and Delta that this code is tested with, and what a session has instead.
+"""Compares a session's versions of Spark and Delta with the tested ones.
 
-This code touches private members of both. With other versions it may work: then a session begins with a
-warning. Where a member is missing, it is refused. To ask for all members takes a second, so that is only done
-under other versions.
+This code uses private members of both. With other versions it may work, and the session starts with a
+warning; if a member is missing, the session is refused. Checking all members takes a second, so it is done
+only with other versions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _WITHOUT_JVM = {"deltalake"}
 
 
 def check(spark: SparkSession) -> str | None:
-    """Return a warning if the session has other versions than those tested, null if it has these.
+    """Return a warning if the session's versions are not the tested ones, else null.
 
-    Raises VersionError if it lacks something that this code needs.
+    Raises VersionError if it lacks a member that this code needs.
     """
     present = _present(spark)
     other = {name: present[name] for name, tested in TESTED.items() if present[name] != tested}

@@ -1,7 +1,7 @@
-"""How many applications may write to a lake.
+"""Limits the number of applications that write to a lake.
 
-On a disk and on HDFS as many as like: a commit's file can be created only once. A store of S3 has to refuse a
-conditional write for that, which older ones do not. There, one application alone may write.
+On a disk and on HDFS any number may write: a commit's file can be created only once. On S3 that needs a store
+with conditional writes, which older stores lack; there, only one application may write.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ log = logging.getLogger(__name__)
 def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only: bool) -> Iterator[None]:
     """Let this application write to the lake during the block, or only read it.
 
-    Where the store has no conditional writes, a lock keeps every other writer out for that long. Raises
-    TableError if the user has not said that there is one writer, or if there is another one.
+    If the store has no conditional writes, a lock excludes every other writer meanwhile. Raises TableError if
+    this needs `has_one_writer` and it is not set, or if there is another writer.
     """
     if reads_only or not is_on_s3(lake) or refuses_overwrites(spark, lake):
         yield
     elif not has_one_writer:
         raise TableError(
-            f"the store of {lake} takes a second object of the same name although the request forbids it "
-            "(If-None-Match), so two applications would lose each other's commits. Use a store with "
-            "conditional writes, or set LAKEHOUSE_LAKE_HAS_ONE_WRITER=true if one application alone ever "
+            f"the store of {lake} ignores conditional writes (If-None-Match): it accepts a second object of "
+            "the same name, so two applications would lose each other's commits. Use a store with "
+            "conditional writes, or set LAKEHOUSE_LAKE_HAS_ONE_WRITER=true if only one application ever "
             "writes there (`lakehouse run all`, and no writing command beside it)"
         )
     else:
@@ -55,9 +55,9 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
 
 
 def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
-    """Write an object twice, and tell whether the store has refused the second one.
+    """Write an object twice, and tell whether the store refused the second write.
 
-    Also true if nothing may be written there at all. Raises TableError if the store cannot be used.
+    Also true if this application may not write there at all. Raises TableError if the store cannot be used.
     """
     probe = f"{lake}/{_PROBES}/{uuid.uuid4()}"
     try:
@@ -74,9 +74,9 @@ def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
 
 @contextmanager
 def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
-    """Hold the lake's lock: a sign of life which is renewed, and which every other writer looks for.
+    """Hold the lake's lock: a term that is renewed during the block, and that every other writer checks.
 
-    Both note themselves before they look, so of two that come at once at least one sees the other.
+    Each writer creates its term before it checks, so of two that start at once at least one sees the other.
     """
     terms = Terms(spark, f"{lake}/{_LOCK}", TERM_S)
     me = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")
@@ -84,8 +84,8 @@ def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
     try:
         if others := terms.alive() - {me}:
             raise TableError(
-                f"{lake} has one writer, which is {_shown(min(others))}; stop it. If it was killed, its lock "
-                f"ends {TERM_S:.0f} s later"
+                f"{lake} already has its one writer, {_shown(min(others))}; stop it. If it was killed, its "
+                f"lock expires after {TERM_S:.0f} s"
             )
         terms.forget_the_dead()
         with beside("writer", partial(_renew, terms, me)):
@@ -95,17 +95,17 @@ def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
 
 
 def _renew(terms: Terms, me: str, over: threading.Event) -> None:
-    """Renew the lock until it is given back; end this process if it has run out and another one has it."""
+    """Renew the lock until it is released; end this process if it has expired and another one has it."""
     renewed_at = time.monotonic()
     while not over.wait(_RENEWED_EVERY_S):
         try:
             if time.monotonic() - renewed_at > TERM_S and (others := terms.alive() - {me}):
-                log.critical("the lock of %s is lost to %s", terms.directory, _shown(min(others)))
+                log.critical("the writer's lock of %s was lost to %s", terms.directory, _shown(min(others)))
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             terms.renew(me)
             renewed_at = time.monotonic()
-        except (OSError, Py4JError):  # the store is away: the next time may succeed
+        except (OSError, Py4JError):  # the store is unavailable: the next renewal may succeed
             log.warning("the writer's lock was not renewed", exc_info=True)
 
 

@@ -40,8 +40,8 @@ T = TypeVar("T")
 
 _ATTEMPTS = 12
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # half a minute in all
-_REWRITTEN_BYTES = 128 << 10  # so little is rewritten faster than it is searched
-_SO_FEW_STAY = 4_000  # rows: rewriting them each time costs less than files of their own
+_REWRITTEN_BYTES = 128 << 10  # less than this is rewritten faster than it is searched
+_SO_FEW_STAY = 4_000  # rows: rewriting them each time costs less than extra files
 _GIVEN = "_given"
 _NONE: Mapping[str, str] = {}
 
@@ -60,7 +60,7 @@ _CONFLICTS = (
 
 @dataclass(frozen=True)
 class Written:
-    """What a commit has put into a table: rows, and its version; null if nothing was committed."""
+    """The number of rows written, and the commit's version; null if nothing was committed."""
 
     rows: int
     version: int | None
@@ -69,11 +69,10 @@ class Written:
 def append(
     rows: DataFrame, path: str, moves: Sequence[Move] = (), *, settings: Mapping[str, str] = _NONE
 ) -> Written:
-    """Append the rows, by column name, and note the moves, in one commit.
+    """Append the rows, matched by column name, and record the moves, in one commit.
 
-    A column that the rows lack is null. Raises TableError for a column that the table lacks, and
-    PositionError, without reading a row, if the table does not say what the moves expect, or is made with
-    other settings.
+    Columns missing from the rows are null. Raises TableError for a column that the table lacks, and, before
+    reading a row, PositionError if the table's positions or settings are not the expected ones.
     """
 
     def once() -> Written:
@@ -86,7 +85,7 @@ def append(
 
 
 def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
-    """Add the rows, by column name, note the moves, and end the commit.
+    """Add the rows, matched by column name, record the moves, and publish the commit.
 
     It fails if another writer has changed what the commit read: see `retry_on_conflict`.
     """
@@ -97,7 +96,7 @@ def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
 def note(
     spark: SparkSession, path: str, moves: Sequence[Move], *, settings: Mapping[str, str] = _NONE
 ) -> Written:
-    """Note the moves in a commit without rows; raises PositionError as `append` does."""
+    """Record the moves in a commit without rows; raises PositionError as `append` does."""
 
     def once() -> Written:
         commit = begin(spark, path)
@@ -118,13 +117,12 @@ def upsert(
     count: int | None = None,
     why: Why | None = None,
 ) -> Written:
-    """Replace the rows with the same keys, note the moves, and end the commit.
+    """Upsert the rows by key, record the moves, and publish the commit.
 
     `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted.
-    `count` is how many there are; null: they are counted. `near` are the commit's candidates for rows with
-    one of the keys. Without rows nothing is committed. `why` is as in `Commit.finish`.
-    Raises PositionError as `append` does. It fails if another writer has changed what the commit read: see
-    `retry_on_conflict`.
+    `count` is the number of rows; null: they are counted. `near` are the commit's files that may hold one of
+    the keys. Without rows nothing is committed. `why` is as in `Commit.finish`. Raises PositionError as
+    `append` does. It fails if another writer has changed what the commit read: see `retry_on_conflict`.
     """
     commit.expect(moves)
     changed = rows.count() if count is None else count
@@ -149,10 +147,10 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
     whole = [name for name in names if not stay or name not in large]
     old, written = commit.rows(near, whole).drop(FILE), near.rows_of(whole)
     if stay:
-        # A later change of these rows then rewrites only them, not the other rows of a large file.
+        # Later changes to these rows then rewrite only them, not the other rows of a large file.
         changing = F.broadcast(new.select(*keys)) if are_few(rows=count) else new.select(*keys)
         around = commit.rows(near, large).drop(FILE)
-        with reading_file_by_file(rows.sparkSession):  # mixed rows would lie in the way of every later merge
+        with reading_file_by_file(rows.sparkSession):  # mixed rows would be read by every later merge
             commit.write(around.join(changing, list(keys), "left_anti").coalesce(len(large)))
         hit = around.join(changing, list(keys), "left_semi")
         old, written = old.unionByName(hit) if whole else hit, written + count
@@ -164,7 +162,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
 def _files_with(
     rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
 ) -> list[str]:
-    """Return the names of candidates with a row of one of the keys; if they are small, all of them."""
+    """Return the names of the candidate files that hold one of the keys; all names if the files are small."""
     if near.size_bytes <= _REWRITTEN_BYTES:
         return list(near.files)
     given = rows.select(*keys)
@@ -173,7 +171,7 @@ def _files_with(
 
 
 def _as_in(schema: StructType, rows: DataFrame, path: str) -> DataFrame:
-    """Return the rows with the types that their columns have in the table."""
+    """Cast the rows' columns to their types in the table."""
     types = {column.name: column.dataType for column in schema.add(DELETED, "boolean")}
     unknown = [name for name in rows.columns if name not in types]
     if unknown:
@@ -187,7 +185,7 @@ def _as_in(schema: StructType, rows: DataFrame, path: str) -> DataFrame:
 
 
 def _as_type(value: Column, was: DataType, to: DataType) -> Column:
-    """Return a value with the type of the table's column; fields of structs are matched by name."""
+    """Cast a value to the type of the table's column; struct fields are matched by name."""
     if isinstance(was, StructType) and isinstance(to, StructType):
         types = {field.name: field.dataType for field in was}
         fields = (
@@ -203,11 +201,11 @@ def _as_type(value: Column, was: DataType, to: DataType) -> Column:
 
 
 def insert_missing(rows: DataFrame, path: str, keys: Sequence[str], within: Column) -> int:
-    """Insert the rows whose key the table does not have and return how many; a rerun inserts none.
+    """Insert the rows whose keys are not in the table, and return their number; a rerun inserts none.
 
-    If several writers insert at once, the first one wins and the others look again. `within` is a condition
-    on the table's rows that holds for all that have one of the keys; it skips files. `rows` has one row per
-    key and should be persisted.
+    Of several concurrent writers, the first one wins and the others retry. `within` must hold for every row
+    of the table that has one of the keys; it is used to skip files. `rows` has one row per key and should be
+    persisted.
     """
     given = rows.count()
 
@@ -239,11 +237,11 @@ def update_matched(
     within: Column,
     why: Why | None = None,
 ) -> int:
-    """Set `values` in the table's rows that have the key of one of `rows`, and return how many.
+    """Set `values` in the table's rows that match one of `rows` by key, and return how many were updated.
 
-    `where` and `values` refer to the table's row `t` and the other one `s`. Rows for which `where` is not
-    true stay as they are; the caller ensures that a rerun finds none. `within` is as in `insert_missing`.
-    `rows` should be persisted.
+    `where` and `values` refer to the table's row as `t` and to the given row as `s`. Rows for which `where`
+    is not true are unchanged; the caller ensures that a rerun updates none. `within` is as in
+    `insert_missing`. `rows` should be persisted.
     """
     few = are_few(rows=rows.count())
     given = gathered(rows, few=few).dropDuplicates(list(keys)).withColumn(_GIVEN, F.lit(True)).alias("s")
@@ -268,10 +266,10 @@ def update(
     within: Near | None = None,
     why: Why | None = None,
 ) -> int:
-    """Set columns in the rows that `where` selects and return how many.
+    """Set columns in the rows that `where` selects, and return how many were updated.
 
-    The caller ensures that a rerun finds none. `within` holds for all rows that `where` selects; it skips
-    files.
+    The caller ensures that a rerun updates none. `within` must hold for all rows that `where` selects; it is
+    used to skip files.
     """
 
     def matched(standing: DataFrame) -> DataFrame:
@@ -290,7 +288,7 @@ def _set_where(
     *,
     why: Why | None,
 ) -> int:
-    """Set columns where `where` is true, in the rows `t` that `matched` makes of the table's."""
+    """Set columns where `where` is true; `matched` aliases the table's rows as `t` and may join others."""
     near, hit = commit.candidates(within), F.coalesce(where, F.lit(False))
     with executing_for(commit.spark, few=are_few(rows=near.rows)):
         found = matched(commit.rows(near)).where(hit).groupBy(f"t.{FILE}").count().collect()
@@ -307,7 +305,7 @@ def _set_where(
 def replace(
     rows: DataFrame, path: str, keys: Sequence[str], *, within: Column, why: Why | None = None
 ) -> int:
-    """Upsert the rows by key in one commit and return how many; those marked DELETED are deleted.
+    """Upsert the rows by key in one commit, and return their number; rows marked DELETED are deleted.
 
     `within` is as in `insert_missing`.
     """
@@ -322,9 +320,10 @@ def replace(
 def keep_one(
     spark: SparkSession, path: str, keys: Sequence[str], within: Column, *, why: Why | None = None
 ) -> int:
-    """Keep one row of each key, and return how many were removed, which the change feed gets as deletes.
+    """Remove duplicate keys, keeping one row of each, and return how many rows were removed.
 
-    Only rows for which `within` holds are compared. A rerun finds none.
+    The change feed records them as deletes. Only rows for which `within` holds are compared. A rerun removes
+    none.
     """
 
     def keep() -> int:
@@ -350,16 +349,19 @@ def keep_one(
 def clear(
     spark: SparkSession, path: str, columns: Sequence[str], where: Column, *, why: Why | None = None
 ) -> int:
-    """Set columns to null in the rows that `where` selects and return how many; a rerun finds none."""
+    """Set columns to null in the rows that `where` selects, and return how many; a rerun updates none.
+
+    Rows whose first column is already null are skipped.
+    """
     return update(
         spark, path, where & F.col(columns[0]).isNotNull(), dict.fromkeys(columns, F.lit(None)), why=why
     )
 
 
 def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = None) -> int:
-    """Delete the rows that `where` selects and return how many; a rerun finds none.
+    """Delete the rows that `where` selects, and return how many; a rerun deletes none.
 
-    The change feed gets each of them as a delete. `why` is as in `Commit.finish`.
+    The change feed records each as a delete. `why` is as in `Commit.finish`.
     """
 
     def gone() -> int:
@@ -379,16 +381,16 @@ def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = N
 
 
 def retry_on_conflict(write: Callable[[], T]) -> T:
-    """Write, and retry after a conflict: layers, maintenance and rebuilds share tables.
+    """Call `write`, and retry it after a conflict: layers, maintenance and rebuilds share tables.
 
-    `write` must look at the table again each time. The pauses between the attempts grow and vary, so that two
-    writers do not meet again, nor one with a stream's every commit. They last about half a minute together.
+    `write` must read the table's newest version each time. The pauses between attempts grow and are random,
+    so that writers do not keep colliding; in total they last about half a minute.
     """
     pause_s = _FIRST_PAUSE_S
     for _ in range(_ATTEMPTS - 1):
         try:
             return write()
         except _CONFLICTS:
-            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - to differ, not to be secret
+            time.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - jitter, not a secret
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
     return write()

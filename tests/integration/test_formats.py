@@ -292,7 +292,9 @@ def test_a_url_that_leads_to_no_registry_makes_no_letters(
     wrong = settings.model_copy(update={"schema_registry_url": elsewhere})
     pipeline.send(settings, [Raw(framed(1, b""), key=b"k")])
     forget()
-    with pytest.raises(RegistryError, match=r"apis is none, or not for this user: it answered 404, "):
+    with pytest.raises(
+        RegistryError, match=r"apis is not a schema registry, or it rejects this user: it answered 404, "
+    ):
         pipeline.run_layers(spark, wrong, "bronze", "silver")
     assert refused(settings) == []
 

@@ -210,7 +210,7 @@ def test_a_setting_that_rows_depend_on_cannot_change_under_them(
     table = {"silver": SILVER, "gold": GOLD}[layer]
     was = {"allowed_lateness_s": 604800, "quantile_k": 1600, "grace_s": 60}[setting]
     assert f"{table} was made with {setting} = {was}, the settings say {value}" in str(refused.value)
-    assert f"`lakehouse rebuild {layer}` make the rows anew" in str(refused.value)
+    assert f"recompute the rows by `lakehouse rebuild {layer}`" in str(refused.value)
     assert pipeline.versions(settings) == versions
 
 

@@ -150,7 +150,7 @@ def test_a_jvm_that_does_not_come_up_is_given_up_in_one_line(tmp_path: Path) -> 
 
     assert ended.returncode != 0
     (line,) = ended.stderr.splitlines()
-    assert line.startswith("error: Spark's JVM did not come up in 1 s")
+    assert line.startswith("error: Spark's JVM did not start within 1 s")
     assert not [process for process in psutil.process_iter(["environ"]) if is_of(process, tmp_path)]
 
 

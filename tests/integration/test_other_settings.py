@@ -80,8 +80,8 @@ def test_silver_is_refused_under_other_ids_and_says_what_to_do(run: Run) -> None
 
     assert str(refused.value) == (
         "silver.payments was made with sequence_by = version, the settings say none; its rows depend on it. "
-        "Set sequence_by to what it was; or let `lakehouse rebuild silver` make the rows anew: with "
-        "--dry-run it says what that changes"
+        "Set sequence_by back to its old value, or recompute the rows by `lakehouse rebuild silver`; its "
+        "--dry-run lists the changes"
     )
     assert tables.version_of(run.lake.spark, run.lake.path("silver", "payments")) == version
 

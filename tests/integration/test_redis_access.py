@@ -219,7 +219,7 @@ def test_rows_are_written_and_read_over_tls_by_a_user(secured: str, certificates
         ("rediss://lakehouse:secret@{at}/0?ssl_ca_certs=/none", "ssl_ca_certs names /none, which does not"),
         ("redis://lakehouse:secret@{at}/0", "Connection reset by peer"),
         ("rediss://lakehouse:secret2@{at}/0?ssl_ca_certs={ca}", "{at} refused the credentials"),
-        ("rediss://{at}/0?ssl_ca_certs={ca}", "{at} refused the credentials .*, or asks for some"),
+        ("rediss://{at}/0?ssl_ca_certs={ca}", "{at} refused the credentials .*, or requires some"),
     ],
 )
 def test_what_is_wrong_with_the_access_is_one_line_without_the_password(
@@ -375,7 +375,7 @@ def test_the_doctor_leaves_nothing_in_redis(tmp_path: Path) -> None:
     [
         (redis.ResponseError("MISCONF Redis is configured to save RDB snapshots"), "cannot save its data"),
         (redis.BusyLoadingError("Redis is loading the dataset in memory"), "is loading its data"),
-        (redis.ResponseError("BUSY Redis is busy running a script."), "busy with a script of somebody else"),
+        (redis.ResponseError("BUSY Redis is busy running a script."), "busy with another client's script"),
         (redis.ConnectionError("max number of clients reached"), "has no connection to spare"),
         (redis.AuthenticationError("invalid username-password pair"), "has refused the user"),
         (redis.TimeoutError("Timeout reading from socket"), "is out of reach"),

@@ -70,5 +70,5 @@ def test_spark_submit_under_a_locale_without_utf_8_is_refused_for_a_lake_beyond_
     run = submit("silver", "--stream", "transactions", "--trigger", "available-now")
     ended = finish(run, environment)
     assert ended.returncode == 1
-    assert "error: Spark's JVM writes names of files in ANSI_X3.4-1968, so it would" in ended.stdout
+    assert "error: Spark's JVM encodes file names in ANSI_X3.4-1968, so it would" in ended.stdout
     assert [path.name for path in tmp_path.iterdir() if "?" in path.name] == []

@@ -134,7 +134,7 @@ def test_the_same_answer_to_everything_is_about_the_registry_and_waited_for(
         pytest.raises(RegistryError) as refused,
     ):
         client.schema(7)
-    assert f"and {said} when asked for its types of schemas" in str(refused.value)
+    assert f"and {said} when asked for its schema types" in str(refused.value)
     assert "LAKEHOUSE_SCHEMA_REGISTRY_URL, _USERNAME and _PASSWORD" in str(refused.value)
 
 

@@ -130,7 +130,7 @@ def test_a_store_without_conditional_writes_is_refused_or_has_one_writer(store: 
             [str(BIN / "lakehouse"), "maintain"], env=wanted, capture_output=True, text=True, check=False
         )
         assert refused.returncode == 1
-        assert "takes a second object of the same name" in refused.stderr
+        assert "it accepts a second object of the same name" in refused.stderr
         assert "LAKEHOUSE_LAKE_HAS_ONE_WRITER=true" in refused.stderr
 
         alone = wanted | {"LAKEHOUSE_LAKE_HAS_ONE_WRITER": "true"}
@@ -138,7 +138,7 @@ def test_a_store_without_conditional_writes_is_refused_or_has_one_writer(store: 
             one.await_output(" in version ")
             second = subprocess.run(driver("two", 1), env=alone, capture_output=True, text=True, check=False)
             assert second.returncode == 1
-            assert f"has one writer, which is process {one.pid} on" in second.stderr
+            assert f"already has its one writer, process {one.pid} on" in second.stderr
             reading = subprocess.run(
                 [str(BIN / "lakehouse"), "sql", "SELECT 1 AS one"], env=alone, check=False
             )

@@ -247,7 +247,7 @@ def test_the_audit_sees_what_is_missing_what_is_wrong_and_what_gold_has_not(made
     }
     made.ask("TRUNCATE gold.lakehouse_positions")
     (example,) = made.audited().examples
-    assert example.what == "PostgreSQL does not say how far this table was sent"
+    assert example.what == "PostgreSQL has no position of this table"
 
 
 @pytest.mark.soak

@@ -46,7 +46,7 @@ def test_a_temporary_directory_that_cannot_be_written_is_named(
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
-    with full(itself()), pytest.raises(ServiceError, match=r"neither .TMPDIR nor /tmp: make room there"):
+    with full(itself()), pytest.raises(ServiceError, match=r"neither .TMPDIR nor /tmp: free some space"):
         java.temporary_directory()
     assert java.temporary_directory() == str(tmp_path)
 
@@ -55,7 +55,7 @@ def test_a_temporary_directory_that_cannot_be_written_is_named(
     ("options", "said"),
     [
         ("noexec", "is mounted noexec, so Spark's JVM could not load its libraries from there: set TMPDIR"),
-        ("size=1m", "has only 1 MiB left, and Spark's JVM needs 64: make room there, or set TMPDIR"),
+        ("size=1m", "has only 1 MiB left, and Spark's JVM needs 64: free some space, or set TMPDIR"),
     ],
 )
 def test_one_that_is_of_no_use_is_named_with_the_reason(tmp_path: Path, options: str, said: str) -> None:

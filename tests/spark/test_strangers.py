@@ -123,7 +123,7 @@ def test_a_jvm_without_the_secret_is_let_in_only_where_authentication_is_off(tmp
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("", f"{_MASTER} asks for its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that has it"),
+        ("", f"{_MASTER} needs its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that contains it"),
         ("/dev/null", "LAKEHOUSE_SPARK_SECRET_FILE names /dev/null, which is empty"),
     ],
 )

@@ -66,7 +66,7 @@ def test_what_postgresql_cannot_have_is_refused_with_the_table_and_the_way_out(
 def test_a_key_of_a_type_that_postgresql_has_not_got_is_refused() -> None:
     table = stream_of("t", ("id", "tags")).gold[0]
     schema = StructType([StructField("id", StringType()), StructField("tags", ArrayType(StringType()))])
-    with pytest.raises(SettingsError, match="there is no type there for the column tags of its key"):
+    with pytest.raises(SettingsError, match="there is no type there for its key column tags"):
         require_fit(with_table(replace(table, schema=schema)))
 
 

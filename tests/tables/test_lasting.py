@@ -97,7 +97,7 @@ def test_a_newest_commit_that_was_not_on_the_disk_is_given_up_and_its_step_does_
     assert event.message.startswith(
         "silver.numbers: version 3 was not on the disk when the machine stopped ("
     )
-    assert event.message.endswith("); it is given up, and its input is read again")
+    assert event.message.endswith("); it is discarded, and its input is read again")
     append(spark, path, 2)
     assert (numbers(spark, path), tables.version_of(spark, path)) == ([0, 1, 2], 4)
     changes = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1)

@@ -7,7 +7,7 @@ import java.nio.file
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{ChecksumFs, DelegateToFileSystem, FileAlreadyExistsException, Path}
 
-/** Files of this machine's disk as Delta writes its log, with Hadoop's checksums: `fs.AbstractFileSystem.file.impl`. */
+/** Local files for Delta's log, with Hadoop's checksums: `fs.AbstractFileSystem.file.impl`. */
 class LocalContext(uri: URI, conf: Configuration) extends ChecksumFs(new RawLocalContext(conf))
 
 /** The same without checksums. */
@@ -16,18 +16,18 @@ class RawLocalContext(conf: Configuration)
 
   override def getUriDefaultPort: Int = -1
 
-  /** Any name, as for Hadoop's own class. */
+  /** Accepts any name, like Hadoop's own class. */
   override def isValidName(name: String): Boolean = true
 
-  /** Renames a file; FileAlreadyExistsException if the name is taken and must not be.
+  /** Renames a file; throws FileAlreadyExistsException if the target exists and must not be overwritten.
     *
-    * Hadoop looks whether the name is free, and then renames, which replaces what another process has put there
-    * meanwhile: of two commits of one version, one would be lost. A second link to the file is refused by the disk.
+    * Hadoop checks whether the name is free, and then renames, which overwrites a file that another process has created
+    * meanwhile: of two commits of one version, one would be lost. A hard link fails if the target exists.
     */
   override def renameInternal(from: Path, to: Path, overwrite: Boolean): Unit =
     if (overwrite || !link(from, to)) super.renameInternal(from, to, overwrite)
 
-  /** Renames a file by a link; tells whether the disk can do that. */
+  /** Renames a file by a hard link; returns whether the file system supports that. */
   private def link(from: Path, to: Path): Boolean = {
     val (source, target) = (path(from), path(to))
     if (!file.Files.isRegularFile(source)) false

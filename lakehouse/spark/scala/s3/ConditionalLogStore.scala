@@ -9,10 +9,10 @@ import io.delta.storage.HadoopFileSystemLogStore
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{FileStatus, Path}
 
-/** Delta's log on S3: a commit is one PUT on condition that its number is free, so that no two writers get it.
+/** Delta's log on S3: a commit is one conditional PUT, so that two writers cannot write the same version.
   *
-  * Each object has the id of the write that made it. A client sends a PUT again when it gets no answer. If the
-  * first one had arrived, the second is refused, and the id tells that the commit there is the writer's own.
+  * Each object has the id of the write that created it. A client repeats a PUT if it gets no answer. If the first one
+  * had arrived, the second is refused, and the id shows that the existing commit is the writer's own.
   */
 class ConditionalLogStore(conf: Configuration) extends HadoopFileSystemLogStore(conf) {
 
@@ -22,7 +22,7 @@ class ConditionalLogStore(conf: Configuration) extends HadoopFileSystemLogStore(
     if (overwrite) Objects.replace(path, lines, conf) else Objects.create(path, lines, conf)
   }
 
-  /** Lists from the named file on. A log may have a hundred thousand commits, and the last few are asked for. */
+  /** Lists from the named file on. A log may have a hundred thousand commits, of which only the last few are needed. */
   override def listFrom(path: Path, conf: Configuration): java.util.Iterator[FileStatus] = {
     val found = Objects.namesFrom(path, conf)
     if (!found.hasNext && !path.getFileSystem(conf).exists(path.getParent))
@@ -30,6 +30,6 @@ class ConditionalLogStore(conf: Configuration) extends HadoopFileSystemLogStore(
     found.asJava
   }
 
-  /** A PUT appears as a whole. */
+  /** A PUT is atomic. */
   override def isPartialWriteVisible(path: Path, conf: Configuration): java.lang.Boolean = false
 }

@@ -7,10 +7,10 @@ import org.apache.hadoop.fs.Path
 import org.apache.hadoop.fs.s3a.S3AFileSystem
 import org.apache.spark.sql.execution.streaming.checkpointing.{CheckpointFileManager, FileSystemBasedCheckpointFileManager}
 
-/** Small files that appear as a whole, such as the checksum that Delta writes beside each commit.
+/** Writes small files atomically, such as the checksum that Delta writes beside each commit.
   *
   * By default they are written under another name and renamed, which on S3 takes twenty requests: a rename is a
-  * copy there. A PUT appears as a whole by itself.
+  * copy there. A PUT is atomic by itself.
   */
 class ObjectFileManager(path: Path, conf: Configuration) extends FileSystemBasedCheckpointFileManager(path, conf) {
 
@@ -24,7 +24,7 @@ class ObjectFileManager(path: Path, conf: Configuration) extends FileSystemBased
     if (isOnS3) new Kept(path, overwriteIfPossible, new ByteArrayOutputStream)
     else super.createAtomic(path, overwriteIfPossible)
 
-  /** Keeps what is written, and makes the object of it when it is closed. */
+  /** Buffers the content, and creates the object when it is closed. */
   private class Kept(path: Path, overwrite: Boolean, content: ByteArrayOutputStream)
       extends CheckpointFileManager.CancellableFSDataOutputStream(content) {
     private var isOver = false

@@ -16,19 +16,19 @@ import org.apache.hadoop.fs.{FSDataOutputStream, FileStatus, Path}
 import org.apache.hadoop.fs.s3a.S3AFileSystem
 import software.amazon.awssdk.services.s3.model.{ListObjectsV2Request, S3Object}
 
-/** Objects of S3, in as few requests as they take. */
+/** Reads and writes objects on S3, in as few requests as possible. */
 object Objects {
   private val Id = "lakehouse-write-id"
   private val Conditional = "fs.option.create.conditional.overwrite" -> "true"
   private val WithoutLooking = "fs.s3a.create.performance" -> "true"
 
-  /** Creates an object; FileAlreadyExistsException if there is one that another write has made. */
+  /** Creates an object; throws FileAlreadyExistsException if another write has created it. */
   def create(path: Path, content: Array[Byte], conf: Configuration): Unit = {
     val id = UUID.randomUUID().toString
     try put(path, content, conf, overwrite = false, s"fs.s3a.create.header.$Id" -> id, Conditional)
     catch {
       case error: IOException =>
-        // What is there now decides, whatever the answer was; the question may fail for the same reason.
+        // The existing object decides, whatever the answer was; this request may fail for the same reason.
         val there = try metadata(path, conf) catch { case _: IOException => throw error }
         there match {
           case Some(of) if of.get(Id).contains(id) => ()
@@ -45,22 +45,22 @@ object Objects {
   def replace(path: Path, content: Array[Byte], conf: Configuration): Unit =
     put(path, content, conf, overwrite = true, WithoutLooking)
 
-  /** When an object was last modified, in ms since the epoch; -1 if there is none. One request, and no listing. */
+  /** Returns when an object was last modified, in ms since the epoch; -1 if it is missing. One request, no listing. */
   def modifiedMs(path: Path, conf: Configuration): Long =
     head(path, conf).fold(-1L)(_.lastModified.toEpochMilli)
 
-  /** The same of two objects, in the time of one request; as text, which is one call from Python. */
+  /** Returns the same for two objects, in the time of one request; as text, so that Python needs only one call. */
   def modifiedMsOfBoth(one: Path, other: Path, conf: Configuration): String = {
     val meanwhile = Future(modifiedMs(other, conf))
     s"${modifiedMs(one, conf)} ${Await.result(meanwhile, Duration.Inf)}"
   }
 
-  /** Statuses of the objects beside a path, in the order of their names, from the path's own name on. */
+  /** Returns the statuses of the objects beside a path, in the order of their names, from the path's name on. */
   def namesFrom(path: Path, conf: Configuration): Iterator[FileStatus] = {
     val (system, directory, name) = (systemOf(path, conf), path.getParent, path.getName)
     val prefix = system.pathToKey(directory) + "/"
     val request = ListObjectsV2Request.builder.bucket(system.getBucket).prefix(prefix).delimiter("/")
-      // S3 begins after that name: without its last character, it comes before the name itself.
+      // S3 begins after the given name; without its last character, it sorts before the name itself.
       .startAfter(prefix + name.dropRight(1)).build
     val pages = system.getS3AInternals.getAmazonS3Client("listing of a log").listObjectsV2Paginator(request)
     pages.contents.iterator.asScala.map(status(system, directory, prefix, _)).filter(_.getPath.getName >= name)
@@ -85,7 +85,7 @@ object Objects {
     for ((name, value) <- options) builder.must(name, value)
     val out: FSDataOutputStream = builder.build()
     try out.write(content)
-    catch { case error: Throwable => Try(out.abort()); throw error } // closing would publish a part of it
+    catch { case error: Throwable => Try(out.abort()); throw error } // closing would publish a part of the object
     out.close()
   }
 
