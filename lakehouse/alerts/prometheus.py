@@ -1,9 +1,8 @@
-"""The same rules for Prometheus, on the metrics that lakehouse.telemetry exposes. Pure.
+"""The alerting rules as a Prometheus rules file, on the metrics that lakehouse.telemetry exposes. Pure.
 
-In addition, how fast the budget of "in gold within X seconds" burns, each over two windows, so that an alert
-starts and ends soon. Every process exposes what it sees of the lake and the broker, so each of these values
-counts once, however many processes expose it. The values for metric rules come from `lakehouse alert
---telemetry-port`.
+The file also has burn-rate alerts for the objective "in gold within X seconds". Each combines a long and a
+short window, so that it starts and ends soon. Several processes may expose the same lag; the expressions
+count each value once. The values of metric rules come from `lakehouse alert --telemetry-port`.
 """
 
 from __future__ import annotations
@@ -28,12 +27,13 @@ from lakehouse.alerts.rules import (
 
 _WAIT = "lakehouse:in_gold_wait_seconds"
 _LATE = "lakehouse:in_gold_late"
-# How many times too fast a month's budget is spent, in the long window and in the short one.
+# Burn rate (multiple of the rate that spends a month's budget in a month), long window, short window,
+# severity.
 _BURNS = ((14.4, "1h", "5m", "critical"), (6.0, "6h", "30m", "critical"), (1.0, "3d", "6h", "warning"))
 
 
 def rules_file(rules: Rules) -> str:
-    """Return a rules file: YAML, written as its subset JSON, with a line for each value."""
+    """Return a Prometheus rules file, as JSON (a subset of YAML) with one value a line."""
     groups = [
         {"name": "lakehouse", "rules": [_rule(rule) for rule in rules.rules]},
         {"name": "lakehouse in gold", "rules": _in_gold(rules.in_gold)},

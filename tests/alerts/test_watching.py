@@ -102,7 +102,7 @@ def test_what_others_write_into_the_topics_is_named_and_stops_nothing(
     assert hook.trouble is None
     assert [key for key, _ in receiver.got] == [one.id for one in (*told, *resolved)]
     assert sorted(line.split(" offset ")[0] for line in said) == [
-        f"{topic}-state has records that are no alert's state, passed over:",
+        f"{topic}-state has foreign records, which were skipped:",
         "webhook at 127.0.0.1 skips",
     ]
     found = standing(services.access, topic, 10)
