@@ -282,7 +282,7 @@ def test_rows_that_are_other_in_redis_and_in_the_topic_are_named(damaged: Damage
 
 def test_a_data_file_that_is_gone_is_named(damaged: Damaged) -> None:
     assert damaged.different[f"files {SOLD}"] == [
-        ({"file": damaged.file}, "named by the table's log, but missing")
+        ({"file": damaged.file}, "is in the table's log, but missing")
     ]
     rest = [name for name in damaged.different if SOLD in name and not name.startswith("files ")]
     assert rest

@@ -181,7 +181,7 @@ def test_the_audit_says_that_silver_was_made_with_other_ids(run: Run) -> None:
     (check,) = check_records(run.lake, PLAIN, source, LANDED)
 
     assert check.differences == 3
-    told = "silver.payments was made with other ids: `lakehouse rebuild silver` makes its rows anew"
+    told = "silver.payments was made with other ids: run `lakehouse rebuild silver`"
     assert told in check.notes
 
 
