@@ -211,7 +211,7 @@ def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Se
     assert told() == []
     with pytest.raises(TableError, match="was made with threshold = 100, the settings say 15"):
         run_gold(after)
-    with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
+    with pytest.raises(TableError, match="rebuild the whole table, without --from and --to"):
         rebuild_gold(lake, table, WindowSpan(first=LANDED))
 
     rebuild_gold(lake, table, WindowSpan())
