@@ -106,7 +106,7 @@ def evaluate(
     known = {rule.name for rule in rules}
     for alert in state.values():
         if alert.rule not in known and alert.fires:
-            gone = replace(alert, what="its rule is gone")
+            gone = replace(alert, what="its rule was removed")
             resolved.append(Notification(gone, AlertStatus.RESOLVED, now))
     for rule in rules:
         before = {key: alert for key, alert in state.items() if key[0] == rule.name}
@@ -135,7 +135,7 @@ def _of_rule(
             (begun if notification.status is AlertStatus.FIRING else told).append(notification)
     for alert in before.values():
         if alert.fires:
-            gone = replace(alert, what="there is nothing left to judge")
+            gone = replace(alert, what="no data is left to evaluate")
             told.append(Notification(gone, AlertStatus.RESOLVED, now))
     room = max(0, MOST_FIRING - sum(alert.fires for alert in after.values()) + len(begun))
     begun.sort(key=lambda one: one.alert.since)
@@ -155,7 +155,7 @@ def _of_others(
     if not count:
         if standing is None or not is_known:
             return standing, None
-        over = replace(standing, what="and no more")
+        over = replace(standing, what="no further alerts")
         return None, Notification(over, AlertStatus.RESOLVED, now, 0.0)
     what = f"and {count:,} more: a rule sends at most {MOST_FIRING} alerts one by one"
     if standing is not None:

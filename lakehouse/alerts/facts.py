@@ -159,9 +159,11 @@ def _of_lag(rule: LagRule, state: StreamState) -> Judged:
     if len(values) < len(found) and not is_over:  # the unknown part may be larger
         return _judged(labels, None, "the lag is only partly known")
     what = (
-        f"{value:,.0f} records wait" if rule.records is not None else f"the oldest waits for {value:,.0f} s"
+        f"{value:,.0f} records wait"
+        if rule.records is not None
+        else f"the oldest record has waited {value:,.0f} s"
     )
-    return _judged(labels, is_over, f"before {rule.layer} of {state.name} {what}", value)
+    return _judged(labels, is_over, f"{what} for {rule.layer} of {state.name}", value)
 
 
 def _of_letters(rule: DeadLetterRule, stream: str, facts: Facts) -> Judged | None:

@@ -93,7 +93,7 @@ class Publisher:
             return
         producer = self._producer
         if producer is None:
-            raise ServiceError(f"alerts to topic {self.topic} have not been started")
+            raise ServiceError(f"the publisher of topic {self.topic} has not been started")
         with self._reported():
             require_listening(self._access)  # fails fast if the broker is down
             records = [

@@ -36,8 +36,8 @@ class Standing:
         """Return a message if the rules have not been evaluated recently, else null."""
         if self.beat is not None and self.beat.is_fresh(now):
             return None
-        last = "" if self.beat is None else f"; they last were at {self.beat.at:%F %T} UTC"
-        return f"alerts are not evaluated: no process does (`lakehouse alert`){last}"
+        last = "" if self.beat is None else f"; the last evaluation was at {self.beat.at:%F %T} UTC"
+        return f"alerts are not evaluated: `lakehouse alert` is not running{last}"
 
 
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:

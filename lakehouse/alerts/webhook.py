@@ -134,7 +134,7 @@ class Webhook:
                     break
             except Exception as error:  # noqa: BLE001 - the thread must survive every failure
                 is_refused, is_new = isinstance(error, AwayError), self._trouble is None
-                self._trouble = f"{self._name} is away; its notifications are kept: {self._why(error)}"
+                self._trouble = f"{self._name} is unavailable; its notifications are kept: {self._why(error)}"
                 if is_new:
                     self._warn(self._trouble)
                 _close(consumer)

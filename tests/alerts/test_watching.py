@@ -178,7 +178,7 @@ def test_a_webhook_that_is_away_is_told_of_and_gets_everything_in_order(
     both = [*told, *resolved]
     assert receiver.got == [(one.id, as_message(one)) for one in both]
     assert said == [
-        f"webhook at 127.0.0.1 is away; its notifications are kept: it answered {answer}",
+        f"webhook at 127.0.0.1 is unavailable; its notifications are kept: it answered {answer}",
         "webhook at 127.0.0.1 answers again",
     ]
 
