@@ -89,7 +89,7 @@ def rebuild_gold(
             lake.ensure(gold.spec(one))
     if dry_run:
         return list(_put_right(lake, table, span, force=True, dry_run=True).values())
-    by = " by today's settings" if is_made_otherwise else ""
+    by = " with the current settings" if is_made_otherwise else ""
     if is_made_otherwise and not force:
         _put_right(lake, table, span, by, force=False, dry_run=True)  # raises before any write
     done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
@@ -146,8 +146,8 @@ class _Look:
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
                 f"gold.{self.table.name} would lose {self._invented:,} of its {rows:,} rows, because silver "
-                f"has no record that they are made from{by}; more than {MOST_TAKEN_AWAY:.0%} are only "
-                "deleted with --force. Nothing was written. `lakehouse audit` says whether silver is whole"
+                f"has no records for them{by}; more than {MOST_TAKEN_AWAY:.0%} are only deleted with "
+                "--force. Nothing was written. `lakehouse audit` checks whether silver is complete"
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:

@@ -425,7 +425,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
     stands = F.col("_standing").isNotNull()
     should = F.when(identity.is_sound(), F.lit("a row")).otherwise(status_by(F.col("reasons")))
     found = F.when(stands, F.lit("a row")).otherwise(F.col("_status"))
-    says = F.concat(F.lit("it is "), found, F.lit(", and by bronze it is "), should)
+    says = F.concat(F.lit("it is "), found, F.lit(", but should be "), should)
     is_wrong = found.isNotNull() & (found != should)
     what = F.when(is_wrong, says).when(stands, _said_other())
     known = place.verdicts(landed, ranges, allow_late=False).withColumn("_other", _other_value(source))
@@ -445,7 +445,7 @@ def _other_value(source: Source) -> Column:
 
 def _said_other() -> Column:
     there, here = (F.coalesce(shown(F.col(f"_other.{side}")), F.lit("null")) for side in ("there", "here"))
-    said = F.concat(F.col("_other.name"), F.lit(" is "), there, F.lit(", and by bronze it is "), here)
+    said = F.concat(F.col("_other.name"), F.lit(" is "), there, F.lit(", but should be "), here)
     return F.when(F.col("_other").isNotNull(), said)
 
 

@@ -25,9 +25,9 @@ from lakehouse.tables import Lake, Position, shifted
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 RELATIVE = 1e-9
-NO_SUCH_ROW = "made from no row of silver"
+NO_SUCH_ROW = "without a row in silver"
 MISSING = "missing"
-DOUBLED = "there more than once"
+DOUBLED = "a duplicate key"
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _wrong_columns(table: MergedTable) -> list[Column]:
             different &= F.col("f.count") <= quantiles.exact_to
         if name in cleared:
             different &= found.isNotNull()
-        says = F.concat(F.lit(f"{name} is "), _text(found), F.lit(", silver makes it "), _text(expected))
+        says = F.concat(F.lit(f"{name} is "), _text(found), F.lit(", but should be "), _text(expected))
         wrong.append(F.when(different, says))
     return wrong
 
@@ -197,5 +197,5 @@ def _rank_error(name: str, rank: float, limit: float) -> Column:
     """Return a message with a quantile's rank error, null if it is within the limit."""
     below, up_to, rows = F.col(f"_below_{name}"), F.col(f"_up_to_{name}"), F.col("_rows")
     error = F.greatest(below / rows - rank, rank - up_to / rows, F.lit(0.0))
-    says = F.format_string(f"the rank of {name} is %.4f off, beyond {limit:.4f}", error)
+    says = F.format_string(f"the rank error of {name} is %.4f, over the limit of {limit:.4f}", error)
     return F.when(error > limit, says)

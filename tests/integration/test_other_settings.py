@@ -242,7 +242,7 @@ def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_f
         while take_next(step, now=LANDED) is not None:
             pass
     assert starts(lake_settings) == [0, 90]
-    with pytest.raises(TableError, match="has no record that they are made from by today's settings"):
+    with pytest.raises(TableError, match="has no records for them with the current settings"):
         rebuild_gold(lake, table, WindowSpan())
     (maker,) = gold.steps(lake, before, 1)
     maker.make().close()  # nothing was noted
