@@ -78,7 +78,7 @@ class TakenRows:
     def notes(self) -> list[str]:
         """Return a note with the last deleted offset of each partition; empty if there is none."""
         ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
-        return [f"retention has taken {ends}"] if ends else []
+        return [f"retention has deleted {ends}"] if ends else []
 
     def filter_kept(self, rows: DataFrame) -> DataFrame:
         """Keep the rows whose record, by its coordinates, has not been deleted from bronze."""

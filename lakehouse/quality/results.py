@@ -36,7 +36,7 @@ RESULTS_SCHEMA = described(
     ("unexpected", "long", "How many rows broke it."),
     ("examples", "string", "Keys of some of these rows, as JSON."),
     ("error", "string", "Why it could not be evaluated; null if it was."),
-    ("duration_s", "double", "How long that took, in seconds."),
+    ("duration_s", "double", "How long the table's checks took, in seconds."),
 )
 RESULTS = TableSpec(
     "ops",
@@ -49,7 +49,7 @@ RESULTS = TableSpec(
 GATES_SCHEMA = described(
     ("stream", "string", "The stream."),
     ("changed_at", "timestamp", "When its gate changed, UTC."),
-    ("is_open", "boolean", "Whether the gate is open since."),
+    ("is_open", "boolean", "Whether the gate is open since then."),
     ("reasons", ArrayType(StringType()), "The expectations that did not hold; empty when it opened."),
 )
 GATES = TableSpec(
