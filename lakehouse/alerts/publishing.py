@@ -84,8 +84,8 @@ class Publisher:
     ) -> None:
         """Commit the state changes and the notifications in one transaction.
 
-        A `beat` is added to it. Without changes and notifications, nothing is sent unless a beat is due (20
-        s).
+        A `beat` is sent with them. Without changes and notifications it is only sent if the last one is 20 s
+        old.
         """
         changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
         is_due = beat is not None and (self._beat is None or beat.at - self._beat.at >= _BEAT_EVERY)

@@ -65,9 +65,8 @@ class Copying:
     def run(self) -> Marker:
         """Copy the lake, or update an existing copy, and return the copy's marker.
 
-        A rerun copies only missing files. Raises TableError if the destination is something else than a copy
-        of this lake, was written to or cannot be written, or if files are removed faster than they are
-        copied.
+        A rerun copies only missing files. Raises TableError if the destination is neither empty nor a copy of
+        this lake, if it was written to or cannot be written, or if files are removed faster than copied.
         """
         refuse_nesting(self.lake.root, self.to.root)
         try:

@@ -10,9 +10,9 @@ Grain of ops.retained_ids: one row per id whose silver row is deleted or about t
 are, after a deletion record has removed its row; key: table_id, fingerprint. Only sources with `sequence_by`
 have such rows. `bar` is the greatest sequence of the id that deletion records cover; null: its silver row is
 deleted, so no later record is accepted. `until`: when its last deletion record without a sequence was sent;
-null: none. `since`: when its first version was sent (both UTC). `sequence_by`: the setting under which `bar`
-is valid; under another one, `bar` counts as null. An id that is noted again keeps the greatest bar, and a
-null bar stays null. A rerun changes nothing.
+null: none. `since`: when its first version was sent (both UTC). `sequence_by`: the setting under which these
+three are valid; under another one, they count as null. An id that is noted again keeps the greatest bar, and
+a null bar stays null. A rerun changes nothing.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 
 
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
-    """Tell whether tables still meet the expectations that their changes can show; false if unknown.
+    """Tell whether tables still meet their expectations, as far as changes can show; false if unknown.
 
     `held` has the marks of the tables when they last did and `can_go_on` was true. `kept` has the gold tables
     by name, whose change feeds are read.

@@ -1,7 +1,7 @@
 """Open transactions of producers.
 
-Read-committed consumers stop before the first record of an open transaction, also for later records of
-others.
+Read-committed consumers stop before the first record of an open transaction, and so also miss later records
+of other producers.
 """
 
 from __future__ import annotations
