@@ -1,5 +1,5 @@
-"""What every table must look like: one suite of Great Expectations a table, `<layer>/<table>.py`.
+"""Great Expectations suites, one per table, in `<layer>/<table>.py`.
 
-Each module's `suite()` returns the suite of the table; what several tables have in common stands once, in
+Each module's `suite()` returns the table's suite. Expectations shared by several tables are in
 `bronze/common.py`, `silver/common.py` and `gold/windows.py`.
 """

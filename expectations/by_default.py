@@ -1,4 +1,4 @@
-"""What is expected of a table that has no suite of its own: what its stream declares."""
+"""The default suite of a table without a suite of its own, from the declaration of its stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakehouse.stream import MergedTable, Source
 
 
 def suite(subject: Subject) -> ExpectationSuite:
-    """Return the suite of a table that a stream declares."""
+    """Return the default suite of a table that a stream declares."""
     declared = subject.declared
     if isinstance(declared, Source):
         return make_suite(subject.name, *(landed() if subject.spec.layer == "bronze" else accepted(declared)))
@@ -24,7 +24,7 @@ def suite(subject: Subject) -> ExpectationSuite:
 
 
 def _merged(table: MergedTable) -> list[Expectation]:
-    """Expect one row for each key and, of tumbling windows, that they lie where such windows do."""
+    """Expect unique keys without nulls and, for tumbling windows, aligned ones."""
     found: list[Expectation] = [unique(table.keys), required(table.keys, table.keys)]
     if table.window_s is not None and {"window_start", "window_end"} <= set(table.schema.names):
         found += aligned(table.keys, table.window_s)

@@ -1,4 +1,4 @@
-"""What is expected of every bronze table: Kafka records as they came, each once."""
+"""Expectations of every bronze table: unchanged Kafka records, without duplicates."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lakehouse.quality.expectations import fresh, no_rows, required, rows, uniqu
 
 
 def landed() -> list[Expectation]:
-    """Expect Kafka records with everything that Kafka knows of them, key and value aside."""
+    """Expect Kafka records with valid metadata; keys and values are not checked."""
     return [
         unique(COORDINATES),
         required(COORDINATES, (*COORDINATES, "timestamp_type", "ingested_at")),

@@ -1,4 +1,4 @@
-"""What gold.call_records must look like: calls between two users, open, or closed after their last event."""
+"""The suite of gold.call_records: calls between two users, open, or closed after their last event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lakehouse.quality.expectations import fresh, make_suite, no_rows, required,
 
 KEYS = ("user1", "user2", "ts")
 SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
-"""Payloads by the silver table that they come from."""
+"""Names of the payload columns by the silver table with their events."""
 COUNTS = tuple(f"{side}_events" for side in SIDES.values())
 
 

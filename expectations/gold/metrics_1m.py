@@ -1,4 +1,4 @@
-"""What gold.metrics_1m must look like: statistics of each service's metric in each minute."""
+"""The suite of gold.metrics_1m: statistics per service, metric and minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What gold.metrics_summary_10m must look like: statistics of each environment's metric in ten minutes."""
+"""The suite of gold.metrics_summary_10m: statistics per environment, metric and ten minutes."""
 
 from __future__ import annotations
 

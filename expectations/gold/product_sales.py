@@ -1,8 +1,7 @@
-"""What gold.product_sales must look like: what of each product has been sold since its last tombstone.
+"""The suite of gold.product_sales: sales of each product since its last tombstone.
 
-A total is less than it has been in the last day only where a tombstone or a return has been merged since: one
-with an offset that the row did not have then, or any one where records have come out of their order and the
-row was made anew.
+A total may have decreased within the last day only if a tombstone or a return has been merged since: one
+after the row's offset at that time, or any one if records arrived out of order and the row was recomputed.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FALLEN_FOR_NO_REASON = """
         OR lowering.offset > coalesce(try_element_at(merged_before, lowering.partition).last_offset, -1)
       )"""
 
-# What explained a fall does so while offsets grow. This finds falls since, and offsets that did not grow.
+# A record that explained a fall still does while offsets grow: find new falls, and offsets that did not grow.
 _FALLEN_SINCE = (
     _FALLEN_FOR_NO_REASON.replace("= 'update_preimage'", "IN ('update_preimage', 'delete')")
     + """
@@ -49,7 +48,7 @@ _FALLEN_SINCE = (
       )"""
 )
 _LAST = "array_max(transform(map_values(partitions), state -> state.last_offset))"
-_SINCE = f"{_LAST} - 100000"  # a fall that is explained by an older record is left to the whole table
+_SINCE = f"{_LAST} - 100000"  # for a fall explained by an older record, the whole table is checked
 
 _IN_SILVER = "SELECT product FROM {batch} LEFT ANTI JOIN silver_sales_events USING (product)"
 

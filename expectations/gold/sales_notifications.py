@@ -1,7 +1,7 @@
-"""What gold.sales_notifications must look like: sales that brought their product's total to the threshold.
+"""The suite of gold.sales_notifications: sales that brought their product's total to the threshold.
 
-A micro-batch writes them before product_sales, which may therefore be behind: a product's row is expected
-for notifications up to the last record of their partition that product_sales has.
+A micro-batch writes notifications before product_sales, which may be behind. So a product's row is only
+expected for notifications up to the last record of their partition in product_sales.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def suite() -> ExpectationSuite:
             "every product has its row in product_sales",
             f"SELECT {names} FROM {{batch}} JOIN ({_MERGED}) USING (partition) "
             f"LEFT ANTI JOIN gold_product_sales USING (product) WHERE offset <= last_offset",
-            # Also of those that product_sales has still to come to: once it has, they have not changed.
+            # The step includes notifications ahead of product_sales: they do not change when it catches up.
             step=f"SELECT {names} FROM {{batch}} LEFT ANTI JOIN gold_product_sales USING (product)",
         ),
         fresh("event_time"),

@@ -1,4 +1,4 @@
-"""What gold.user_transactions_5m must look like: what each user has spent in every five minutes."""
+"""The suite of gold.user_transactions_5m: the amounts spent per user and five minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is expected of tables that keep one row a tumbling window of event time."""
+"""Expectations of tables with one row per tumbling window of event time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SLACK = f"1e-9D * {_SIZE}"  # the average of equal numbers may be off in its la
 
 
 def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
-    """Expect windows of this length, from one multiple of it since the epoch to the next."""
+    """Expect windows of this length that start at multiples of it since the epoch."""
     length = length_s * 1_000_000
     return [
         rows(
@@ -31,7 +31,7 @@ def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
 
 
 def statistics(key: Sequence[str]) -> list[Expectation]:
-    """Expect statistics of the values of a window that can be those of one set of numbers."""
+    """Expect each window's statistics to be possible for one set of numbers."""
     one_or_none = "({0} IS NULL) = (count = 1) AND coalesce({0} >= 0, true)"
     return [
         required(key, (*key, "window_end", *STATISTICS)),
@@ -67,10 +67,10 @@ def has_events(
     first: str = "window_start",
     last: str = "window_end",
 ) -> ExpectNoRows:
-    """Expect that silver has an event in every window, of the window's group.
+    """Expect every window to have an event of its group in silver.
 
-    `by` says of each column of the group what it is in silver, in Spark SQL. One of the events has a time
-    from `first` to `last`, columns of the window's row.
+    `by` maps each column of the group to a Spark SQL expression on silver. One of the events is in the time
+    range from `first` to `last`, two columns of the window's row.
     """
     columns = ", ".join(f"{expression} AS {name}" for name, expression in by.items())
     events = f"SELECT DISTINCT {columns}, {_start('event_time', length_s)} AS start FROM {silver}"
@@ -85,5 +85,5 @@ def has_events(
 
 
 def _start(column: str, length_s: int) -> str:
-    """Return the start, in microseconds, of the window that a time lies in."""
+    """Return a Spark SQL expression: the start of a time's window, in microseconds."""
     return f"(unix_micros({column}) - pmod(unix_micros({column}), {length_s * 1_000_000}))"

@@ -1,4 +1,4 @@
-"""What is expected of every silver table: records that keep their contract, each from its bronze row."""
+"""Expectations of every silver table: records that meet their contract, each with a bronze row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakehouse.stream import Contract, FieldType, Source
 
 
 def accepted(source: Source) -> list[Expectation]:
-    """Expect clean records of a source: what its contract requires, at a possible time, from bronze."""
+    """Expect a source's clean records: required fields, an event time not too far ahead, and a bronze row."""
     fields = [
         field
         for field in source.contract.fields
@@ -37,5 +37,5 @@ def accepted(source: Source) -> list[Expectation]:
 
 
 def _is_in_every_row(contract: Contract, name: str) -> bool:
-    """Tell whether a required field has a value in tombstones too, where there are any."""
+    """Tell whether every row has this required field: a tombstone only has the contract's tombstone field."""
     return contract.tombstone in (None, name)

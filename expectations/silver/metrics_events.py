@@ -1,4 +1,4 @@
-"""What silver.metrics_events must look like: measurements with finite values."""
+"""The suite of silver.metrics_events: measurements with finite values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What silver.transactions must look like: what users have spent, each amount above zero."""
+"""The suite of silver.transactions: payments of users, with amounts above zero."""
 
 from __future__ import annotations
 

@@ -1,17 +1,18 @@
-"""Rules applied to facts: what fires, and what has resolved. Pure.
+"""The life cycle of alerts: pending, firing, resolved. Pure.
 
-            so      so      so      not so   unknown   not so
+            true    true    true    false    unknown   false
         ────●───────●───────●───────●────────●─────────●────
             pending         firing  resolved           (for_s = two ticks)
 
-An alert is a rule with labels. It becomes pending when its condition is first true, and fires once that has
-lasted `for_s` without interruption. It resolves once when the condition is no longer true, or when its labels
-or its rule are gone. Unknown values change nothing. Its id is made of the rule, the labels and the time when
-the condition became true, which the state keeps: a process that continues from the state gives the same ids.
+An alert is a rule with labels. It becomes pending when its condition first holds, and fires after the
+condition has held for `for_s` without interruption. A firing alert resolves once, when the condition no
+longer holds or when its labels or its rule are gone. Unknown values change nothing. An alert's id is derived
+from its rule, its labels and the time when the condition became true. The state keeps that time, so ids
+survive a restart.
 
-Of a rule at most MOST_FIRING alerts fire one by one, so that thousands of services over a threshold do not
-become thousands of messages. Those beyond that stay pending, and fire when there is room. One more alert of
-the rule, without labels, stands for them: "and 3,912 more".
+At most MOST_FIRING alerts of a rule fire individually, so that thousands of services over a threshold do not
+cause thousands of messages. The others stay pending and fire as firing ones resolve. One more alert of the
+rule, without labels, summarizes them: "and 3,912 more".
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from lakehouse.alerts.rules import Rule
 MOST_FIRING = 100
 
 Labels = tuple[tuple[str, str], ...]
-"""Names and values, sorted by name."""
+"""Pairs of a label's name and value, sorted by name."""
 
 Key = tuple[str, Labels]
 """An alert: its rule's name and its labels."""
 
 
 class AlertStatus(StrEnum):
-    """The content of a notification."""
+    """Whether a notification says that its alert fires or that it has resolved."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -43,7 +44,7 @@ class AlertStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A rule's finding for one thing: whether its condition is true, null if unknown, and in words."""
+    """A rule's result for one set of labels. `is_so` tells whether the condition holds; null: unknown."""
 
     labels: Labels
     is_so: bool | None
@@ -53,7 +54,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Alert:
-    """A pending or firing alert: since when its condition has been true (UTC), and whether it fires."""
+    """A pending or firing alert. `since` is the time when its condition became true (UTC)."""
 
     rule: str
     labels: Labels
@@ -64,12 +65,12 @@ class Alert:
 
     @property
     def key(self) -> Key:
-        """Its identity among alerts of the same time."""
+        """The alert's identity among all pending and firing alerts."""
         return self.rule, self.labels
 
     @property
     def id(self) -> str:
-        """The same for firing and resolved; another one each time that the alert fires anew."""
+        """The same in the firing and the resolved notification; another one when the alert fires again."""
         parts = [self.rule, self.labels, self.since.isoformat()]
         return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:32]
 
@@ -79,7 +80,7 @@ State = Mapping[Key, Alert]
 
 @dataclass(frozen=True)
 class Notification:
-    """An alert that began to fire, or resolved, at a time, UTC."""
+    """An alert's start of firing, or its resolution. `at` is the time of the evaluation (UTC)."""
 
     alert: Alert
     status: AlertStatus
@@ -88,24 +89,24 @@ class Notification:
 
     @property
     def id(self) -> str:
-        """Unique for each notification; a repetition has the same id."""
+        """A unique id, which stays the same if the notification is sent again."""
         return f"{self.alert.id}-{self.status.value}"
 
 
 def evaluate(
     rules: Sequence[Rule], judged: Mapping[str, Sequence[Judged] | None], state: State, now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state after `now` and the notifications, resolved alerts first.
+    """Return the state as of `now` and the notifications, resolved alerts first.
 
-    `judged` is what each rule found, by its name; null where nothing can be known. If a clock goes backwards,
-    nothing fires early.
+    `judged` has each rule's results by the rule's name, null where its data is unavailable. If the clock goes
+    back, no alert fires early.
     """
     after: dict[Key, Alert] = {}
     resolved, fired = list[Notification](), list[Notification]()
     known = {rule.name for rule in rules}
     for alert in state.values():
         if alert.rule not in known and alert.fires:
-            gone = replace(alert, what="its rule is gone")
+            gone = replace(alert, what="its rule was removed")
             resolved.append(Notification(gone, AlertStatus.RESOLVED, now))
     for rule in rules:
         before = {key: alert for key, alert in state.items() if key[0] == rule.name}
@@ -123,7 +124,7 @@ def evaluate(
 def _of_rule(
     rule: Rule, found: Sequence[Judged], before: dict[Key, Alert], now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return a rule's alerts after `now`, and its notifications."""
+    """Return a rule's alerts as of `now`, and its notifications."""
     others = before.pop((rule.name, ()), None)
     after, told, begun = dict[Key, Alert](), list[Notification](), list[Notification]()
     for one in found:
@@ -134,7 +135,7 @@ def _of_rule(
             (begun if notification.status is AlertStatus.FIRING else told).append(notification)
     for alert in before.values():
         if alert.fires:
-            gone = replace(alert, what="there is nothing left to judge")
+            gone = replace(alert, what="no data is left to evaluate")
             told.append(Notification(gone, AlertStatus.RESOLVED, now))
     room = max(0, MOST_FIRING - sum(alert.fires for alert in after.values()) + len(begun))
     begun.sort(key=lambda one: one.alert.since)
@@ -150,11 +151,11 @@ def _of_rule(
 def _of_others(
     rule: Rule, count: int, standing: Alert | None, now: datetime, *, is_known: bool
 ) -> tuple[Alert | None, Notification | None]:
-    """Return the alert that stands for those that have no room, and its notification."""
+    """Return the alert that summarizes the `count` alerts over the limit, and its notification."""
     if not count:
         if standing is None or not is_known:
             return standing, None
-        over = replace(standing, what="and no more")
+        over = replace(standing, what="no further alerts")
         return None, Notification(over, AlertStatus.RESOLVED, now, 0.0)
     what = f"and {count:,} more: a rule sends at most {MOST_FIRING} alerts one by one"
     if standing is not None:
@@ -175,7 +176,7 @@ def _step(
         return None, Notification(over, AlertStatus.RESOLVED, now, found.value)
     if previous is not None and previous.fires:
         return previous, None
-    since = now if previous is None else min(previous.since, now)  # the clock may have been set back
+    since = now if previous is None else min(previous.since, now)  # the clock may have gone back
     fires = now - since >= timedelta(seconds=rule.for_s)
     alert = Alert(rule.name, found.labels, since, fires, rule.severity.value, found.what if fires else "")
     return alert, Notification(alert, AlertStatus.FIRING, now, found.value) if fires else None

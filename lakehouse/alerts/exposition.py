@@ -1,9 +1,9 @@
-"""The values that metric rules use, as OpenMetrics: only for the services and metrics that rules name.
+"""The values that metric rules compare with their thresholds, as OpenMetrics.
 
     lakehouse_metric_rule_value{rule="cpu", service="checkout", metric="cpu_usage", statistic="p99"}
 
-It is the value that each of the last windows of the rule has reached, so Prometheus only needs the threshold.
-Values that are unknown, or too old to be judged, have no sample.
+For an upper threshold the value is the minimum of the rule's last windows, for a lower one their maximum, so
+Prometheus only needs the threshold. Unknown and stale values have no sample.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from prometheus_client.registry import Collector
 from lakehouse.alerts.facts import Facts, least_of
 from lakehouse.alerts.rules import MetricRule, Rule
 
-_HELP = "What every window of gold.metrics_1m that a rule looks at has reached, in the metric's own unit."
+_HELP = "Minimum (for an upper threshold) or maximum (lower) of a rule's last windows, in the metric's unit."
 _LABELS = ["rule", "service", "metric", "statistic"]
 
 
 class RuleValues(Collector):
-    """Makes a metric of the latest facts, null before the first."""
+    """Exposes the latest facts as a metric; without facts, it has no samples."""
 
     def __init__(self, rules: Sequence[Rule], facts: Callable[[], Facts | None]) -> None:
         self._rules = [rule for rule in rules if isinstance(rule, MetricRule)]
         self._facts = facts
 
     def describe(self) -> list[Metric]:
-        """Return no names, like the other collectors of telemetry."""
+        """Return no metrics, like the other collectors of telemetry."""
         return []
 
     def collect(self) -> Iterator[Metric]:

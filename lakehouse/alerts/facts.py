@@ -1,6 +1,6 @@
-"""What rules are evaluated on, and what each rule finds. Pure.
+"""The input of the rules (facts), and each rule's results on it. Pure.
 
-Null stands for the unknown; what is known to be absent is left out.
+Null means unknown; values known to be absent are left out.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from lakehouse.telemetry import Audit, Observation, StreamState, Word
 
 WINDOW = timedelta(minutes=1)
 _LONGEST_LABEL = 200
-_LONGEST_WHAT = 2_000  # so a record of any alert fits its topic
+_LONGEST_WHAT = 2_000  # keeps every record within its topic's size limit
 
 
 @dataclass(frozen=True)
 class Window:
-    """A statistic of a series in a past minute; `start` is UTC."""
+    """A service's value of a statistic in one past minute, which begins at `start` (UTC)."""
 
     service: str
     start: datetime
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LandedCounts:
-    """Records of a stream that landed within a time, and dead letters first seen in it."""
+    """Counts of a stream's landed records, and of dead letters first seen, in the same period."""
 
     records: int
     letters: int
@@ -52,10 +52,10 @@ class LandedCounts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known at a moment.
+    """The data that rules are evaluated on, as of one time.
 
-    `windows` are the newest ones of each metric rule, by the rule's name. `landed` are the counts of each
-    dead letter rule, by its name and then by stream.
+    `windows` has the newest windows of each metric rule, by the rule's name. `landed` has the counts of each
+    dead letter rule, by the rule's name and then by stream. `audits` has the last audit of each stream.
     """
 
     observation: Observation | None = None
@@ -71,20 +71,20 @@ def step(
     now: datetime,
     warn: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state after `now`, and the notifications; `warn` gets what could not be judged."""
+    """Return the state as of `now`, and the notifications; `warn` gets each rule that failed."""
 
     def known(rule: Rule) -> list[Judged] | None:
         try:
             return find(rule, facts, now)
-        except Exception as error:  # noqa: BLE001 - one rule's trouble is no other's
-            warn(f"rule {rule.name} could not be judged: {what_of(error)}")
+        except Exception as error:  # noqa: BLE001 - one failing rule must not affect the others
+            warn(f"rule {rule.name} could not be evaluated: {what_of(error)}")
             return None
 
     return evaluate(rules, {rule.name: known(rule) for rule in rules}, state, now)
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
-    """Return a rule's findings, null where nothing can be known."""
+    """Return a rule's results, null if its data is unavailable."""
     if isinstance(rule, MetricRule):
         windows = facts.windows.get(rule.name)
         return None if windows is None else _of_metric(rule, windows, now)
@@ -121,7 +121,7 @@ def _of_stream(
 def _of_health(rule: HealthRule, state: StreamState) -> Judged:
     health = state.health
     what = f"{state.name} is {health.word}: {health.reason}"
-    # A stream about which nothing is known is unknown here, too, unless the rule asks for that.
+    # UNKNOWN health leaves the alert unchanged, unless the rule lists UNKNOWN itself.
     is_known = health.word is not Word.UNKNOWN or Word.UNKNOWN in rule.words
     return _judged({"stream": state.name}, health.word in rule.words if is_known else None, what)
 
@@ -152,23 +152,25 @@ def _of_lag(rule: LagRule, state: StreamState) -> Judged:
     found = [records if rule.records is not None else seconds for records, seconds in lags]
     values = [value for value in found if value is not None]
     if not values:
-        return _judged(labels, None, "the lag is not known")
+        return _judged(labels, None, "the lag is unknown")
     value = sum(values) if rule.records is not None else max(values)
     limit = rule.records if rule.records is not None else rule.seconds
     is_over = value > (limit or 0)
     if len(values) < len(found) and not is_over:  # the unknown part may be larger
-        return _judged(labels, None, "the lag is not known of everything")
+        return _judged(labels, None, "the lag is only partly known")
     what = (
-        f"{value:,.0f} records wait" if rule.records is not None else f"the oldest waits for {value:,.0f} s"
+        f"{value:,.0f} records wait"
+        if rule.records is not None
+        else f"the oldest record has waited {value:,.0f} s"
     )
-    return _judged(labels, is_over, f"before {rule.layer} of {state.name} {what}", value)
+    return _judged(labels, is_over, f"{what} for {rule.layer} of {state.name}", value)
 
 
 def _of_letters(rule: DeadLetterRule, stream: str, facts: Facts) -> Judged | None:
     labels = {"stream": stream}
     landed = facts.landed.get(rule.name, {}).get(stream)
     if landed is None:
-        return _judged(labels, None, "it is not known which records have landed")
+        return _judged(labels, None, "the number of landed records is unknown")
     share = landed.letters / landed.records if landed.records else 0.0
     what = f"{landed.letters:,} dead letters of {landed.records:,} records of {stream} in the last "
     return _judged(labels, share > rule.over, f"{what}{rule.within_s:,.0f} s", share)
@@ -196,10 +198,10 @@ def _of_audit(
 
 
 def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, float]:
-    """Return, by service, the value that all of the last windows of the rule have reached.
+    """Return each service's value to compare with the rule's threshold.
 
-    For an upper threshold that is their least value, for a lower one their greatest. A service that lacks one
-    of the windows, or has been silent for too long, is left out.
+    For an upper threshold it is the minimum of the rule's last windows, for a lower one their maximum.
+    Services with a gap in these windows, or without a recent window (`stale_s`), are left out.
     """
     choose = min if rule.over is not None else max
     return {
@@ -210,7 +212,7 @@ def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict
 
 
 def _last_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, list[Window]]:
-    """Return the last windows of each service that has not been silent for too long, the oldest first."""
+    """Return the last windows of each service with a recent window (`stale_s`), oldest first."""
     by_service, found = defaultdict[str, list[Window]](list), {}
     for one in sorted(windows, key=lambda one: one.start):
         by_service[one.service].append(one)
@@ -245,5 +247,5 @@ def _judged(labels: Mapping[str, str], is_so: bool | None, what: str, value: flo
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a long text, and a hash, so that two texts remain two."""
+    """Return the beginning of a long text with a hash, so that different texts stay different."""
     return f"{text[:_LONGEST_LABEL]}… {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,6 +1,7 @@
-"""The facts for rules, from the lake and the broker, without a JVM.
+"""Reads the facts for rules from the lake, without a JVM.
 
-What cannot be read is left out with a reason, so a rule that needs it neither fires nor resolves.
+Data that cannot be read is left out with a warning; alerts of the rules that need it neither fire nor
+resolve.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from lakehouse.tables import TableSpec, direct
 from lakehouse.telemetry import Audit, Observation
 
 METRICS_1M = TableSpec("gold", "metrics_1m", StructType(), stats=())
-_DELAY = timedelta(hours=1)  # events are appended a little late, and clocks may differ
+_DELAY = timedelta(hours=1)  # events are appended with a delay, and clocks may differ
 _Found = TypeVar("_Found")
 
 
 class Audits:
     """The last audit of each stream.
 
-    All of ops.events is read once; later looks read what has been added.
+    The first call reads all of ops.events, later calls only rows from an hour before the previous call.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class Audits:
         self._looked: datetime | None = None
 
     def last(self, lake: str, now: datetime) -> dict[str, Audit]:
-        """Return them by stream, as of `now` (UTC); raises TableError if the table cannot be read."""
+        """Return the audits by stream, as of `now` (UTC); raises TableError if the table cannot be read."""
         since = None if self._looked is None else min(self._looked, now) - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
             is_clean = None if one.stream is None else _is_clean(one.details)
@@ -55,7 +56,7 @@ class Audits:
 
 
 def _is_clean(details: str | None) -> bool | None:
-    """Return an audit's finding, null if its event says none: others may have written it."""
+    """Return whether an audit was clean, null if its event's details are not an audit's."""
     try:
         return bool(json.loads(details or "")["clean"])
     except (ValueError, LookupError, TypeError):
@@ -71,13 +72,13 @@ def gather(
     audits: Audits,
     warn: Callable[[str], None],
 ) -> Facts:
-    """Return what is known at the observation's time; `warn` gets what could not be read."""
+    """Return the facts as of the observation's time; `warn` gets the data that could not be read."""
     now = observation.at
 
     def known(what: str, read: Callable[[], _Found]) -> _Found | None:
         try:
             return read()
-        except Exception as error:  # noqa: BLE001 - deltalake's and its engine's, of any file system
+        except Exception as error:  # noqa: BLE001 - deltalake and file systems raise many kinds
             warn(f"{what} could not be read: {error_line(error)}")
             return None
 
@@ -87,7 +88,7 @@ def gather(
         if isinstance(rule, MetricRule)
     }
     landed = {
-        rule.name: known("what has landed", partial(_landed, lake, rule, streams, now))
+        rule.name: known("landed records", partial(_landed, lake, rule, streams, now))
         for rule in rules
         if isinstance(rule, DeadLetterRule)
     }
@@ -100,7 +101,7 @@ def gather(
 
 
 def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
-    """Return the past windows of the metric's series, as far back as the rule looks."""
+    """Return the ended windows of the rule's metric, as far back as the rule needs."""
     since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
     where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
     where &= (ds.field("window_end") <= _at(now)) & ~ds.field(rule.statistic).is_null()

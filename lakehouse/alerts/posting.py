@@ -1,8 +1,8 @@
-"""One notification by HTTP (`lakehouse.web`): credentials are sent as Basic, the body is signed.
+"""Posts a notification to a webhook (`lakehouse.web`), with Basic authentication and a signed body.
 
-Signatures are those of Standard Webhooks (https://www.standardwebhooks.com): HMAC-SHA256 of
+Signatures follow Standard Webhooks (https://www.standardwebhooks.com): HMAC-SHA256 of
 `<webhook-id>.<webhook-timestamp>.<body>`, base64, as `v1,…` in the header webhook-signature, one for each
-secret. So a secret can be exchanged while receivers know both.
+secret. With two secrets set, receivers can move from the old one to the new one at any time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ NONE = SecretStr("")
 
 @dataclass(frozen=True)
 class Posting:
-    """How every webhook is reached; each value is read again for each notification.
+    """The connection options of all webhooks; each value is read again for each notification.
 
-    `secret` signs what is sent, two of them twice. `ca` are the authorities that are trusted in place of the
-    system's, in PEM. `proxy` is a proxy's URL; none takes https_proxy and the like from the environment.
+    `secret` has the signing secrets, separated by whitespace. `ca` has the certificate authorities to trust
+    instead of the system's, in PEM. `proxy` is a proxy's URL; if empty, https_proxy, http_proxy and no_proxy
+    apply.
     """
 
     secret: SecretStr = NONE
@@ -36,15 +37,15 @@ class Posting:
     proxy: SecretStr = NONE
 
     def require(self) -> None:
-        """Raise SettingsError if the authorities are no certificates."""
+        """Raise SettingsError if `ca` has no valid certificates."""
         self._trusted()
 
     def client(self, url: str) -> web.WebClient:
-        """Return what sends requests to a URL."""
+        """Return an HTTP client for a URL."""
         return web.WebClient(url, tls=self._trusted(), proxy=self.proxy.get_secret_value() or None)
 
     def signed(self, body: bytes, event_id: str) -> dict[str, str]:
-        """Return the headers that sign a body; none without a secret."""
+        """Return the signature headers of a body; empty without a secret."""
         secrets = self.secret.get_secret_value().split()
         if not secrets:
             return {}
@@ -60,18 +61,18 @@ class Posting:
 
 
 PLAIN = Posting()
-"""Without a secret; the system's authorities and proxy."""
+"""No signature; the system's authorities and proxy."""
 
 
 def posting(settings: Settings) -> Posting:
-    """Return how the settings reach webhooks; raises SettingsError if the authorities are no certificates."""
+    """Return the settings' webhook options; raises SettingsError if they have no valid certificates."""
     found = Posting(settings.alert_webhook_secret, settings.alert_webhook_ca, settings.alert_webhook_proxy)
     found.require()
     return found
 
 
 class Receiver:
-    """A webhook's URL; credentials in it go into a header, and nowhere else."""
+    """A webhook's URL. Its credentials are only sent in a header, and never logged."""
 
     def __init__(self, url: str, how: Posting) -> None:
         self.url, self._credentials = web.split_credentials(url)
@@ -79,7 +80,7 @@ class Receiver:
         self._how = how
 
     def post(self, body: bytes, event_id: str) -> None:
-        """Deliver a notification; raises AwayError unless the answer is 2xx. Its body is not read."""
+        """Deliver a notification; raises AwayError unless the response is 2xx. Its body is not read."""
         headers = {"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id}
         try:
             headers |= self._credentials | self._how.signed(body, event_id)
@@ -92,17 +93,17 @@ class Receiver:
 
 
 class AwayError(LakehouseError):
-    """The webhook has not accepted a notification."""
+    """The webhook is unreachable or did not accept a notification."""
 
 
 def signature(secret: str, event_id: str, at: str, body: bytes) -> str:
-    """Return the signature of a notification that is sent at this Unix time, in seconds.
+    """Return the signature of a notification sent at the Unix time `at`, in seconds.
 
-    Raises SettingsError if the secret is none.
+    Raises SettingsError if the secret is not valid base64.
     """
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError:
-        raise SettingsError(f"alert_webhook_secret is no {SECRET_PREFIX} and base64") from None
+        raise SettingsError(f"alert_webhook_secret is not {SECRET_PREFIX} followed by base64") from None
     made = hmac.digest(key, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256)
     return f"v1,{base64.b64encode(made).decode()}"

@@ -1,12 +1,11 @@
-"""Notifications in a Kafka topic, exactly once for a read-committed consumer, and the state behind them.
+"""Publishes notifications to a Kafka topic, exactly once for read-committed consumers, and keeps their state.
 
-The state is a topic of its own, `<topic>-state`: compacted, with one partition, and a record for each alert.
-The changes of the state at one look, and its notifications, are sent in one transaction. So a process that is
-killed at any point has sent exactly what its state says, and the next one continues from it. One record there
-says when the rules were last evaluated, so that readers can tell a quiet pipeline from an unwatched one:
-it is sent again every 20 s. The
-transactional id is that of the topic: a second process fences the first. Records that others have written
-there are passed over, and named.
+The state is in a topic of its own, `<topic>-state`: compacted, with one partition and one record per alert.
+Each evaluation commits its state changes and its notifications in one Kafka transaction. If the process is
+killed, the state matches the notifications sent, and the next process continues from it. Another record in
+the state topic, the beat, has the time of the last evaluation. It is sent every 20 s, so that readers can
+tell a healthy pipeline from an unwatched one. The transactional id is derived from the topic's name, so a
+second process fences the first. Foreign records in the state topic are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -32,31 +31,32 @@ TRANSACTION_TIMEOUT_S = 60
 _PATIENCE_S = 20.0
 _BEAT, _BEAT_EVERY = b"evaluated", timedelta(seconds=20)
 _SILENT = timedelta(seconds=90)
-"""Beyond the time between two evaluations, this long without a sign no process counts as evaluating."""
-_NAMED = 3  # records of others, in a message
+"""A beat is stale after this time plus two evaluation intervals."""
+_NAMED = 3  # foreign records listed in a warning
 
 
 @dataclass(frozen=True)
 class Beat:
-    """When the rules were last evaluated, UTC, and how many seconds lie between two evaluations."""
+    """The time of the last evaluation (UTC), and the seconds between two evaluations."""
 
     at: datetime
     every_s: float
 
     def is_fresh(self, now: datetime) -> bool:
-        """Tell whether a process evaluates the rules, as far as others can tell."""
+        """Tell whether the beat is recent enough that a process is presumably evaluating the rules."""
         return now - self.at <= _SILENT + timedelta(seconds=2 * self.every_s)
 
 
 def state_topic(topic: str) -> str:
-    """Return the topic that holds the state."""
+    """Return the name of the state topic."""
     return f"{topic}-state"
 
 
 class Publisher:
-    """Keeps the state and sends its notifications; `warn` gets a line for records that are not alerts.
+    """Stores the alerts' state and sends notifications; `warn` gets a line about foreign records.
 
-    Raises ServiceError if the broker does not accept them: a FencedError if another process has taken over.
+    Its methods raise ServiceError if the broker fails or refuses; FencedError if another process has taken
+    over.
     """
 
     def __init__(self, access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None) -> None:
@@ -67,7 +67,7 @@ class Publisher:
         self._beat: Beat | None = None
 
     def start(self) -> dict[Key, Alert]:
-        """Fence any earlier publisher, and return the state to continue from."""
+        """Fence any earlier publisher, and return the stored state."""
         create_topics(self._access, {self.topic: 1})
         create_topics(self._access, {state_topic(self.topic): 1}, {"cleanup.policy": "compact"})
         with self._reported():
@@ -82,9 +82,10 @@ class Publisher:
     def publish(
         self, before: State, after: State, told: Sequence[Notification], beat: Beat | None = None
     ) -> None:
-        """Commit the changed state together with the notifications; does nothing without either.
+        """Commit the state changes and the notifications in one transaction.
 
-        A `beat` goes with them, and alone if the last one is 20 s old.
+        A `beat` is sent with them. Without changes and notifications it is only sent if the last one is 20 s
+        old.
         """
         changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
         is_due = beat is not None and (self._beat is None or beat.at - self._beat.at >= _BEAT_EVERY)
@@ -92,9 +93,9 @@ class Publisher:
             return
         producer = self._producer
         if producer is None:
-            raise ServiceError(f"alerts to topic {self.topic} have not been started")
+            raise ServiceError(f"the publisher of topic {self.topic} has not been started")
         with self._reported():
-            require_listening(self._access)  # does not wait for a broker that is gone
+            require_listening(self._access)  # fails fast if the broker is down
             records = [
                 Record(
                     state_topic(self.topic),
@@ -120,7 +121,7 @@ class Publisher:
             self._beat = beat or self._beat
 
     def close(self) -> None:
-        """Disconnect, whatever state the broker is in."""
+        """Disconnect, even if the broker is down."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
@@ -137,14 +138,14 @@ class Publisher:
 def read_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> dict[Key, Alert]:
-    """Return the alerts in the state topic, including pending ones; `warn` gets a line on other records."""
+    """Return the state topic's alerts, including pending ones; `warn` gets a line about foreign records."""
     return read_whole_state(access, topic, warn)[0]
 
 
 def read_whole_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[Key, Alert], Beat | None]:
-    """Return the same, and when the rules were last evaluated; null if nothing says so."""
+    """Return the state topic's alerts and its beat, null if there is none."""
     beat: Beat | None = None
     alerts, foreign = dict[bytes, Alert](), list[int]()
     partition = TopicPartition(state_topic(topic), 0)
@@ -168,12 +169,12 @@ def read_whole_state(
     if foreign:
         offsets = ", ".join(f"{offset:,}" for offset in foreign[:_NAMED])
         more = f" and {len(foreign) - _NAMED:,} more" if len(foreign) > _NAMED else ""
-        warn(f"{partition.topic} has records that are no alert's state, passed over: offset {offsets}{more}")
+        warn(f"{partition.topic} has foreign records, which were skipped: offset {offsets}{more}")
     return {alert.key: alert for alert in alerts.values()}, beat
 
 
 def _beat_in(value: bytes | None) -> Beat | None:
-    """Return what a record says, null if somebody else has written it."""
+    """Return a record's beat, null if the record is not a beat."""
     try:
         said = json.loads(value or b"")
         return Beat(datetime.fromisoformat(said["at"]).astimezone(UTC), float(said["every_s"]))

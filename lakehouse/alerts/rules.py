@@ -1,7 +1,7 @@
 """Alerting rules, from one TOML file.
 
-A rule describes a problem of a stream, or of a service's metric. The file is validated as a whole: unknown
-keys and kinds are refused by name, and the known ones are listed.
+A rule describes a problem of a stream, or of a service's metric. The whole file is validated: errors name
+unknown keys and kinds, and list the known ones.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Part(BaseModel):
 
 
 class _Rule(_Part):
-    """What every rule has: the alert fires once its condition has been true for `for_s` seconds."""
+    """Fields of every rule. Its alert fires once the condition has held for `for_s` seconds."""
 
     name: _Name
     for_s: float = Field(default=0, ge=0, allow_inf_nan=False)
@@ -48,15 +48,15 @@ _Checked = TypeVar("_Checked", bound=_Rule)
 
 
 class _OfStream(_Rule):
-    """A rule on one stream; null: on each of them."""
+    """A rule on one stream; `stream` null: on each stream."""
 
     stream: str | None = None
 
 
 class MetricRule(_Rule):
-    """A statistic of gold.metrics_1m is over or under a threshold in each of the last `windows` minutes.
+    """A statistic of gold.metrics_1m was over or under a threshold in each of the last `windows` minutes.
 
-    `service` null: evaluated for each service that has the metric. A series whose newest window ended more
+    `service` null: evaluated for each service with the metric. A series whose newest window ended more
     than `stale_s` seconds ago is not evaluated.
     """
 
@@ -75,7 +75,7 @@ class MetricRule(_Rule):
 
 
 class LagRule(_OfStream):
-    """More records or seconds wait before a layer than allowed."""
+    """A layer's lag exceeds a number of records or seconds."""
 
     kind: Literal["lag"]
     layer: LayerName
@@ -95,7 +95,7 @@ class FreshnessRule(_OfStream):
 
 
 class DeadLetterRule(_OfStream):
-    """More than the share `over` of what landed in the last `within_s` seconds became dead letters."""
+    """In the last `within_s` seconds, dead letters exceeded the share `over` of the landed records."""
 
     kind: Literal["dead_letter_rate"]
     over: float = Field(ge=0, lt=1)
@@ -109,13 +109,13 @@ class GateRule(_OfStream):
 
 
 class AuditFailedRule(_OfStream):
-    """The newest audit of the stream was not clean."""
+    """The latest audit of the stream was not clean."""
 
     kind: Literal["audit_failed"]
 
 
 class AuditOldRule(_OfStream):
-    """The newest audit of the stream is older than `seconds`, or there was none."""
+    """The latest audit of the stream is older than `seconds`, or there was none."""
 
     kind: Literal["audit_old"]
     seconds: _Seconds
@@ -136,7 +136,7 @@ _KINDS: dict[str, type[_Rule]] = {
 
 
 class InGold(_Part):
-    """How soon a record has to be in gold, and for which share of the time this must hold."""
+    """The objective: for the share `objective` of the time, records reach gold within `within_s` seconds."""
 
     within_s: _Seconds = 30
     objective: float = Field(default=0.99, gt=0, lt=1)
@@ -153,14 +153,14 @@ class Rules(_Part):
         names = [rule.name for rule in self.rules]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
-            raise ValueError(f"two rules are called {', '.join(twice)}; a name says which rule has fired")
+            raise ValueError(f"several rules are named {', '.join(twice)}; names must be unique")
         return self
 
 
 def load_rules(path: Path | None, streams: Sequence[str]) -> Rules:
-    """Read the file; null: the default one.
+    """Read a rules file; null: the default rules.
 
-    Raises SettingsError, which names everything that is wrong with it, unknown streams included.
+    Raises SettingsError with every invalid field, or with the first rule whose stream is not in `streams`.
     """
     path = path or DEFAULT_RULES
     try:

@@ -1,4 +1,4 @@
-"""What fires now and the last notifications, read from the broker: for readers, not for the alert process."""
+"""The firing alerts and the last notifications, read from the broker by other processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lakehouse.spark.query_errors import what_of
 
 @dataclass(frozen=True)
 class Standing:
-    """The firing alerts, the longest first, and the last notifications as sent, the newest first.
+    """The firing alerts, oldest first, and the last notifications as sent, newest first.
 
-    `beat` says when the rules were last evaluated, null if nothing tells.
+    `beat` has the time of the last evaluation, null if there is no such record.
     """
 
     firing: tuple[Alert, ...] = ()
@@ -33,36 +33,36 @@ class Standing:
     beat: Beat | None = None
 
     def unwatched(self, now: datetime) -> str | None:
-        """Return why the firing alerts say nothing about now, null if a process evaluates the rules."""
+        """Return a message if the rules have not been evaluated recently, else null."""
         if self.beat is not None and self.beat.is_fresh(now):
             return None
-        last = "" if self.beat is None else f"; they last were at {self.beat.at:%F %T} UTC"
-        return f"alerts are not evaluated: no process does (`lakehouse alert`){last}"
+        last = "" if self.beat is None else f"; the last evaluation was at {self.beat.at:%F %T} UTC"
+        return f"alerts are not evaluated: `lakehouse alert` is not running{last}"
 
 
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
-    """Return what the alert process has written, and of its notifications the last `most`.
+    """Return the firing alerts and the last `most` notifications.
 
-    Empty if there never was one; records that others have written are left out. Raises ServiceError if the
-    topics cannot be read.
+    Empty if no alert process has run yet. Foreign records are left out. Raises ServiceError if the topics
+    cannot be read.
     """
     require_listening(access)
     try:
         with closing(Consumer(access, group_id=None, isolation_level="read_committed")) as consumer:
             topics = consumer.topics()
             if topic not in topics:
-                describe_topic(access, topic)  # it may exist, and not be ours to see
+                describe_topic(access, topic)  # raises if the topic exists but we may not see it
             told = _last(consumer, topic, most) if topic in topics else []
         is_there = state_topic(topic) in topics
         state, beat = read_whole_state(access, topic) if is_there else ({}, None)
-    except Exception as error:  # whatever the client raises: an answer with the reason is better than none
+    except Exception as error:  # the client raises many kinds; callers show the reason
         raise ServiceError(f"alerts of topic {topic} could not be read: {what_of(error)}") from error
     firing = sorted((one for one in state.values() if one.fires), key=lambda one: (one.since, one.key))
     return Standing(tuple(firing), tuple(told), beat)
 
 
 def threshold_of(rule: Rule) -> float | None:
-    """Return the number that a rule compares with, null if it has none."""
+    """Return a rule's threshold, null if it has none."""
     names = ("over", "under", "records", "seconds")
     return next((number for name in names if (number := getattr(rule, name, None)) is not None), None)
 
@@ -71,7 +71,7 @@ def _last(consumer: Consumer, topic: str, most: int) -> Sequence[Mapping[str, An
     partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
     consumer.assign(partitions)
     first, ends = ends_of(consumer, partitions)
-    # Each transaction's marker takes an offset, too.
+    # Twice as many offsets, since each transaction's marker takes one.
     begins = {one: max(first[one], ends[one] - 2 * most) for one in partitions}
     found = [message_in(record.value) for record in records_up_to(consumer, begins, ends)]
     told = [one for one in found if one is not None]

@@ -1,4 +1,4 @@
-"""Looks at the pipeline repeatedly, and reports what has begun and what has ended."""
+"""Evaluates the rules repeatedly, and sends the notifications of alerts that fire or resolve."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lakehouse.telemetry.server import Readiness
 
 
 class Watcher:
-    """Evaluates the rules. If the broker is away, it continues from the broker's state once it is back.
+    """Evaluates the rules. After an outage of the broker it continues from the state in the state topic.
 
     `warn` gets each new problem once.
     """
@@ -45,13 +45,13 @@ class Watcher:
         self._state: dict[Key, Alert] | None = None
         self._away: str | None = None
         self.every_s = 0.0
-        """Seconds between two looks, for those who read when the last one was."""
+        """Seconds between two evaluations, as published in the beat."""
         self.facts: Facts | None = None
-        """The findings of the last look."""
+        """The facts of the last evaluation."""
 
     @property
     def firing(self) -> list[Alert]:
-        """What fires now, the longest first."""
+        """The firing alerts, oldest first."""
         alerts = (self._state or {}).values()
         return sorted((one for one in alerts if one.fires), key=lambda one: (one.since, one.key))
 
@@ -62,7 +62,7 @@ class Watcher:
     def look(self, now: datetime) -> list[Notification]:
         """Evaluate every rule, and return the notifications sent. Raises ServiceError as `start` does.
 
-        After an error the state is read again, because it is unknown whether its transaction was committed.
+        After an error the next call reads the state again, because the transaction may have been committed.
         """
         try:
             told = self._look(now)
@@ -73,12 +73,12 @@ class Watcher:
         return told
 
     def observation(self) -> Observation:
-        """Return the state of the streams, as seen less than a second ago."""
+        """Return the state of the streams, at most a second old."""
         return self._observer.latest()
 
     @property
     def reasons(self) -> list[str]:
-        """What prevents alerts from being evaluated and sent."""
+        """The problems that prevent alerts from being evaluated and sent."""
         return [*([] if self._away is None else [self._away]), *sorted(self._troubles)]
 
     def _look(self, now: datetime) -> list[Notification]:
@@ -121,7 +121,7 @@ class Watcher:
 
 
 def readiness(watched: Watcher, webhooks: Sequence[Webhook]) -> Readiness:
-    """Return whether alerts are evaluated, sent and delivered, and what prevents it."""
+    """Return whether alerts are evaluated, sent and delivered, with the problems if not."""
     reasons = (*watched.reasons, *(one.trouble for one in webhooks if one.trouble is not None))
     return Readiness(not reasons, reasons)
 
@@ -133,7 +133,7 @@ def watch(
     on_told: Callable[[Notification], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Look until `pause` says to stop; a failure, such as an unreachable broker, is reported once.
+    """Evaluate until `pause` returns true; an ongoing failure, such as a broker outage, is reported once.
 
     Raises FencedError if another process has taken over.
     """
@@ -147,9 +147,9 @@ def watch(
             is_away = False
         except FencedError:
             raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next look may find it mended
+        except Exception as error:  # noqa: BLE001 - any failure may be gone at the next evaluation
             if not is_away:
-                warn(f"alerts cannot be sent; they are evaluated again once they can: {what_of(error)}")
+                warn(f"alerts cannot be evaluated or sent; retrying: {what_of(error)}")
             is_away = True
         if pause():
             return

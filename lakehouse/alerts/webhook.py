@@ -1,10 +1,10 @@
-"""Notifications to a webhook, at least once and in order, by a thread that nothing waits for.
+"""Delivers notifications to a webhook at least once and in order, from a background thread.
 
-It sends what the topic has. A consumer group of the webhook's own holds its progress, and advances when the
-webhook has answered 2xx. Until then the request is retried with back-off. So a webhook that is away misses
-nothing and blocks nothing. A repeated notification has the same event id, in the body and in the header
-`Idempotency-Key`. A webhook begins with what is sent after it was first configured. Records of the topic that
-are no notifications are passed over, and named.
+The thread reads the alert topic in a consumer group of its own, and commits an offset once the webhook has
+responded 2xx. Until then it retries with back-off, so an unavailable webhook misses no notification and
+delays nothing else. A retried notification has the same event id, in the body and in the header
+`Idempotency-Key`. A new webhook gets the notifications sent after it was first configured. Foreign records in
+the topic are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Webhook:
-    """Sends the topic's notifications to a URL; `warn` hears that the webhook is away, or back."""
+    """Sends the topic's notifications to a URL; `warn` gets a line when the webhook fails or recovers."""
 
     def __init__(
         self,
@@ -61,19 +61,19 @@ class Webhook:
 
     @property
     def group(self) -> str:
-        """The consumer group that holds its progress."""
+        """The webhook's consumer group, derived from its URL."""
         return f"lakehouse-alerts-webhook-{hashlib.sha256(self._receiver.url.encode()).hexdigest()[:16]}"
 
     @property
     def trouble(self) -> str | None:
-        """Why notifications are not delivered at present; null if they are."""
+        """The reason why notifications are not being delivered, null if they are."""
         has_ended = self._thread.ident is not None and not self._thread.is_alive()
         if has_ended and not self._stopping.is_set():
             return f"{self._name} is no longer served: its thread has ended"
         return self._trouble
 
     def start(self) -> None:
-        """Determine where to begin, and begin. Raises ServiceError if the broker does not answer."""
+        """Find the first offsets and start the thread. Raises ServiceError if the broker does not answer."""
         try:
             self._consumer = self._positioned()
         except KafkaError as error:
@@ -81,7 +81,7 @@ class Webhook:
         self._thread.start()
 
     def close(self, patience_s: float = 15.0) -> None:
-        """Send what can be sent at once, and stop; the rest is sent next time."""
+        """Stop after the pending notifications, or at the first failure; a later start sends the rest."""
         self._stopping.set()
         self._thread.join(patience_s)
 
@@ -90,7 +90,7 @@ class Webhook:
             self._access,
             group_id=self.group,
             enable_auto_commit=False,
-            auto_offset_reset="earliest",  # if the topic no longer has what comes next
+            auto_offset_reset="earliest",  # if retention has deleted the next offset
             isolation_level="read_committed",
         )
         try:
@@ -105,8 +105,8 @@ class Webhook:
             TopicPartition(self._topic, n) for n in consumer.partitions_for_topic(self._topic) or ()
         ]
         if not partitions:
-            describe_topic(self._access, self._topic)  # it may exist, and not be ours to see
-            # Just after the broker's start; without partitions nothing would ever arrive.
+            describe_topic(self._access, self._topic)  # raises if the topic exists but we may not see it
+            # The broker may have just started. A consumer without partitions would never get a record.
             raise UnknownTopicOrPartitionError(self._topic)
         consumer.assign(partitions)
         _, ends = ends_of(consumer, partitions)
@@ -132,9 +132,9 @@ class Webhook:
                     self._trouble, pause_s = None, self._first_pause_s
                 if is_last and not polled:
                     break
-            except Exception as error:  # noqa: BLE001 - a thread that ends would silence the webhook for good
+            except Exception as error:  # noqa: BLE001 - the thread must survive every failure
                 is_refused, is_new = isinstance(error, AwayError), self._trouble is None
-                self._trouble = f"{self._name} is away; its notifications are kept: {self._why(error)}"
+                self._trouble = f"{self._name} is unavailable; its notifications are kept: {self._why(error)}"
                 if is_new:
                     self._warn(self._trouble)
                 _close(consumer)
@@ -151,7 +151,7 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification; one without is passed over, and the first in a row is named."""
+        """Deliver a record's notification. Skip foreign records, with one warning for consecutive ones."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])

@@ -1,4 +1,4 @@
-"""Alerts and notifications as the records of their topics, and back; anybody may write there. Pure."""
+"""The JSON of alerts and notifications in their topics, which may have foreign records too. Pure."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _ALERT = TypeAdapter(tuple[str, Labels, AwareDatetime, bool, str, str])
 
 
 def as_message(one: Notification) -> dict[str, object]:
-    """Return a notification as it is sent: times are ISO 8601 in UTC; `event_id` identifies repetitions.
+    """Return a notification's JSON: times are ISO 8601 in UTC; `event_id` identifies duplicates.
 
-    A value that JSON does not know is null.
+    Infinite and NaN values become null.
     """
     return {
         "event_id": one.id,
@@ -51,7 +51,7 @@ def as_message(one: Notification) -> dict[str, object]:
 
 
 def message_in(body: bytes | None) -> Mapping[str, Any] | None:
-    """Return the notification that a record has, with its times in ISO 8601; null if it has none."""
+    """Return a record's notification, with its times in ISO 8601; null if the record is foreign."""
     try:
         found = _Message.model_validate_json(body or b"")
     except ValidationError:
@@ -61,18 +61,18 @@ def message_in(body: bytes | None) -> Mapping[str, Any] | None:
 
 
 def key_of(key: Key) -> bytes:
-    """Return the key of the record that holds an alert's state."""
+    """Return the record key of an alert's state."""
     return json.dumps(key, ensure_ascii=False).encode()
 
 
 def alert_as_json(alert: Alert) -> bytes:
-    """Return an alert's state for `alert_in`."""
+    """Return an alert's state as JSON; `alert_in` parses it."""
     row = [alert.rule, alert.labels, alert.since.isoformat(), alert.fires, alert.severity, alert.what]
     return json.dumps(row, ensure_ascii=False).encode()
 
 
 def alert_in(key: bytes | None, body: bytes) -> Alert | None:
-    """Return the alert whose state a record holds, null if it holds none."""
+    """Return the alert in a state record, null if the record is foreign."""
     try:
         found = Alert(*_ALERT.validate_json(body))
     except ValidationError:

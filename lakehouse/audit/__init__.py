@@ -1,10 +1,10 @@
-"""The audit: nothing lost, nothing twice, from Kafka to Kafka; everything is compared row by row.
+"""The audit: compares each layer with the one before it, row by row, from Kafka to the exports.
 
     Kafka ── landed ── bronze ─ records ─ silver + dead letters ── gold ── gold ── exported ── Kafka
                                                                                 └─ stores
 
-It can run alongside the streams: it compares consistent versions (`lakehouse.progress.cuts`) and does
-not report in-flight rows. It reads everything and writes nothing.
+The audit can run alongside the streams: it compares consistent versions (`lakehouse.progress.cuts`) and does
+not report in-flight rows. It writes nothing.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ def audit(
     now: datetime,
     on_check: Callable[[Check], None] = lambda _check: None,
 ) -> Report:
-    """Compare everything of the streams and return the checks; a difference is looked at twice.
+    """Run every check of the streams and return the report; a check that finds differences is run twice.
 
-    Tables that do not exist yet are left out. A table that is refused, as one that is damaged, is a
-    difference; what needs it is left out. If all are small, two streams are compared concurrently, and
-    `on_check` is called from both threads. Raises ServiceError if Kafka or another store is out of reach.
+    Tables that do not exist yet are left out. A refused table, such as a damaged one, is a difference, and
+    later checks of its stream may be left out. If all tables are small, two streams are checked concurrently,
+    and `on_check` is called from both threads. Raises ServiceError if Kafka or another store is unreachable.
     """
     small = {stream.name: _is_small(lake, stream) for stream in streams}
 
     def checks(stream: Stream) -> list[Check]:
         found = []
-        own = replace(lake, spark=lake.spark.newSession())  # with execution settings of its own
-        with executing_for(own.spark, few=small[stream.name]), suppress(TableError):  # which `files` names
+        own = replace(lake, spark=lake.spark.newSession())  # has its own execution settings
+        with executing_for(own.spark, few=small[stream.name]), suppress(TableError):  # `files` reports it
             for subject, look in _looks(own, stream, settings, now):
                 for check in _made(subject, look):
                     on_check(check)
@@ -77,7 +77,7 @@ def _is_small(lake: Lake, stream: Stream) -> bool:
     names += [("gold", table.name) for table in stream.tables]
     try:
         sizes = [tables.size_bytes(lake.spark, lake.path(*name)) for name in names if lake.exists(*name)]
-    except TableError:  # which `files` names
+    except TableError:  # `files` reports it
         return False
     return are_few(size_bytes=max(sizes, default=0))
 
@@ -110,7 +110,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
 
 
 def _made(subject: Compared, look: _Look) -> Sequence[Check]:
-    """Look, and look again a moment later if something differs: a replay may be between its two writes."""
+    """Run a check, and again after a pause if it finds differences: a replay may be between its commits."""
     checks = _looked(subject, look)
     if any(check.differences for check in checks):
         time.sleep(_PAUSE_S)

@@ -1,4 +1,4 @@
-"""The tables themselves: every data file that a table's log names exists, and is as long as it says."""
+"""Check `files`: every data file in a table's log exists and has the size in the log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MISSING = -1
 def check_files(lake: Lake, stream: Stream) -> list[Check]:
     """Compare the log of every existing table of the stream with the files in its directory.
 
-    A table that is refused, as one that a power failure has damaged, is a difference.
+    A refused table, such as one damaged by a power failure, is a difference.
     """
     return list(_checks(lake, stream))
 
@@ -55,7 +55,7 @@ def _check(spark: SparkSession, subject: Compared, path: str) -> Check:
 
 def _what(size: int, there: int | None) -> str | None:
     if there == _MISSING:
-        return "named by the table's log, but missing"
+        return "is in the table's log, but missing"
     if there not in (size, None):
-        return f"has {there:,} bytes, and {size:,} by the table's log: cut off, as by a power failure"
+        return f"has {there:,} bytes, but {size:,} in the table's log: truncated, as by a power failure"
     return None

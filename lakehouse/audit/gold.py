@@ -1,4 +1,4 @@
-"""Gold and silver: a gold table equals what one batch makes of the silver rows that it stands for."""
+"""Check `gold`: a gold table equals a batch recomputation from the silver rows aggregated into it."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def check_gold(lake: Lake, stream: Stream, table: GoldTable) -> list[Check]:
 
 
 def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
-    """Return a note of how many rows have a total that its type does not hold."""
+    """Return a note with the number of rows whose total overflows its type; empty if there are none."""
     if not isinstance(kept, GoldTable) or kept.total is None:
         return []
     rows = found.where(F.col(kept.total).isNull()).count()
-    return [f"{rows:,} with a total beyond its type, see ops.keys_set_aside"] if rows else []
+    return [f"{rows:,} rows with a total that overflows its type, see ops.keys_set_aside"] if rows else []
 
 
 def _left_out(cut: GoldCut, kept: MergedTable) -> list[str]:
     since = cut.since[kept.name]
-    return [] if since is None else [f"rows before {since:%F %T} UTC are left out: retention"]
+    return [] if since is None else [f"rows before {since:%F %T} UTC are not compared: retention"]

@@ -1,4 +1,4 @@
-"""Kafka and bronze: every offset that Kafka still has, up to where bronze has read, is in bronze once."""
+"""Check `landed`: every record that Kafka still has, up to bronze's position, is in bronze once."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
     landed = _counted(bronze.where(F.col("topic") == topic))
     lost = _losses(lake, topic)
     left_out = [
-        f"{topic}-{partition}: offsets before {first} were left out on purpose (LAKEHOUSE_START)"
+        f"{topic}-{partition}: offsets before {first} were skipped (LAKEHOUSE_START)"
         for partition, first in sorted(begun.items())
         if first
     ]
@@ -68,7 +68,7 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
         what = (
             F.when(F.col("times").isNull(), F.lit("in Kafka, but not in bronze"))
             .when(F.col("times") > 1, F.concat(F.col("times").cast("string"), F.lit(" times in bronze")))
-            .when(F.col("sent") != F.col("landed"), F.lit("bronze has other bytes than Kafka"))
+            .when(F.col("sent") != F.col("landed"), F.lit("different bytes in bronze and Kafka"))
         )
         different = both.select(F.lit(topic).alias("topic"), "partition", "offset", what.alias("what"))
         notes = [*_notes(both, due, topic, of_lost), *explained]
@@ -78,7 +78,7 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
 
 
 def _read_up_to(noted: Mapping[str, int], query: str, topic: str) -> dict[int, int]:
-    """Return, for every partition, the offset after the last one that has landed."""
+    """Return bronze's position in each partition: the offset after the last landed one."""
     read = dict[int, int]()
     for source in {one.rpartition("/")[0] for one in sources_in(noted, query)}:
         if source.rpartition(":")[0] == topic:
@@ -101,7 +101,7 @@ def _counted(bronze: DataFrame) -> DataFrame:
 
 
 def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]) -> list[str]:
-    """Explain what is not a difference: offsets without a record, and rows whose record has left Kafka."""
+    """Return notes on offsets without a record, and on rows whose record is no longer in Kafka."""
     counts = both.groupBy("partition").agg(
         F.count("sent").alias("sent"),
         *(
@@ -122,19 +122,19 @@ def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]
         empty = end - first - (row.sent if row else 0) - compacted - skipped
         where = f"{topic}-{partition}"
         if row and row.expired:
-            notes.append(f"{where}: {row.expired:,} rows of offsets before {first} that Kafka has expired")
+            notes.append(f"{where}: {row.expired:,} rows of offsets before {first}, which Kafka has expired")
         if compacted:
             notes.append(f"{where}: {compacted:,} rows of records that compaction has removed from Kafka")
         if empty:
             notes.append(
-                f"{where}: {empty:,} offsets of [{first}, {end}) hold no record: transaction markers, "
-                "aborted or compacted ones"
+                f"{where}: {empty:,} offsets of [{first}, {end}) have no record: transaction markers, "
+                "aborted or compacted records"
             )
     return notes
 
 
 def _losses(lake: Lake, topic: str) -> list[Row]:
-    """Return the offsets that never landed, as somebody has allowed."""
+    """Return the topic's rows of ops.data_losses, by partition and offset."""
     lost = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
     return lost.orderBy("partition", "first_offset").collect()
 
@@ -147,7 +147,7 @@ def _said(lost: Row) -> str:
 
 
 def _unknown(bronze: DataFrame, source: Source) -> list[str]:
-    """Count the fields of records that the contract does not name."""
+    """Return notes on the most frequent fields of records that are not in the contract."""
     rows = unknown_fields(bronze, source.contract).orderBy(F.desc("records"), "field").limit(EXAMPLES)
     return [
         f"unknown field {row.field!r}: in {row.records:,} records, first in partition "
@@ -157,11 +157,11 @@ def _unknown(bronze: DataFrame, source: Source) -> list[str]:
 
 
 def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
-    """Return the fields of bronze rows' JSON objects that the contract does not name, one row per field.
+    """Return the top-level fields of bronze rows' JSON objects that are not in the contract.
 
-    Those of nested objects are not looked at.
-    `records` is how many have it; the first of them, by partition and offset, is at `first_partition`,
-    `first_offset`. Records that are not UTF-8, not JSON or not an object have no fields.
+    Grain: one row per field; key: field. `records` is the number of records with the field; `first_partition`
+    and `first_offset` locate the first of them. Records that are not UTF-8, not JSON or not an object have no
+    fields.
     """
     text = F.col("value").cast("string")
     names = F.json_object_keys(F.when(F.is_valid_utf8(text), text))

@@ -1,9 +1,10 @@
-"""Records: every record of bronze is where the function of bronze puts it, as a row of silver or as a letter.
+"""Check `records`: every bronze record is a silver row or a dead letter, as validation decides.
 
-It is in exactly one of silver and the dead letters that are not replayed; a replayed letter is also in
-silver, and a resent one is not, but the record in its place is. Bronze is judged anew, and each row is
-compared in every column, each letter by its status. Rows that an unfinished micro-batch of silver has written
-only have to come from bronze. Records that retention has taken from bronze are left out.
+A record is in exactly one of silver and the dead letters that are not replayed. A replayed letter's record is
+also in silver. A resent letter's record is not, but the record resent in its place is. Bronze is validated
+again for the comparison: silver rows are compared in every column, dead letters by status. Rows of an
+unfinished silver micro-batch only have to come from bronze. Records that retention has deleted from bronze
+are left out.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
 
 
 def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> list[Check]:
-    """Compare bronze, judged anew at `now` (UTC), with silver and the dead letters of a source."""
+    """Compare a source's bronze, validated again as of `now` (UTC), with its silver and dead letters."""
     spark, query = lake.spark, f"silver.{source.table}"
     bronze_path = lake.path("bronze", source.table)
-    # The position is read before the tables, so what it calls finished is in them.
+    # Read the position before the tables, so that they have all rows up to it.
     position = cuts.position_of(spark, query, lake.path("silver", source.table), bronze_path)
     finished = cuts.read_up_to(spark, bronze_path, position)
     clean, dead_path = lake.path("silver", source.table), lake.path("silver", "dead_letters")
@@ -76,14 +77,14 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
 
 
 def _other_ids(lake: Lake, source: Source) -> list[str]:
-    """Say that silver was made with other ids than those by which it is judged; nothing if not."""
+    """Return a note if silver was written with other ids than the current ones; else nothing."""
     made = spec(source)
-    told = f"{made.qualified_name} was made with other ids: `lakehouse rebuild silver` makes its rows anew"
+    told = f"{made.qualified_name} was made with other ids: run `lakehouse rebuild silver`"
     return [told] if lake.is_made_otherwise(made) else []
 
 
 def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame:
-    """Return one row per record: how often it is in bronze, in silver, and in the dead letters by status."""
+    """Return one row per record: its counts in bronze, in silver, and in the dead letters by status."""
     none = F.lit(0)
     places = ("bronze", "silver", "let_in", *_STATUSES)
 
@@ -107,7 +108,10 @@ def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame
 
 
 def _is_wrong_with_row(status: str) -> Column:
-    """Return whether a row has no letter of this status: a killed replay leaves an open one to the next."""
+    """Return whether a silver row with a letter of this status is an error.
+
+    It is not for an open letter of a replayed record: after a killed replay the next one closes the letter.
+    """
     return F.col("let_in") == 0 if status == OPEN else F.lit(True)
 
 

@@ -1,4 +1,4 @@
-"""The audit's report: a line for every comparison, with the differences and their keys."""
+"""The audit's report: one check per comparison, with the differences and their keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference: the key concerned, and what is wrong with it."""
+    """One difference: the key of the row, and what is wrong with it."""
 
     key: dict[str, Any]
     what: str
@@ -24,10 +24,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison: what was compared, how many rows, how many differ, and some that do.
+    """One comparison: its subject, the numbers of compared rows and of differences, and examples of these.
 
-    `notes` explain what is not a difference: gaps, expired offsets, rows in flight. `not_compared` says which
-    rows should have been compared and were not, and why: such a check is not clean, whatever it found.
+    `notes` explain expected deviations: gaps, expired offsets, in-flight rows. `not_compared` names rows that
+    could not be compared, and why: such a check is not clean, even without differences.
     """
 
     stream: str
@@ -47,7 +47,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """The checks of one audit, and when it was made (UTC)."""
+    """The checks of one audit, and its time (UTC)."""
 
     at: datetime
     checks: tuple[Check, ...]
@@ -58,7 +58,7 @@ class Report:
         return all(check.is_clean for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as values for JSON."""
+        """Return the report as a dictionary that can be serialized as JSON."""
         return {
             "clean": self.is_clean,
             "at": self.at.isoformat(),
@@ -68,7 +68,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a check is about: stream, name of the check, and the table, topic or view."""
+    """The subject of a check: the stream, the check's name, and the tables, topics or files compared."""
 
     stream: str
     name: str
@@ -77,7 +77,7 @@ class Compared:
     def compared(
         self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
     ) -> Check:
-        """Return the check; the frames have a row per difference: a column `what`, the others are its key."""
+        """Return the check. The frames have one row per difference: `what`, and its key as other columns."""
         found, examples = differing(different, EXAMPLES)
         return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
 
@@ -97,7 +97,7 @@ class Compared:
 
 
 def summary_of(checks: Sequence[Check]) -> str:
-    """Return a line about checks: clean, or how many rows differ and how many checks are incomplete."""
+    """Return a summary in one line: clean, or the numbers of differences and of incomplete checks."""
     differences = sum(check.differences for check in checks)
     incomplete = sum(bool(check.not_compared) for check in checks)
     found = [f"{differences:,} differences"] if differences else []

@@ -1,8 +1,8 @@
-"""Stores and gold: what the export has sent stands in each of them, and nothing else.
+"""Checks of the stores: each has exactly the gold rows that the export has sent.
 
-A sink compares itself (`SinkKind.audit`), because only it knows what it keeps and for how long. Rows are
-compared as they were at the version that the export has reached, so a change that has not been exported yet
-hides none. What could not be compared is said, and the check is not clean.
+A sink compares itself (`SinkKind.audit`), because only it knows which rows it keeps, and for how long. Gold
+is read at the version that the export has reached, so pending changes hide no difference. If rows could not
+be compared, the check says so and is not clean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakehouse.tables import Lake, Position
 
 
 def check_lead(lake: Lake, stream: Stream, table: MergedTable, settings: Settings) -> list[Check]:
-    """Compare a gold table with its place in the store that leads; nothing for a table without one."""
+    """Compare a gold table with its topic in the leading store (Kafka); no check without a topic."""
     place = LEAD.place(table, settings)
     if place is None:
         return []
@@ -55,7 +55,7 @@ def check_store(
     if version is None:
         return [subject.compared(0, notes=["nothing has been exported yet"])]
     if kind.name in sent.behind(spark, path, place):
-        lacks = f"{kind.label} lacks rows: it was away or full. The export fills it once it takes them"
+        lacks = f"{kind.label} was unavailable or full and is missing rows; the export sends them once it can"
         return [subject.found(0, 0, [], not_compared=[lacks])]
 
     def rows_at(version: int) -> DataFrame:
@@ -70,7 +70,7 @@ def _check(subject: Compared, found: Findings) -> Check:
 
 
 def _version_of(exported: Exported, position: Position) -> int | None:
-    """Return the last version that the export has sent completely, up to a position; null for none."""
+    """Return the last version that the export has sent completely, given its position; null for none."""
     if position.is_beginning or position.version == 0:
         return None
     return cuts.with_same_rows(exported.spark, exported.path, position.version - 1)

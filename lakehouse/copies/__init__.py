@@ -1,1 +1,1 @@
-"""Copies of a whole lake in another place: made and brought up to date while the streams run, and adopted."""
+"""Copies of a whole lake: created and updated while the streams run, and adopted in the original's place."""

@@ -1,4 +1,4 @@
-"""A copy takes the original's place: its gold tables note that, before the layers go on."""
+"""Adoption of a copy in the original's place: noted in its gold tables before the layers run there."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _GOLD = "gold."
 
 
 def note_adoption(lake: Lake) -> Marker:
-    """Note in each gold table that from now on its versions are the copy's own; return what it is a copy of.
+    """Note the adoption in each gold table, whose later versions are the copy's own; return the marker.
 
-    A rerun changes nothing. Raises TableError if the lake is no copy, or one that was never finished, or if
-    something has written to it, or if a table is not safe to read.
+    A rerun changes nothing. Raises TableError if the lake is not a copy, if it is an unfinished one or was
+    written to, or if a table is not safe to read.
     """
     marker = markers.refuse_unfinished(lake)
     if marker is None:
-        raise TableError(f"{lake.root} is no copy, or was adopted before: `lakehouse run` goes on there")
+        raise TableError(f"{lake.root} is not a copy, or was already adopted: start `lakehouse run` there")
     for table in marker.known:
-        lake.exists(*table.split(".", 1))  # which refuses what its readers would
+        lake.exists(*table.split(".", 1))  # raises if the table is not safe to read
     at_ms = int(time.time() * 1000)
     for table in filter(lambda name: name.startswith(_GOLD), marker.known):
         _note(lake, table.removeprefix(_GOLD), marker, at_ms)
@@ -44,6 +44,6 @@ def _note(lake: Lake, name: str, marker: Marker, at_ms: int) -> None:
     copied_ms = datetime.fromisoformat(marker.at).timestamp() * 1000
     if adoption is None or adoption.at_ms < copied_ms:
         raise TableError(
-            f"gold.{name} at {path} was written to after it was copied, so it is unknown what its versions "
-            "are. Copy the lake again, to another place"
+            f"gold.{name} at {path} was written to after it was copied, so its versions may not be the "
+            "original's. Copy the lake again, to another place"
         )

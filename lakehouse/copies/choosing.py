@@ -1,8 +1,8 @@
-"""Which version of each table a copy has, so that they fit together while the streams run on.
+"""Chooses consistent versions of all tables for a copy, while the streams run.
 
-A table says how far it has read others. So each is chosen before those that it was made from, which then have
-what it has read. Dead letters and side tables are written before their main table, and chosen after it: what
-they are ahead by is taken for a killed micro-batch, which is finished on the copy.
+A table records its positions in the tables that it reads. Its version is chosen before theirs, so theirs
+contain everything it has read. Dead letters and side tables are written before their main table, and chosen
+after it. Their extra rows look like those of a killed micro-batch, which the copy's first run completes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class Chosen:
-    """A table, by layer and name, and the version that is copied."""
+    """A table, by layer and name, and the version to copy."""
 
     layer: str
     name: str
@@ -39,15 +39,15 @@ class Chosen:
 
     @property
     def place(self) -> str:
-        """Where it lies in a lake."""
+        """The table's path below the lake's root."""
         return f"{self.layer}/{self.name}"
 
 
 def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
-    """Return the tables of a lake and versions that fit together, those that read others first.
+    """Return all tables of a lake with consistent versions, gold first and bronze last.
 
-    Waits while somebody rebuilds or maintains a gold table, or repairs silver or its letters, in several
-    commits. Raises TableError if that lasts for minutes.
+    Waits while a gold table is being rebuilt or maintained, or silver or its dead letters are being repaired,
+    in several commits. Raises TableError if that takes more than five minutes.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -59,14 +59,13 @@ def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
             return [one for one in chosen if one.version >= 0]
         if time.monotonic() > deadline:
             raise TableError(
-                f"{disturbed} is being rebuilt, repaired or maintained all the while; copy the lake after "
-                "that"
+                f"{disturbed} is still being rebuilt, repaired or maintained; copy the lake after that"
             )
         time.sleep(_LOOK_S)
 
 
 def newest(lake: Lake, layer: str, name: str) -> int:
-    """Return a table's newest version by the names in its log, -1 if there is none."""
+    """Return a table's newest version, by the file names in its log; -1 without commits."""
     return max(commits_among(storage.names(lake.spark, f"{lake.path(layer, name)}/{LOG}")), default=-1)
 
 
@@ -85,10 +84,10 @@ def _rank(layer: str, name: str, *, streams: Sequence[Stream]) -> tuple[int, boo
 
 
 def _disturbed(lake: Lake, chosen: Sequence[Chosen], before: dict[tuple[str, str], int]) -> Iterator[str]:
-    """Yield tables that somebody changes in an order of his own.
+    """Yield gold tables under a lease, and other tables with rows rewritten since `before`.
 
-    A replay writes to silver first, and then to the letters; a rebuild of silver changes rows there before
-    gold follows.
+    Their writers do not follow the order of the layers: a replay writes silver before the dead letters, and a
+    rebuild of silver changes rows before gold follows.
     """
     for one in chosen:
         path = lake.path(one.layer, one.name)

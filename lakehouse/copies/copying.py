@@ -1,9 +1,9 @@
-"""A whole lake copied to another place or store, byte by byte, while the streams run.
+"""Copies a whole lake byte by byte to another directory or store, while the streams run.
 
-Files of a lake never change. So a table's copy is the files that lie in its directory, and its log up to the
-version that was chosen (`choosing`): ids, versions, positions, change feeds, properties and times are the
-original's. First come the files of all tables, then the logs: those of tables that read others last. So
-a copy stays consistent while it is brought up to date, and the next run finishes a killed one.
+Files of a lake never change. A table's copy has the files in its directory and its log up to the chosen
+version (`choosing`), so ids, versions, positions, change feeds, properties and times are the original's. The
+files of all tables are copied first, then the logs, with bronze first and gold last. So a copy stays
+consistent while it is updated, and a rerun finishes a killed one.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from lakehouse.stream import Stream
 from lakehouse.tables import Lake
 from lakehouse.tables.entries import LOG
 
-_AT_ONCE = 8  # files: a store takes most of the time to answer
+_AT_ONCE = 8  # files in parallel, because most of the time is a store's latency
 _ATTEMPTS = 3
 _OF_LOG = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*parquet)")
-_HINT = "_last_checkpoint"  # by which Delta need not look for it; it does
+_HINT = "_last_checkpoint"  # without it, Delta lists the log to find its last checkpoint
 _FEED = "_change_data/"
 _OPS = "ops"
 
 
 @dataclass
 class Counted:
-    """What was copied: files, and their bytes, over how many tables."""
+    """The number of tables in the copy, and the files and bytes that were copied just now."""
 
     tables: int = 0
     files: int = 0
@@ -49,12 +49,12 @@ class Counted:
 
 
 Tell = Callable[[str, int, int], None]
-"""Is told of a table, and how many of its files have been copied, of how many."""
+"""A progress callback: gets a table's name, the number of its files copied so far, and of all to copy."""
 
 
 @dataclass
 class Copying:
-    """Copies of a lake to the place `to`; `tell` hears of each file."""
+    """Copies the lake to `to`; `tell` is called after each file."""
 
     lake: Lake
     to: Lake
@@ -63,10 +63,10 @@ class Copying:
     done: Counted = field(default_factory=Counted)
 
     def run(self) -> Marker:
-        """Copy the lake, or bring the copy up to date, and return what it is now.
+        """Copy the lake, or update an existing copy, and return the copy's marker.
 
-        A rerun copies what is missing. Raises TableError if something else lies at the place, or has been
-        written there since, and if the place cannot be written.
+        A rerun copies only missing files. Raises TableError if the destination is neither empty nor a copy of
+        this lake, if it was written to or cannot be written, or if files are removed faster than copied.
         """
         refuse_nesting(self.lake.root, self.to.root)
         try:
@@ -77,21 +77,21 @@ class Copying:
                     return made
         except (OSError, Py4JError) as error:
             raise TableError(
-                f"{self.lake.root} could not be copied to {self.to.root}: {what_of(error)}. What is there "
-                "stays; run the same command again to go on"
+                f"{self.lake.root} could not be copied to {self.to.root}: {what_of(error)}. To continue, "
+                "run the same command again; copied files are kept"
             ) from error
         raise TableError(
-            f"files of {self.lake.root} were removed faster than they could be copied. Raise "
-            "LAKEHOUSE_FILES_KEPT_H and LAKEHOUSE_LOG_KEPT_H beyond what a copy takes, and run again to go on"
+            f"files of {self.lake.root} were removed faster than they could be copied. Set "
+            "LAKEHOUSE_FILES_KEPT_H and LAKEHOUSE_LOG_KEPT_H to more hours than a copy takes, and rerun it"
         )
 
     def _standing(self) -> Marker:
-        """Return what the copy is so far; raises TableError if something else lies there."""
+        """Return the existing copy's marker, or a new one; raises TableError for any other directory."""
         spark, root = self.to.spark, self.to.root
         found = markers.read(spark, root)
         if found is None:
             if storage.names(spark, root):
-                raise TableError(f"{root} is not empty, and no copy of a lake; choose another place")
+                raise TableError(f"{root} is not empty and not a copy of a lake; choose another place")
             return Marker(self.lake.root)
         for layer in storage.names(spark, root):
             for name in () if layer.startswith("_") else storage.names(spark, f"{root}/{layer}"):
@@ -101,24 +101,24 @@ class Copying:
     def _refuse_other(self, layer: str, name: str, marker: Marker) -> None:
         table, version = f"{layer}.{name}", newest(self.to, layer, name)
         noted = marker.known.get(table)
-        if version < 0 or layer == _OPS:  # there a command may have noted something about the copy
+        if version < 0 or layer == _OPS:  # commands on the copy record events there
             return
         if noted is None or version > noted.version:
             raise TableError(
-                f"{table} at {self.to.root} was written to after it was copied, so that is a lake of its "
-                "own; choose another place"
+                f"{table} at {self.to.root} was written to after it was copied, so it is no longer a "
+                "copy; choose another place"
             )
         path = self.lake.path(layer, name)
         id_ = tables.table_id(self.lake.spark, path) if self.lake.exists(layer, name) else None
         if id_ != noted.id:
             there = "is gone" if id_ is None else f"has id {id_}"
             raise TableError(
-                f"{self.to.root} is a copy of another lake, or {table} was made anew since: there it has id "
+                f"{self.to.root} is a copy of another lake, or {table} was recreated since: there it has id "
                 f"{noted.id}, and at {path} it {there}. Choose another place"
             )
 
     def _attempt(self, standing: Marker) -> Marker | None:
-        """Copy everything once; null if files have gone meanwhile: then newer versions are to be chosen."""
+        """Copy everything once; null if files were removed meanwhile, so newer versions must be chosen."""
         self.done = Counted()
         notes, at = self._notes(), markers.now()
         chosen = choose(self.lake, self.streams)
@@ -144,9 +144,9 @@ class Copying:
         return made
 
     def _notes(self) -> dict[str, str]:
-        """Return the exports' notes, by where they are copied to: no version is chosen from before them.
+        """Return the texts of the exports' notes and of the record schemas, by destination path.
 
-        And the schemas of records, which a copy needs as its original does.
+        They are read before the versions are chosen, so no chosen version is older than the notes.
         """
         found, spark = dict[str, str](), self.lake.spark
         for file in storage.names(spark, f"{self.lake.root}/{SCHEMAS}"):
@@ -164,14 +164,14 @@ class Copying:
         return Copied(tables.table_id(self.lake.spark, self.lake.path(one.layer, one.name)), one.version)
 
     def _copy_files(self, one: Chosen) -> dict[str, int] | None:
-        """Copy the files of a table but for its log, and return them; null if some have gone meanwhile."""
+        """Copy a table's files except its log, and return them; null if some were removed meanwhile."""
         lying, there = _files(self.lake, one), _files(self.to, one)
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         self.done.tables += 1
         return lying if self._copy(one, missing, at_once=True) else None
 
     def _is_whole(self, one: Chosen, lying: Mapping[str, int] | None) -> bool:
-        """Tell whether the files that a version of a table has are among those that were copied."""
+        """Tell whether all files of the table's chosen version were copied."""
         if lying is None:
             return False
         path = self.lake.path(one.layer, one.name)
@@ -179,7 +179,7 @@ class Copying:
         return named <= lying.keys()
 
     def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:
-        """Copy a table's log, the oldest commits first; tell whether no file has gone meanwhile."""
+        """Copy a table's log, oldest commits first; return false if a file was removed meanwhile."""
         lying, there = (_log(lake, one) for lake in (self.lake, self.to))
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         commits = {name: missing.pop(name) for name in sorted(missing) if name.endswith(".json")}
@@ -189,7 +189,7 @@ class Copying:
         return is_whole
 
     def _forget_own(self, one: Chosen, marker: Marker) -> None:
-        """Remove what commands have noted about the copy: the original's commits have the same numbers."""
+        """Remove the commits of commands on the copy, since the original's commits have the same versions."""
         known = (marker.tables or {}).get(one.qualified_name)
         last = -1 if known is None else known.version
         names = storage.names(self.to.spark, f"{self.to.path(one.layer, one.name)}/{LOG}")
@@ -197,7 +197,7 @@ class Copying:
         self._remove(one, [f"{LOG}/{name}" for name in own])
 
     def _forget_old(self, one: Chosen, lying: Mapping[str, int] | None) -> None:
-        """Remove files that the original has no longer."""
+        """Remove files that the original no longer has."""
         self._remove(one, _files(self.to, one).keys() - (lying or {}).keys())
 
     def _copy(self, one: Chosen, files: Mapping[str, int], *, at_once: bool) -> bool:
@@ -225,20 +225,20 @@ class Copying:
 
 
 def refuse_nesting(root: str, to: str) -> None:
-    """Raise TableError if one of two places lies in the other."""
+    """Raise TableError if one of two directories contains the other."""
     one, other = (f"{location(place).rstrip('/')}/" for place in (root, to))
     if one.startswith(other) or other.startswith(one):
-        raise TableError(f"{to} and {root} lie in each other; copy the lake to another place")
+        raise TableError(f"one of {to} and {root} contains the other; copy the lake to another place")
 
 
 def _files(lake: Lake, one: Chosen) -> dict[str, int]:
-    """Return the files in a table's directory, but for its log and what processes note beside it."""
+    """Return the sizes of a table's data and change feed files, by name."""
     lying = storage.lying(lake.spark, lake.path(one.layer, one.name))
     return {name: size for name, size in lying.items() if not name.startswith("_") or name.startswith(_FEED)}
 
 
 def _log(lake: Lake, one: Chosen) -> dict[str, int]:
-    """Return the files of a table's log up to a version."""
+    """Return the sizes of a table's log files up to the chosen version, by name."""
     lying = storage.lying(lake.spark, f"{lake.path(one.layer, one.name)}/{LOG}")
     return {f"{LOG}/{name}": size for name, size in lying.items() if 0 <= _version(name) <= one.version}
 

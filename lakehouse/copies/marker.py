@@ -1,7 +1,6 @@
-"""The note at the root of a copy: what it is a copy of, and up to which version of each table.
+"""The marker file at the root of a copy, with the original's path and the copied version of each table.
 
-As long as it lies there, nothing may write to the copy, which would then no longer be one. `lakehouse adopt`
-removes it.
+While the file exists, the copy is read-only. `lakehouse adopt` removes it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _SEE = "docs/backups.md"
 
 @dataclass(frozen=True)
 class Copied:
-    """A table's id, and the last version that the copy has."""
+    """A table's id, and its newest version in the copy."""
 
     id: str
     version: int
@@ -31,10 +30,10 @@ class Copied:
 
 @dataclass(frozen=True)
 class Marker:
-    """What a copy is: of which lake, when its versions were chosen (ISO 8601, UTC), and these, by table.
+    """The original of a copy (`of`), the time when its versions were chosen (ISO 8601, UTC), and its tables.
 
-    A copy without tables was never finished. `towards` are the versions that are being copied to it; they
-    were left there by a copy that was killed.
+    `tables` is null if the copy was never finished. `towards` has the versions that are being copied, or that
+    a killed run was copying.
     """
 
     of: str
@@ -44,12 +43,12 @@ class Marker:
 
     @property
     def known(self) -> Mapping[str, Copied]:
-        """The tables that the copy may have, and the last versions of the original that it may have."""
+        """The tables that may be in the copy, each with the newest version that may be there."""
         return {**(self.tables or {}), **(self.towards or {})}
 
 
 def read(spark: SparkSession, root: str) -> Marker | None:
-    """Return the note of a copy; null for a lake that is none. Raises TableError if it cannot be read."""
+    """Return a copy's marker, null if the lake is not a copy. Raises TableError if it cannot be read."""
     file = _file(root)
     if not storage.exists(spark, file):
         return None
@@ -62,12 +61,12 @@ def read(spark: SparkSession, root: str) -> Marker | None:
 
 
 def write(spark: SparkSession, root: str, marker: Marker) -> None:
-    """Write the note, in place of the one before."""
+    """Write the marker, replacing an earlier one."""
     storage.write_text(spark, _file(root), json.dumps(asdict(marker)))
 
 
 def remove(spark: SparkSession, root: str) -> None:
-    """Make a copy a lake like others."""
+    """Remove the marker, which makes the copy an ordinary lake."""
     storage.delete(spark, _file(root))
 
 
@@ -76,13 +75,13 @@ def refuse_copy(lake: Lake) -> None:
     marker = refuse_unfinished(lake)
     if marker is not None:
         raise TableError(
-            f"{lake.root} is a copy of {marker.of} as of {marker.at}. If it shall take that lake's place, "
-            f"stop whatever still runs there, and run `lakehouse adopt`; {_SEE}"
+            f"{lake.root} is a copy of {marker.of} as of {marker.at}. To use it instead of that "
+            f"lake, stop everything that still runs there, and run `lakehouse adopt`; {_SEE}"
         )
 
 
 def refuse_unfinished(lake: Lake) -> Marker | None:
-    """Return the note of a copy, as `read` does; raises TableError if it was never finished, too."""
+    """Return a copy's marker, as `read` does; also raises TableError if the copy is unfinished."""
     marker = read(lake.spark, lake.root)
     if marker is not None and marker.tables is None:
         raise TableError(
@@ -92,7 +91,7 @@ def refuse_unfinished(lake: Lake) -> Marker | None:
 
 
 def now() -> str:
-    """Return the time as a marker says it."""
+    """Return the current time in the format of `Marker.at`."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 

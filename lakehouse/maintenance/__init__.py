@@ -1,1 +1,1 @@
-"""Maintenance: keeps tables small; no row that anybody reads changes."""
+"""Maintenance: merges small files, removes old files, commits and fold state, and applies retention."""

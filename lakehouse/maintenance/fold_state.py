@@ -1,9 +1,8 @@
-"""Maintenance: keeps tables small without changing a row that anybody reads.
+"""Clears the fold state (sketches, moments) of gold rows that no later record can change.
 
-A gold row's fold state (sketches, moments) is cleared once no record can change the row any more. Silver
-refuses records before its watermark. So a row is out of reach if its time ends before the watermark that
-applied to every record still to be merged: that of the last silver version that gold has merged completely.
-It may run beside the layers: micro-batches wait while rows are cleared (`lakehouse.tables.leases`).
+Silver refuses records before its watermark. So a gold row is final if it ends before the watermark of every
+record still to be merged: that of the last silver version that gold has merged completely. Clearing can run
+alongside the layers; micro-batches wait meanwhile (`lakehouse.tables.leases`).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from lakehouse.tables import Lake, from_micros, leases
 
 @dataclass(frozen=True)
 class Cleared:
-    """What was cleared of a table: rows, and the time (UTC) before which they end; null: nothing merged."""
+    """The number of a table's cleared rows, and the time (UTC) before which they end; null: unknown."""
 
     table: str
     rows: int
@@ -34,9 +33,9 @@ class Cleared:
 
 
 def clear_state(lake: Lake, streams: Sequence[Stream]) -> list[Cleared]:
-    """Clear the fold state of rows that are too old to be updated; a rerun finds nothing to clear.
+    """Clear the fold state of rows that no later record can change; a rerun clears nothing.
 
-    Raises TableError if somebody else holds a table with such rows.
+    Raises TableError if another process holds a lease on a table with such rows.
     """
     return [
         _clear(lake, stream, table) for stream in streams for table in stream.gold if table.state is not None
@@ -58,7 +57,7 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable) -> Cleared:
 
 
 def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | None:
-    """Return the time (UTC) before which no record that is still to be merged can lie; null: unknown."""
+    """Return the time (UTC) before which no record still to be merged can lie; null: unknown."""
     spark, query = lake.spark, f"gold.{table.name}"
     target = lake.path("gold", table.name)
     watermarks = []
@@ -68,8 +67,8 @@ def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | Non
         position = cuts.position_of(spark, query, target, path) if lake.exists("gold", table.name) else None
         if position is None or position.is_beginning or not position.version:
             return None
-        # The position is the first version with rows that may be unread. If all have been read, it may be an
-        # old version, whose files compaction has replaced and VACUUM removed.
+        # The position is the first version that may have unread rows. If there are none, that version may be
+        # old: compaction may have replaced its files, and VACUUM may have removed them.
         newest = tables.version_of(spark, path)
         has_all = not cuts.has_unread(spark, path, position, newest + 1)
         rows = tables.read_version(spark, path, newest if has_all else position.version - 1)

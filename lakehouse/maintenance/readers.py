@@ -15,9 +15,10 @@ _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Reader:
-    """A query that reads a table: its appends, for a table that it fills, or its change feed, for a topic.
+    """A query that reads a table: a layer reads its appends, an export its change feed.
 
-    `fills` is the table's layer and name, null for an export; `topic` is null for a table without one.
+    `fills` is the layer and name of the table that the query writes, null for an export. `topic` is an
+    export's topic, null if it has none.
     """
 
     query: str
@@ -26,20 +27,20 @@ class Reader:
 
     @property
     def is_export(self) -> bool:
-        """Whether it reads the change feed."""
+        """Whether the query is an export, which reads the change feed."""
         return self.fills is None
 
 
 @dataclass(frozen=True)
 class Held:
-    """A reader that has not read a version, and when that was committed (UTC); null: it has left the log."""
+    """A reader with an unread version, and its commit time (UTC); null: it is no longer in the log."""
 
     reader: str
     since: datetime | None
 
 
 def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
-    """Return how far the reader has come in the table at the path; null for not at all."""
+    """Return the reader's position in the table at the path; null if it has never read the table."""
     if reader.fills is None:
         progress = sent.noted(lake.spark, path, reader.topic)
         is_this = progress is not None and progress.is_of(tables.table_id(lake.spark, path))
@@ -50,13 +51,13 @@ def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
 
 
 def held_by(lake: Lake, readers: Iterable[Reader], path: str) -> Held | None:
-    """Return the reader with the oldest version that it has not read; null where all have read all."""
+    """Return the reader with the oldest unread version; null if every reader has read everything."""
     waiting = [held for reader in readers if (held := _unread(lake, reader, path)) is not None]
     return min(waiting, key=lambda held: held.since or _UNKNOWN, default=None)
 
 
 def have_read(lake: Lake, readers: Iterable[Reader], path: str, upto: datetime) -> bool:
-    """Tell whether every reader has read all that was committed before a time (UTC)."""
+    """Tell whether every reader has read all commits before a time (UTC)."""
     for reader in readers:
         if position_of(lake, reader, path) is None:
             return False
@@ -69,7 +70,7 @@ def have_read(lake: Lake, readers: Iterable[Reader], path: str, upto: datetime) 
 def _unread(lake: Lake, reader: Reader, path: str) -> Held | None:
     spark, position = lake.spark, position_of(lake, reader, path)
     if position is None:
-        return None  # it has never read the table, and will begin with the rows as they are then
+        return None  # the reader has never read the table, and will start with its rows at that time
     newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
     if position.version < first_kept:
         return Held(reader.query, None)

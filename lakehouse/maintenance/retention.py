@@ -1,19 +1,20 @@
-"""Retention: rows older than their table's `kept_days` are deleted, unless a row that stays needs them.
+"""Retention: deletes rows older than their table's `kept_days`, unless remaining rows depend on them.
 
-These rows are deleted, a whole day (UTC) at a time. The limit is the end of the last deleted day.
+Whole days (UTC) are deleted. The limit is the end of the last deleted day.
 
-    bronze        records that landed before the limit, once silver has read them, by today's ids
-    silver        rows with an event time before the limit whose record is no longer in bronze; only if every
-                  gold table made of them has times, and no row that a later record is counted with
-    gold          final rows whose time ends before the limit, which no later record can change; the export
-                  sends their deletion like any other
-    dead letters  settled letters whose record is no longer in bronze; open letters stay, and of a source with
-                  `sequence_by` those that later records of an id are compared with, while it has a row
+    bronze        records that landed before the limit, once silver has read them with the current ids
+    silver        rows with an event time before the limit whose record is no longer in bronze, and which gold
+                  does not need for later records
+    gold          final rows that end before the limit and that no later record can change; the export sends
+                  their deletions like any other
+    dead letters  settled letters whose record is no longer in bronze. Open letters stay. With `sequence_by`,
+                  letters that later records of an id are compared with stay while the id has a row.
     ops           rows from before the limit
 
-The limit is noted in ops.retention first (`lakehouse.ops.retained`): audits and rebuilds leave out the
-rows before it. Ids of which rows go, or letters by which it is known up to where they were deleted, are noted
-in ops.retained_ids; silver waits meanwhile. A rerun deletes nothing. If retention is killed, run it again.
+The limit is first noted in ops.retention (`lakehouse.ops.retained`), so that audits and rebuilds leave out
+the rows before it. With `sequence_by`, the ids of deleted rows and letters are noted in ops.retained_ids,
+with the last deleted sequence; silver waits meanwhile. A rerun deletes nothing. If retention is killed, run
+it again.
 """
 
 from __future__ import annotations
@@ -42,16 +43,16 @@ from lakehouse.records.offsets import OffsetRange, within
 from lakehouse.stream import GoldTable, MergedTable, Source, Stream
 from lakehouse.tables import DELETED, Lake, TableSpec, Why
 
-_LANDING = timedelta(hours=1)  # between a record's landing time and its commit, at most
+_LANDING = timedelta(hours=1)  # the maximum time between a record's `ingested_at` and its commit
 _SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The rows of a table that are to go, and what is noted of them; null: nothing.
+    """The condition on the rows to delete from a table, and their note in ops.retention; null: no note.
 
-    `stay` are those that stay nevertheless, by their `id`; null: none. `frozen` are sources, each with the
-    ids of which something goes, as `retained.note_ids` takes them.
+    `stay` has the `id` of rows to keep in spite of the condition; null: none. `frozen` has, for each source,
+    the ids with deleted rows or letters, as `retained.note_ids` takes them.
     """
 
     where: Column
@@ -61,13 +62,13 @@ class Cut:
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
-"""Makes the cut of a table as of now (UTC); null where nothing may go."""
+"""Returns the cut of a table as of now (UTC); null if no row may be deleted."""
 
 
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
-    """Delete the rows of a cut and return how many; a dry run only counts them.
+    """Delete the rows of a cut and return their number; a dry run only counts them.
 
-    Raises TableError where ids are to be noted, and a replay or a rebuild of their source is running.
+    Raises TableError if ids have to be noted while a replay or a rebuild of their source is running.
     """
     cut = make(lake, now)
     if cut is None:
@@ -78,7 +79,7 @@ def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run:
     with ExitStack() as held:
         for source in cut.frozen:
             held.enter_context(holding(lake, source, "retention"))
-        decided = make(lake, now) if cut.frozen else cut  # again: silver and replays have gone on until now
+        decided = make(lake, now) if cut.frozen else cut  # silver and replays may have changed the first cut
         return 0 if decided is None else _take(lake, spec, decided, now)
 
 
@@ -103,14 +104,14 @@ def _going(lake: Lake, spec: TableSpec, cut: Cut) -> DataFrame:
 
 
 def bronze_cut(source: Source, days: int) -> CutMaker:
-    """Cut by the time of landing: of each partition, all offsets up to the last one that landed before."""
+    """Cut by landing time: in each partition, all offsets up to the last one that landed before the limit."""
     reader = Reader(silver.query_name(source), ("silver", source.table))
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before, path = _midnight(now - timedelta(days=days)), lake.path("bronze", source.table)
         if not have_read(lake, [reader], path, before + _LANDING):
             return None
-        if lake.is_made_otherwise(silver.spec(source)):  # a rebuild has still to judge them by other ids
+        if lake.is_made_otherwise(silver.spec(source)):  # a rebuild with the current ids has yet to read them
             return None
         old = tables.read(lake.spark, path).where(F.col("ingested_at") < F.lit(before))
         taken = retained.taken_of(lake, "bronze", source.table)
@@ -122,14 +123,14 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the greatest own time (UTC) of sound records that lie at some offsets; null: none."""
+    """Return the greatest own event time (UTC) of valid records at these offsets; null: none."""
     times = silver.sound_times(lake, source, within(gone))
     found = times.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else tables.from_micros(found.micros)
 
 
 def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
-    """Cut by event time, among rows whose record has left bronze."""
+    """Cut by event time, among rows whose record is no longer in bronze."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         gone = retained.taken_of(lake, "bronze", source.table).gone
@@ -147,7 +148,7 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
 
 
 def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) -> CutMaker:
-    """Cut by the row's last time."""
+    """Cut by the end of the row's time."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _cut_for(lake, stream, [made_by], now - timedelta(days=days))
@@ -160,7 +161,7 @@ def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) 
 
 
 def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
-    """Cut by the time at which a letter was written, among those that are settled."""
+    """Cut by the time when a dead letter was first seen, among settled letters."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _midnight(now - timedelta(days=days))
@@ -187,25 +188,25 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
 
 
 def _counts() -> Column:
-    """Select the letters with which later records of their ids are compared, if these have sequences.
+    """Select the letters that later records of the same id are compared with, under `sequence_by`.
 
-    Letters that are replayed, discarded or resent count for nothing: a row, or nothing, stands for them.
+    Replayed, discarded and resent letters are not among them: a row has taken their place, or nothing.
     """
     return F.col("status").isin(*CLOSED) & F.col("unique_id").isNotNull()
 
 
 def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
-    """Return the ids of rows of silver as those of which no later record is accepted."""
+    """Return the ids of silver rows, marked so that no later record of them is accepted."""
     never = F.lit(None).cast("timestamp")
     own = id_of_row(source).alias("id")
     return rows.select(own, F.lit(None).cast("long").alias("bar"), never.alias("until"), never.alias("since"))
 
 
 def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
-    """Return ids without a row that may change, with what their letters say of their deletions.
+    """Return the given ids, which have no row that may change, with their deletions by their letters.
 
-    Without a row, all that counts has been deleted. Letters of a micro-batch that silver has not finished say
-    nothing yet. An id whose row retention has reached is closed for good.
+    Grain: one row per id, and one more for an id with a row that retention has reached: no later record of
+    such an id is accepted. Letters of an unfinished silver micro-batch are left out.
     """
     query, clean = silver.query_name(source), lake.path("silver", source.table)
     finished = (F.col("job") == query) & are_processed(lake.spark, query, clean)
@@ -223,7 +224,7 @@ def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
 
 
 def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
-    """Return the ids that have a row, which may still be corrected; the only column, `unique_id`."""
+    """Return the ids with a row that may still be corrected; the only column is `unique_id`."""
     closed = retained.closed_before(lake, stream, source)
     rows = lake.read("silver", source.table)
     may_change = F.lit(True) if closed is None else F.col("event_time") >= F.lit(closed)
@@ -231,12 +232,12 @@ def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
 
 
 def ops_cut(column: str, days: int) -> CutMaker:
-    """Cut by a column of times."""
+    """Cut by a timestamp column."""
     return lambda _lake, now: Cut(F.col(column) < F.lit(_midnight(now - timedelta(days=days))))
 
 
 def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:
-    """Return the last midnight before `oldest` that no row which may still change reaches back to."""
+    """Return the last midnight (UTC) before `oldest` and before every row that may change; null: unknown."""
     bounds = [oldest]
     for table in made:
         reached = out_of_reach(lake, stream, table)

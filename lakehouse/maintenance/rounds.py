@@ -1,4 +1,4 @@
-"""Rounds of upkeep in a live run, beside its micro-batches."""
+"""Maintenance in a live run, alongside its micro-batches."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lakehouse.settings import Settings
 from lakehouse.spark.query_errors import error_line
 from lakehouse.tables import Lake
 
-_MOST_BYTES = 256 << 20  # of a merged table's small files, which are rewritten between two rounds
+_MOST_BYTES = 256 << 20  # of small files to rewrite in a merged table, whose micro-batches wait meanwhile
 _LOOK_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 
 
 class Rounds:
-    """Rounds of upkeep, a table at a time, in a thread of its own.
+    """Maintains all tables periodically, one at a time, in a background thread.
 
-    A round begins `every` after the last one ended. Each table waits for a quiet moment, but the whole round
-    no longer than a quarter of that. What fails is told and tried again in the next round; it never ends the
-    run.
+    A round begins `every` after the last one ended. Before each table it waits for a quiet moment, in total
+    for at most a quarter of `every`. A failure is reported, does not end the run, and is retried in the next
+    round.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class Rounds:
 
     @contextmanager
     def beside(self, alone: Alone, is_quiet: Callable[[], bool]) -> Iterator[None]:
-        """Maintain the tables during the block, and at its end finish the table in progress.
+        """Maintain the tables during the block; at its end, wait for the table in progress.
 
-        Merged tables are rewritten in a block that `alone` makes.
+        Merged tables are rewritten inside `alone()`, while micro-batches wait.
         """
         over, keeper = (
             threading.Event(),

@@ -1,9 +1,9 @@
-"""A round of upkeep over the tables of a lake: few files, no unused files, a short log.
+"""Maintenance of a lake's tables, one table per step.
 
-Each table is one step: rows that are too old leave (`lakehouse.maintenance.retention`), OPTIMIZE merges small
-files where many have gathered, VACUUM, and the clean-up of the log.
-What a reader still needs stays, however old it is: versions that a layer has not read, and the change feed
-from which sinks are filled again. A rerun finds nothing to do. If a step is killed, the next round does it.
+A step deletes rows that are too old (`lakehouse.maintenance.retention`), merges small files with OPTIMIZE if
+there are many, runs VACUUM, and cleans up the log. It keeps everything that readers still need, however old:
+versions that a layer has not read, and the change feed for refilling sinks. A rerun finds nothing to do. If a
+step is killed, the next round repeats it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakehouse.tables.upkeep import Size
 
 _MARGIN = timedelta(hours=1)
 _ROWS_A_MERGED_FILE = 100_000
-"""For a late record, a merge rewrites a whole file: rows cost more than bytes."""
+"""A late record rewrites a whole file of a merged table, so files are limited by rows too."""
 _MB = 1 << 20
 
 
@@ -44,8 +44,8 @@ _MB = 1 << 20
 class Task:
     """A table to maintain, and its readers.
 
-    `made_by` is the gold table whose micro-batches rewrite its files, null for none; of a side table it is
-    the one that the side table is beside. `cut` says which rows are too old; null: it keeps all of them.
+    `made_by` is the gold table whose micro-batches rewrite the table's files: itself, a side table's main
+    table, or null for none. `cut` selects the rows that are too old; null: the table keeps all rows.
     """
 
     spec: TableSpec
@@ -56,11 +56,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Kept:
-    """What a step did to a table.
+    """The result of a step for a table; a dry run reports what the step would do.
 
-    `rows` is how many were too old and left (would leave, in a dry run). `files` are those of its newest
-    version before and after, `stored` everything in its directory. `removed` is how many files VACUUM removed
-    (would remove), and `held` whose unread versions it spared.
+    `rows` is the number of deleted rows. `files` is the size of the newest version before and after, `stored`
+    that of the whole directory. `removed` is the number of files that VACUUM removed, and `held` the reader
+    with the oldest unread version, which was kept.
     """
 
     table: str
@@ -72,7 +72,7 @@ class Kept:
 
     @property
     def has_done_something(self) -> bool:
-        """Tell whether rows left, or files were merged or removed."""
+        """Tell whether rows were deleted, or files merged or removed."""
         return self.rows > 0 or self.files[0] != self.files[1] or self.removed > 0
 
     def __str__(self) -> str:
@@ -81,12 +81,12 @@ class Kept:
         said += [f"{before:,} files became {after:,}"] if after != before else []
         said += [f"{self.removed:,} old files removed"] if self.removed else []
         if self.held is not None:
-            since = "is not in the log" if self.held.since is None else f"is of {self.held.since:%F %T} UTC"
-            said.append(f"what {self.held.reader} has not read {since}")
+            since = "left the log" if self.held.since is None else f"is from {self.held.since:%F %T} UTC"
+            said.append(f"the oldest version unread by {self.held.reader} {since}")
         return f"{self.table}: {', '.join(said) or 'nothing to do'}"
 
     def note(self) -> None:
-        """Note what was done in ops.events."""
+        """Record the result in ops.events."""
         (before, after), (stored, left) = self.files, self.stored
         details = {
             "rows": self.rows,
@@ -105,7 +105,7 @@ class Kept:
 
 
 def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
-    """Return the tables of the streams and those that all streams share."""
+    """Return the tasks for the streams' tables and for the tables that all streams share."""
     days = settings.kept_days.get
     found = [task for stream in streams for task in _tasks_of(stream, settings)]
     kept = days(DEAD_LETTERS.qualified_name)
@@ -150,11 +150,11 @@ def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
 
 
 class Keeper:
-    """Looks after the tables of a lake, one at a time.
+    """Maintains the tables of a lake, one at a time.
 
-    Layers only append to most tables, which OPTIMIZE does not disturb. While it rewrites the files of a
-    merged table, micro-batches are held back: within this application by the block that `alone` makes, else
-    by a lease. Of a merged table at most `most_bytes` are rewritten; more is left for a keeper without limit.
+    Appends do not conflict with OPTIMIZE. While it rewrites the files of a merged table, that table's
+    micro-batches wait: within this application by `alone()`, otherwise by a lease. If a merged table has more
+    than `most_bytes` of small files, they are left for a keeper without that limit.
     """
 
     def __init__(
@@ -172,10 +172,10 @@ class Keeper:
         self._most_bytes = most_bytes
 
     def keep(self, task: Task, now: datetime, *, dry_run: bool = False) -> Kept | None:
-        """Look after a table and say what was done; null where there is no such table.
+        """Maintain a table and return the result; null if the table does not exist.
 
-        A dry run only says how many files it would merge and remove. Raises TableError where somebody else
-        holds the table, and one of Delta's conflicts where a writer has rewritten its files again and again.
+        A dry run changes nothing. Raises TableError if another process holds the table's lease, and a Delta
+        conflict error if another writer has rewritten its files in every attempt.
         """
         spark, spec = self._lake.spark, task.spec
         path = self._lake.path(spec.layer, spec.name)
@@ -222,7 +222,7 @@ class Keeper:
         return leases.held(self._lake.spark, self._lake.path("gold", task.made_by), f"gold.{task.made_by}")
 
     def _kept_for(self, task: Task, held: Held | None, now: datetime) -> timedelta:
-        """Return how far back a table's versions have to be readable."""
+        """Return how long VACUUM must keep the files of a table's old versions."""
         needed = [timedelta(hours=self._settings.files_kept_h)]
         if any(reader.is_export for reader in task.readers):
             needed.append(self._feed_kept_for)
@@ -231,7 +231,7 @@ class Keeper:
         return max(needed)
 
     def _clean_log(self, task: Task, path: str, now: datetime) -> None:
-        """Shorten the log, but leave what readers continue from, even if they have read every row."""
+        """Clean up the log, except the commits at readers' positions, even if they have read every row."""
         spark, needed = self._lake.spark, [timedelta(hours=self._settings.log_kept_h)]
         newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
         for reader in task.readers:

@@ -1,1 +1,1 @@
-"""Tables of the layer `ops`: what the pipeline notes about itself beside the data."""
+"""Tables of the layer `ops`: the pipeline's records about its own operation."""

@@ -1,9 +1,9 @@
-"""Records that never landed, as the user has allowed: Kafka dropped them, or nothing can read them.
+"""Data loss that the user has allowed: records that Kafka no longer has, or that cannot be read.
 
-Grain of ops.data_losses: one row per range of offsets, first and last included; key: topic, partition,
+Grain of ops.data_losses: one row per offset range, first and last included; key: topic, partition,
 first_offset. Ranges of a partition do not overlap. Not every offset in a range was a record: transaction
-markers and records that compaction removed have offsets too. `noted_at` is UTC; `query` is the one that
-should have read them. A rerun writes nothing twice.
+markers and compacted records have offsets too. `noted_at` is UTC; `query` is the query that skipped the
+range. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SCHEMA = described(
     ("partition", "integer", "The Kafka partition."),
     ("first_offset", "long", "The first offset that did not land."),
     ("last_offset", "long", "The last offset that did not land."),
-    ("noted_at", "timestamp", "When that was noted, UTC."),
+    ("noted_at", "timestamp", "When the range was noted, UTC."),
     ("query", "string", "The step that noted it."),
 )
 DATA_LOSSES = TableSpec(
@@ -30,14 +30,14 @@ DATA_LOSSES = TableSpec(
     "data_losses",
     SCHEMA,
     stats=("topic", "partition", "first_offset"),
-    comment="One row per range of offsets that never landed, as a user has allowed.",
+    comment="One row per offset range that never landed, as allowed by a user.",
 )
 _KEYS = ("topic", "partition", "first_offset")
 
 
 @dataclass(frozen=True)
 class LostRange:
-    """Offsets of a partition that do not land, first and last included."""
+    """An offset range of a partition that does not land, first and last offset included."""
 
     topic: str
     partition: int
@@ -53,7 +53,7 @@ class LostRange:
 
 
 def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> bool:
-    """Note lost ranges, except what is already noted; tell whether there was anything to note."""
+    """Note lost offset ranges, except offsets already noted; tell whether anything was new."""
     path = lake.ensure(DATA_LOSSES)
     ends = {
         (row.topic, row.partition): row.last

@@ -1,8 +1,8 @@
-"""ops.events: what has happened to the pipeline, appended by every process; readable without Spark.
+"""ops.events: the pipeline's event log, appended to by every process; readable without Spark.
 
-Grain: one row per event; key: id. The columns are those of `lakehouse.events.Event`. `at` is UTC, to the
-microsecond, by the clock of the process's host. Rows are only appended. A batch is written once, even if an
-attempt seemed to fail after it had been written.
+Grain: one row per event; key: id. The columns are those of `lakehouse.events.Event`. `at` is UTC, in
+microseconds, by the clock of the process's host. Rows are only appended. A batch is written once, even if an
+attempt failed after writing it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA = described(
     ("id", "string", "The event's id."),
     ("at", "timestamp", "When it happened, UTC."),
     ("kind", "string", "start, stop, failure, recovery, audit and so on."),
-    ("stream", "string", "The stream; null where it concerns more than one, or none."),
+    ("stream", "string", "The stream; null if the event concerns several streams, or none."),
     ("layer", "string", "The layer; null as above."),
     ("table", "string", "The table, as layer.name; null as above."),
     ("actor", "string", "The command that noted it."),
@@ -31,16 +31,16 @@ SCHEMA = described(
     ("pid", "long", "The process of the command."),
     ("code_version", "string", "The version of lakehouse."),
     ("message", "string", "What happened, in a sentence."),
-    ("details", "string", "More of it, as JSON; null for none."),
+    ("details", "string", "Details, as JSON; null for none."),
 )
-EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",), comment="One row per thing that happened.")
+EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",), comment="One row per event.")
 
 
 @contextmanager
 def recorded(lake: str, actor: str) -> Iterator[None]:
-    """Record the events noted within the block in ops.events, and the block's failure.
+    """Write the events noted within the block, and the block's failure, to ops.events.
 
-    If the table cannot be written, one line on standard error says so; nothing else follows from it.
+    If the table cannot be written, a line on standard error says so, and the block continues.
     """
     with noting(EventLog(actor, partial(append, lake), warn)):
         try:
@@ -55,7 +55,7 @@ def recorded(lake: str, actor: str) -> Iterator[None]:
 
 
 def append(lake: str, events: Sequence[Event], again: bool = False) -> None:  # noqa: FBT001, FBT002
-    """Append events; `again`: except those that an attempt which seemed to fail has written."""
+    """Append events; `again`: leave out those that a failed attempt has already written."""
     if again:
         earliest = min(event.at for event in events)
         there = {event.id for event in newest(lake, limit=sys.maxsize, since=earliest)}
@@ -73,10 +73,10 @@ def newest(
     kinds: Collection[Kind] = (),
     streams: Collection[str] = (),
 ) -> list[Event]:
-    """Return the newest events of these kinds and streams (none: all), the oldest of them first.
+    """Return the newest events of these kinds and streams (none: all), oldest first.
 
-    If streams are named, events that concern no single stream are left out. `before` is the time and id of an
-    event, and that of the others is less. No more files are read than
+    With `streams`, events that do not concern a single stream are left out. `since` is the earliest time;
+    `before` is the time and id of an event, and only earlier events are returned. No more files are read than
     necessary. Raises TableError if the table cannot be read.
     """
     found: list[Event] = []
@@ -97,13 +97,13 @@ def newest(
 
 
 def compact(lake: str) -> str | None:
-    """Merge the many small files that batches leave, and return what was done; null if there are few.
+    """Merge small files, and return a message about it; null if the number of files stays the same.
 
-    A failure is reported on standard error; the events are safe.
+    A failure is reported on standard error; no events are lost.
     """
     try:
         before, after = direct.compact(lake, EVENTS)
-    except Exception as failure:  # noqa: BLE001 - deltalake's, of whatever file system it is
+    except Exception as failure:  # noqa: BLE001 - deltalake and file systems raise many kinds
         warn(f"{EVENTS.qualified_name} could not be compacted: {what_of(failure)}")
         return None
     return f"{EVENTS.qualified_name}: {before:,} files became {after:,}" if after < before else None

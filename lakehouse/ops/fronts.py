@@ -1,13 +1,13 @@
-"""How far a silver table has come, by what its commits say: its front, and what of bronze it has processed.
+"""A silver table's progress, as noted in its commits: its front, and the landing time that it has reached.
 
-    silver.metrics_events front    1795723989203000   the greatest own time of sound records, in microseconds
-    silver.metrics_events landed   1795723990117000   the greatest `ingested_at` that it has processed
+    silver.metrics_events front    1795723989203000   the greatest own event time of valid records, in µs
+    silver.metrics_events landed   1795723990117000   the greatest `ingested_at` that was processed, in µs
 
-The watermark of a record is the front over the sound records that landed before it, minus the lateness that
-is allowed for it (`lakehouse.ops.lateness`). All records of a commit of bronze have one landing, and so one
-watermark. Sound records count whatever becomes of them: one that is no row has a letter, which keeps its own
-time, and retention notes the greatest that it takes. One that a replay has let in does not: what a person
-decides about a record makes no other one late.
+The watermark of a record is the front of the valid records that landed before it, minus the allowed lateness
+(`lakehouse.ops.lateness`). All records of a bronze commit have the same landing time, and so the same
+watermark. Kafka's timestamps do not count as event times here. A valid record counts even if it becomes a
+dead letter, which keeps its own event time, or if retention deletes it, which notes the greatest one. Records
+accepted by a replay do not count, so a manual decision makes no other record late.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from lakehouse.contract import OWN_TIME
 from lakehouse.tables import Move, from_micros
 
 FRONT = "_front"
-"""The column that `before_landings` returns: the front before a landing, UTC; null for none."""
+"""A column of `before_landings`: the front before the landing time, UTC; null for none."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What the commits of a silver table, `layer.name`, note; in microseconds, null for nothing."""
+    """The progress in the commits of a silver table, `layer.name`; in microseconds, null if not noted."""
 
     table: str
     front_us: int | None
@@ -36,25 +36,25 @@ class Progress:
 
     @classmethod
     def noted_in(cls, noted: Mapping[str, int], table: str) -> Progress:
-        """Return it as some transactions of the table say it."""
+        """Return the progress in these transactions (`txn`) of the table."""
         return cls(table, noted.get(f"{table} front"), noted.get(f"{table} landed"))
 
     @property
     def front(self) -> datetime | None:
-        """The greatest own time of sound records that it has processed, UTC."""
+        """The greatest own event time of processed valid records, UTC; null for none."""
         return None if self.front_us is None else from_micros(self.front_us)
 
     @property
     def landed(self) -> datetime | None:
-        """The greatest landing that it has processed, UTC."""
+        """The greatest landing time of processed records, UTC; null for none."""
         return None if self.landed_us is None else from_micros(self.landed_us)
 
     def after(self, own_us: int | None, landed_us: int | None) -> Progress:
-        """Return it once records with these greatest times have been processed; null: no such record."""
+        """Return the progress after a micro-batch with these greatest times; null: no such record."""
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:
-        """Return what a commit expects, and notes."""
+        """Return the moves of a commit: from this progress, which it expects, to a later one."""
         return (
             Move(f"{self.table} front", self.front_us, later.front_us),
             Move(f"{self.table} landed", self.landed_us, later.landed_us),
@@ -62,14 +62,15 @@ class Progress:
 
 
 def own_times(rows: DataFrame, is_sound: Column) -> DataFrame:
-    """Return when rows landed, and the own times of the sound ones; null for the others."""
+    """Return the rows' landing times, and the own event times of valid ones, null for the others."""
     return rows.select("ingested_at", F.when(is_sound, F.col(OWN_TIME)).alias(OWN_TIME))
 
 
 def before_landings(times: DataFrame, front: datetime | None) -> DataFrame:
-    """Return the front before each landing, given the own times of sound records.
+    """Return the front before each landing time, given the own event times of valid records.
 
-    `front` (UTC) is that before all of them; null for none. Grain: one row per landing; key: `ingested_at`.
+    `front` (UTC) is the front before all of them; null for none. Grain: one row per landing time; key:
+    `ingested_at`.
     """
     each = times.groupBy("ingested_at").agg(F.max(OWN_TIME).alias("_own"))
     earlier = Window.orderBy("ingested_at").rowsBetween(Window.unboundedPreceding, -1)

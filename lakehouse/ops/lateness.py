@@ -1,18 +1,18 @@
-"""How late the records of a silver table may be, and from which record on: ops.lateness.
+"""ops.lateness: the allowed lateness of each silver table, and the first offsets that it applies to.
 
-Grain: one row per change of it; key: table_id, number. `seconds` is how far a record may be behind the
-watermark's front and be accepted, null for however far, as in a backfill. `begins` has, for each partition,
-the first offset for which that holds; of a partition that is not named, all records. `before` is the number
-of the row that it follows, null for what the table was made with, which is one of its properties.
+Grain: one row per change of a table's allowed lateness; key: table_id, number. `seconds` is the allowed
+lateness behind the front, null for unlimited, as in a backfill. `begins` has the first offset of each
+partition that the row applies to; in partitions without an entry it applies to all records. `before` is the
+number of the previous row, null if there is none: then the initial value, a property of the table, precedes.
 
-The commits of silver say which row holds now. A change is noted here first, then in a commit of its own,
-before the first record that it is for:
+Silver's commits name the current row. A change is first written here, and then noted in a commit of its own,
+before the first record that it applies to:
 
     silver.metrics_events lateness              1795723989203000   the number of the row
-    silver.metrics_events allowed_lateness_s              604800   what it was under the settings
+    silver.metrics_events allowed_lateness_s              604800   the setting at that time
 
-Every later commit expects that number, so a process that goes by another one is refused. A row that no commit
-names was left by a process that was killed, and counts for nothing.
+Every later commit expects that number, so a process that uses another row is refused. A row that no commit
+names was left by a killed process, and is ignored.
 """
 
 from __future__ import annotations
@@ -38,26 +38,26 @@ SETTING = "allowed_lateness_s"
 _BEGINS = StructType().add("topic", "string").add("partition", "integer").add("first", "long")
 SCHEMA = described(
     ("table_id", "string", "Delta's id of the silver table."),
-    ("number", "long", "By which the table's commits name the row; when it was noted, in microseconds."),
-    ("before", "long", "The number of the row that this one follows; null: the first one."),
+    ("number", "long", "The row's number in the table's commits: when it was noted, in microseconds."),
+    ("before", "long", "The number of the previous row; null: this is the first one."),
     ("table", "string", "The table, as layer.name."),
-    ("seconds", "long", "How late a record may be; null: however late."),
-    ("begins", ArrayType(_BEGINS), "The first offset of each partition for which that holds."),
+    ("seconds", "long", "The allowed lateness; null: unlimited."),
+    ("begins", ArrayType(_BEGINS), "The first offset of each partition that the row applies to."),
 )
 LATENESS = TableSpec(
     "ops",
     "lateness",
     SCHEMA,
     stats=("table_id", "number"),
-    comment="One row per change of how late the records of a silver table may be.",
+    comment="One row per change of a silver table's allowed lateness.",
 )
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """How late a record may be (seconds, null: however late), and the first offset of each partition for it.
+    """An allowed lateness (seconds, null: unlimited), and the first offset of each partition it applies to.
 
-    Of a partition that is not in `begins`, it is for every record. `number` is null for the table's first.
+    It applies to every record of a partition that is not in `begins`. `number` is null for the initial value.
     """
 
     seconds: int | None
@@ -65,7 +65,7 @@ class Allowance:
     number: int | None = None
 
     def is_for(self) -> Column:
-        """Select the records, by their coordinates, that are not before it."""
+        """Return a condition on records' coordinates: at or after the first offset of their partition."""
         is_named = [
             ((F.col("topic") == topic) & (F.col("partition") == partition), F.col("offset") >= first)
             for (topic, partition), first in sorted(self.begins.items())
@@ -79,7 +79,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Lateness:
-    """Every allowance of a silver table, the first one first, and what its commits say of the last."""
+    """The allowances of a silver table, oldest first, and the setting noted with the last; null: none."""
 
     table: str
     allowances: tuple[Allowance, ...]
@@ -87,24 +87,24 @@ class Lateness:
 
     @property
     def now(self) -> Allowance:
-        """The one that holds now."""
+        """The current allowance."""
         return self.allowances[-1]
 
     @property
     def expected(self) -> Move:
-        """What a commit of rows expects; it changes nothing."""
+        """The move that a commit of rows expects: from the current number to the same one."""
         return Move(_number(self.table), self.now.number, self.now.number)
 
     def since(self, number: int | None) -> tuple[Allowance, ...]:
-        """Return the allowance with this number, and those after it."""
+        """Return the allowance with this number and the later ones; all if there is no such number."""
         places = [place for place, one in enumerate(self.allowances) if one.number == number]
         return self.allowances[places[0] :] if places else self.allowances
 
     def watermark(self, front: Column, *, or_s: int | None = 0) -> Column:
-        """Return the watermark for each record, each by its own allowance; null where it cannot be late.
+        """Return each record's watermark (UTC) by its own allowance; null if the record cannot be late.
 
-        `front` is that before the record landed, UTC. `or_s`: it may be as late as that in any case; null:
-        however late.
+        `front` is the front before the record landed, UTC. `or_s` is a minimum of the allowed lateness, in
+        seconds; null: unlimited.
         """
         marks = [
             (one.is_for(), _mark(front, most([one, Allowance(or_s)]))) for one in reversed(self.allowances)
@@ -114,16 +114,16 @@ class Lateness:
 
 
 def most(allowances: Iterable[Allowance]) -> int | None:
-    """Return the most seconds that one of some allowances gives; null: however many."""
+    """Return the greatest allowed lateness of some allowances, in seconds; null: unlimited."""
     seconds = [one.seconds for one in allowances]
     known = [one for one in seconds if one is not None]
     return max(known) if len(known) == len(seconds) else None
 
 
 def read(lake: Lake, table: str) -> Lateness:
-    """Return the lateness of a silver table, `layer.name`, as of now.
+    """Return the current lateness of a silver table, `layer.name`.
 
-    Raises TableError where the table does not say what it was made with, or names a row that is not there.
+    Raises TableError if the table has no initial value, or names a row that ops.lateness does not have.
     """
     found = tables.snapshot(lake.spark, lake.path(*table.split(".")))
     noted = tables.transactions_in(lake.spark, found)
@@ -131,7 +131,7 @@ def read(lake: Lake, table: str) -> Lateness:
     if made_with is None:
         raise TableError(
             f"{table} does not say under which {SETTING} it was made: its property lakehouse.{SETTING} is "
-            "gone. Set it again, to the seconds that it was (ALTER TABLE … SET TBLPROPERTIES)"
+            "missing. Set it to the original number of seconds (ALTER TABLE … SET TBLPROPERTIES)"
         )
     number = noted.get(_number(table))
     later = [] if number is None else _chain(lake, table, tables.id_of(found), number)
@@ -139,12 +139,12 @@ def read(lake: Lake, table: str) -> Lateness:
 
 
 def number_in(noted: Mapping[str, int], table: str) -> int | None:
-    """Return the number of the allowance that a table's commits name; null for the one it was made with."""
+    """Return the number of the allowance that a table's commits name; null for the initial value."""
     return noted.get(_number(table))
 
 
 def setting_in(noted: Mapping[str, int], properties: Mapping[str, str], table: str) -> int:
-    """Return what LAKEHOUSE_ALLOWED_LATENESS_S was when the table's last allowance was noted."""
+    """Return LAKEHOUSE_ALLOWED_LATENESS_S at the time when the table's last allowance was noted."""
     return noted.get(_setting(table), int(properties.get(f"lakehouse.{SETTING}", "0")))
 
 
@@ -157,9 +157,10 @@ def change(
     *,
     now: datetime,
 ) -> Lateness:
-    """Note that records that are not among the `judged` ones may be so late; return the new lateness.
+    """Change the allowed lateness of records after the `judged` offset ranges; return the new lateness.
 
-    `setting` is what the settings say. Raises PositionError if another process has noted something else.
+    `seconds` null: unlimited. `setting` is the current LAKEHOUSE_ALLOWED_LATENESS_S. Raises PositionError if
+    another process has changed the lateness.
     """
     spark, path = lake.spark, lake.path(*known.table.split("."))
     begins = {(one.topic, one.partition): one.last + 1 for one in judged}
@@ -181,15 +182,15 @@ def change(
 
 
 def _chain(lake: Lake, table: str, table_id: str, number: int) -> list[Allowance]:
-    """Return the allowances that lead to the one with this number, the first one first."""
+    """Return the allowances up to the one with this number, oldest first."""
     rows = lake.read_or_empty(LATENESS).where(F.col("table_id") == table_id).collect()
     by_number, found = {row.number: row for row in rows}, list[Allowance]()
     wanted: int | None = number
     while wanted is not None:
         if wanted not in by_number:
             raise TableError(
-                f"{LATENESS.qualified_name} has no row {wanted}, which {table} names: how late its records "
-                "may be is not known. Put the table back from a backup"
+                f"{LATENESS.qualified_name} has no row {wanted}, which {table} names, so its allowed "
+                "lateness is unknown. Restore ops.lateness from a backup"
             )
         row = by_number[wanted]
         found.append(Allowance(row.seconds, _begins(row.begins), row.number))

@@ -1,8 +1,9 @@
-"""How many of the records that silver judges it refuses: counted by runs, noted in ops.events, said by all.
+"""The share of records that silver refuses: counted by runs, noted in ops.events, and reported by commands.
 
-A record is refused if its dead letter is open: invalid, late, or in conflict with another one of its id.
-Repeats, corrections and deletions are dead letters that nobody has to look at (`lakehouse.records.identity`),
-so they count as judged only. Events have no values of records in them: they have more readers than letters.
+A record is refused if its dead letter is open: invalid, late, or in conflict with another record of its id.
+Duplicates, corrections and deletions are dead letters that need no attention (`lakehouse.records.identity`),
+so they only count as judged. Events have no values of records, because they have more readers than dead
+letters.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from lakehouse.records.dead_letters import place
 from lakehouse.records.identity import CLOSED
 
 LEAST_JUDGED = 1_000
-"""The share of fewer records says nothing: one of ten may be refused."""
+"""The share of fewer records means nothing: it could be one refused record of ten."""
 MOST_CAUSES = 3
 
 
 @dataclass(frozen=True)
 class Cause:
-    """Refused records that break one rule in one column, null for none: their number and the first of them.
+    """The refused records that break one rule in one column (null: no column): their number and the first.
 
-    `place` is topic/partition/offset, `message` the reason against that record.
+    `place` is topic/partition/offset of the first record, `message` the reason in its dead letter.
     """
 
     rule: str
@@ -38,7 +39,7 @@ class Cause:
 
     @property
     def name(self) -> str:
-        """The rule, and the column where there is one."""
+        """The rule, and the column if there is one."""
         return self.rule if self.column is None else f"{self.rule} of {self.column}"
 
     def __str__(self) -> str:
@@ -47,7 +48,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Refusals:
-    """Records of a silver table that were judged, and how many were refused; `limit` is the share allowed."""
+    """The numbers of a silver table's judged and refused records; `limit` is the allowed share."""
 
     table: str
     judged: int
@@ -57,7 +58,7 @@ class Refusals:
 
     @property
     def share(self) -> float:
-        """The share that was refused, from 0 to 1."""
+        """The share of refused records, from 0 to 1."""
         return self.refused / self.judged if self.judged else 0.0
 
     @property
@@ -67,7 +68,7 @@ class Refusals:
 
     @property
     def is_over(self) -> bool:
-        """Whether more was refused than is allowed."""
+        """Whether more records were refused than allowed; false if too few were judged."""
         return self.is_telling and self.share > self.limit
 
     def __str__(self) -> str:
@@ -77,7 +78,7 @@ class Refusals:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; one that is nearly all or nothing never reads as that."""
+    """Return a share in percent; it is only rounded to 0 or 100 % if it is exactly that."""
     rounded = f"{100 * share:.1f}"
     if rounded == "100.0" and share < 1:
         return "more than 99.9 %"
@@ -85,7 +86,7 @@ def percent(share: float) -> str:
 
 
 def commonest(letters: DataFrame) -> tuple[Cause, ...]:
-    """Return the commonest reasons of dead letters, in one query; a letter counts under each of its own."""
+    """Return the most frequent reasons of open dead letters; a letter counts for each of its reasons."""
     refused = letters.where(~F.col("status").isin(*CLOSED))
     at = F.struct("topic", "partition", "offset")
     reasons = refused.select(place().alias("place"), at.alias("at"), F.explode("reasons").alias("reason"))
@@ -99,7 +100,7 @@ def commonest(letters: DataFrame) -> tuple[Cause, ...]:
 
 
 def note_refusals(stream: str, refusals: Refusals) -> None:
-    """Note what has been refused in ops.events, without values of records."""
+    """Note the refused records in ops.events, without values of records."""
     causes = [asdict(one) for one in refusals.causes]
     details: Mapping[str, Any] = {
         **asdict(refusals),

@@ -1,19 +1,18 @@
-"""What retention has taken: rows that were deleted because they were old, not because they were wrong.
+"""Rows that retention has deleted: ops.retention and ops.retained_ids.
 
-Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. `before` (UTC): rows whose
-time lies before it have been taken, or are about to be; null for bronze. `gone`: for bronze, the last
-offset taken of each partition; else empty. `front` (UTC): for bronze, the greatest own time of records
-among those taken that were sound by themselves; null for other tables, and if there is none. `at`: when
-this was noted, UTC. A cut is noted before the rows go, so who compares tables never misses rows without a
-reason. A rerun replaces the row.
+Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. `before` (UTC): rows from
+before this time are deleted, or about to be; null for bronze. `gone`: for bronze, the last deleted offset of
+each partition; else empty. `front` (UTC): for bronze, the greatest own event time of deleted records that
+were valid; null for other tables, and if there are none. `at`: when the row was noted, UTC. It is noted
+before the deletion, so a comparison of tables can explain every missing row. A rerun replaces the row.
 
-Grain of ops.retained_ids: one row per id whose row of silver has been taken, or is about to be, or that has
-no row, because it was deleted, and letters with which later records would be compared; key: table_id,
-fingerprint. Only of sources whose records replace each other by id. `bar` is the greatest sequence that
-deletions of the id have taken; null: its row has been taken, so no later record is accepted. `until`: when
-the last of its deletions without a sequence was sent; null: none. `since`: when the first of its versions was
-sent (both UTC). `sequence_by`: the setting by which `bar` is known; under another one, it counts as null. An
-id that is noted again keeps the greatest bar, and null once it has that. A rerun changes nothing.
+Grain of ops.retained_ids: one row per id whose silver row is deleted or about to be, or whose dead letters
+are, after a deletion record has removed its row; key: table_id, fingerprint. Only sources with `sequence_by`
+have such rows. `bar` is the greatest sequence of the id that deletion records cover; null: its silver row is
+deleted, so no later record is accepted. `until`: when its last deletion record without a sequence was sent;
+null: none. `since`: when its first version was sent (both UTC). `sequence_by`: the setting under which these
+three are valid; under another one, they count as null. An id that is noted again keeps the greatest bar, and
+a null bar stays null. A rerun changes nothing.
 """
 
 from __future__ import annotations
@@ -35,17 +34,17 @@ _GONE = StructType().add("topic", "string").add("partition", "integer").add("las
 SCHEMA = described(
     ("table_id", "string", "Delta's id of the table."),
     ("table", "string", "The table, as layer.name."),
-    ("before", "timestamp", "Rows whose time (UTC) is before it have been taken; null for bronze."),
-    ("gone", ArrayType(_GONE), "Of bronze, the last offset taken of each partition."),
-    ("front", "timestamp", "Of bronze, the greatest own time (UTC) of sound records taken."),
-    ("at", "timestamp", "When that was noted, UTC."),
+    ("before", "timestamp", "Rows from before this time (UTC) are deleted; null for bronze."),
+    ("gone", ArrayType(_GONE), "For bronze, the last deleted offset of each partition."),
+    ("front", "timestamp", "For bronze, the greatest own event time (UTC) of deleted valid records."),
+    ("at", "timestamp", "When the row was noted, UTC."),
 )
 RETENTION = TableSpec(
     "ops",
     "retention",
     SCHEMA,
     stats=("table",),
-    comment="One row per table of which rows were deleted because they were old.",
+    comment="One row per table with rows deleted by retention.",
 )
 
 _STATE = ("bar", "until", "since")
@@ -53,23 +52,23 @@ RETAINED_IDS = TableSpec(
     "ops",
     "retained_ids",
     described(
-        ("table_id", "string", "Delta's id of the table of silver."),
+        ("table_id", "string", "Delta's id of the silver table."),
         ("fingerprint", "binary", "The first 16 bytes of the SHA-256 of the id's text."),
-        ("bar", "long", "The greatest sequence that deletions have taken; null: the row was taken."),
+        ("bar", "long", "The greatest sequence covered by deletions; null: the silver row was deleted."),
         ("until", "timestamp", "When its last deletion without a sequence was sent, UTC; null: none."),
         ("since", "timestamp", "When its first version was sent, UTC; null: bar is null."),
         ("sequence_by", "string", "The setting sequence_by under which the bar holds."),
     ),
     stats=("table_id",),
-    comment="One row per id whose row of silver, or letters, were deleted because they were old.",
+    comment="One row per id whose silver row, or dead letters, were deleted by retention.",
 )
 
 
 @dataclass(frozen=True)
 class TakenRows:
-    """What has been taken of a table: everything `before` a time (UTC), or the offsets `gone`.
+    """A table's rows deleted by retention: those `before` a time (UTC), or the offsets `gone`.
 
-    `front` is the greatest own time (UTC) of rows of silver at these offsets; null: none.
+    `front` is the greatest own event time (UTC) of valid records at these offsets; null: none.
     """
 
     before: datetime | None = None
@@ -77,17 +76,17 @@ class TakenRows:
     front: datetime | None = None
 
     def notes(self) -> list[str]:
-        """Say up to which offsets retention has taken records; nothing if it has taken none."""
+        """Return a note with the last deleted offset of each partition; empty if there is none."""
         ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
-        return [f"retention has taken {ends}"] if ends else []
+        return [f"retention has deleted {ends}"] if ends else []
 
     def filter_kept(self, rows: DataFrame) -> DataFrame:
-        """Keep the records that are still in bronze, of rows with the coordinates of records."""
+        """Keep the rows whose record, by its coordinates, has not been deleted from bronze."""
         return rows.where(~within(self.gone)) if self.gone else rows
 
 
 def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
-    """Return what has been taken of a table; nothing where there is no such table."""
+    """Return a table's rows deleted by retention; nothing if the table does not exist."""
     if not (lake.exists(layer, name) and lake.exists(RETENTION.layer, RETENTION.name)):
         return TakenRows()
     this = F.col("table_id") == tables.table_id(lake.spark, lake.path(layer, name))
@@ -101,7 +100,7 @@ def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
 
 
 def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> None:
-    """Note what is about to be taken of a table."""
+    """Note the rows that retention is about to delete from a table, replacing an earlier note."""
     path = lake.ensure(RETENTION)
     gone = [(one.topic, one.partition, one.last) for one in taken.gone]
     table_id = tables.table_id(lake.spark, lake.path(layer, name))
@@ -116,9 +115,9 @@ def fingerprint_of(id_: Column) -> Column:
 
 
 def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
-    """Note the ids of rows of silver, or of letters, that are about to be taken.
+    """Note the ids of silver rows or dead letters that retention is about to delete.
 
-    `ids` has `id`, `bar`, `until` and `since`, as ops.retained_ids; an id may be there several times.
+    `ids` has `id`, and `bar`, `until` and `since` as in ops.retained_ids; an id may occur several times.
     """
     path, table_id = lake.ensure(RETAINED_IDS), tables.table_id(lake.spark, lake.path("silver", source.table))
     new = ids.select(fingerprint_of(F.col("id")).alias("fingerprint"), *_STATE)
@@ -137,9 +136,10 @@ def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
 
 
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
-    """Return the ids of a source whose rows or letters have been taken: fingerprint, bar, until and since.
+    """Return the ids of a source whose rows or letters were deleted: fingerprint, bar, until and since.
 
-    A bar that was noted under another `sequence_by` is null.
+    The last three are null if they were noted under another `sequence_by`. Grain: one row per id; key:
+    fingerprint.
     """
     noted = RETAINED_IDS.layer, RETAINED_IDS.name
     if not (lake.exists("silver", source.table) and lake.exists(*noted)):
@@ -151,7 +151,7 @@ def ids_taken(lake: Lake, source: Source) -> DataFrame:
 
 
 def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Keep the rows of a gold table that have not been taken of it."""
+    """Keep the rows of a gold table that retention has not deleted from it."""
     before = taken_of(lake, "gold", table.name).before
     if before is None or table.time_columns is None:
         return rows
@@ -159,20 +159,20 @@ def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
 
 
 def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
-    """Return the time from which a gold table's rows are still there, with all that they were made of.
+    """Return the time (UTC) from which a gold table's rows and their silver rows are complete.
 
-    It refers to the row's first time. `made_by` is the table that it is beside, or itself. Null: nothing has
-    been taken.
+    It is compared with the row's first time column. `made_by` is the main table of a side table, else the
+    table itself. Null: retention has deleted nothing.
     """
     cuts = [_later(taken_of(lake, "silver", name).before, made_by.merge_radius) for name in made_by.reads]
     return latest([*cuts, taken_of(lake, "gold", table.name).before])
 
 
 def closed_before(lake: Lake, stream: Stream, source: Source) -> datetime | None:
-    """Return the time before which no record of the source can be accepted any more, even if late ones are.
+    """Return the time (UTC) before which no record of the source can be accepted, even if it may be late.
 
-    A row that such a record belongs to has been taken, or records that it would be counted with. Null:
-    nothing has been taken.
+    Retention has deleted the row that such a record belongs to, or records to be aggregated with it. Null:
+    nothing has been deleted.
     """
     cuts = list[datetime | None]()
     for table in (one for one in stream.gold if source.table in one.reads):

@@ -1,13 +1,13 @@
-"""Gold rows that were not sent to a topic, kept so that the others need not wait: ops.unsent_rows.
+"""ops.unsent_rows: gold rows that could not be sent to a topic or store, so that other rows need not wait.
 
-Grain: one row per state of a gold row that could not be sent; key: table, topic (of a store without topics,
-its name), row_key (the row's key in a cache), version (the Delta commit of that state) and value_sha256 (of
-the message's value, in hex; empty for a delete). `key` is the message's key, `size_bytes` the record's size
-in a batch of its own (of a store without topics, the key's), `limit_bytes` the limit; both are null where the
-size is not the reason. `reason` is `too_large`, or `refused: ` and what the store says. `noted_at` is UTC.
-The row itself is in gold and in the other stores. The note stays if the row is sent later. With
-`changes_removed` a row stands for all changes up to its version that VACUUM had removed before they were
-sent; it has no key and no sizes. A rerun writes nothing twice.
+Grain: one row per state of a gold row that could not be sent; key: table, topic (for a store without topics,
+its name), row_key (the row's key in a cache), version (the Delta version with that state) and value_sha256
+(of the message's value, in hex; empty for a delete). `key` is the message's key, `size_bytes` the record's
+size in a batch of its own (for a store without topics, the key's size), `limit_bytes` the limit; both are
+null if the size is not the reason. `reason` is `too_large`, or `refused: ` with the store's message.
+`noted_at` is UTC. The row itself is in gold and in the other stores. The note stays if the row is sent later.
+A row with the reason `changes_removed` covers all changes up to its version that VACUUM removed before they
+were sent; it has no key and no sizes. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA = described(
     ("table", "string", "The gold table, as layer.name."),
-    ("topic", "string", "The topic that has not got the row."),
+    ("topic", "string", "The topic, or store, without the row."),
     ("row_key", "string", "The row's key; empty for a range of changes."),
     ("version", "long", "The table's version with the row, or the last one of the range."),
     ("value_sha256", "string", "SHA-256 of the message's value."),
@@ -38,23 +38,23 @@ SCHEMA = described(
     (
         "reason",
         "string",
-        "too_large; changes_removed: VACUUM removed them before they were sent; or refused: and why.",
+        "too_large; changes_removed: VACUUM removed them before they were sent; or refused: with the reason.",
     ),
-    ("noted_at", "timestamp", "When that was noted, UTC."),
+    ("noted_at", "timestamp", "When the row was noted, UTC."),
 )
 UNSENT_ROWS = TableSpec(
     "ops",
     "unsent_rows",
     SCHEMA,
     stats=("table", "topic", "version", "noted_at"),
-    comment="One row per gold row, or range of changes, that did not go to its topic.",
+    comment="One row per gold row, or range of changes, that was not sent to its topic.",
 )
 _KEYS = ("table", "topic", "row_key", "version", "value_sha256")
 _REMOVED = "changes_removed"
 
 
 def note(lake: Lake, table: str, topic: str, rows: Sequence[UnsentRow], *, now: datetime) -> None:
-    """Note rows of a gold table that its topic or a store does not accept, except those already noted."""
+    """Note rows of a gold table that its topic or a store does not accept, unless already noted."""
     _note(lake, table, topic, [asdict(row) for row in rows], now)
 
 
@@ -73,13 +73,13 @@ def _note(lake: Lake, table: str, topic: str, rows: Sequence[dict[str, Any]], no
 
 
 def read(lake: Lake, table: str, topic: str) -> DataFrame | None:
-    """Return what is noted of a gold table and a topic, null for nothing."""
+    """Return the notes on a gold table and a topic or store; null if there are none."""
     rows = lake.read_or_empty(UNSENT_ROWS).where(_of(table, topic))
     return None if rows.isEmpty() else rows
 
 
 def are_removed(noted: DataFrame) -> bool:
-    """Tell whether changes were removed before they were sent, by what `read` has found."""
+    """Tell whether the notes from `read` include changes that were removed before they were sent."""
     return not noted.where(F.col("reason") == _REMOVED).isEmpty()
 
 

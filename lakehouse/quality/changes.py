@@ -1,13 +1,13 @@
-"""Whether tables that met their expectations still do, judged by their changes: what a live gate looks at.
+"""Incremental checks for a live gate: whether tables that met their expectations still do, by their changes.
 
-A table that met them as of one version meets them as of a later one if
-- the rows of the keys in its change feed since then meet every condition,
-- each query's `step` finds nothing in them (`lakehouse.quality.expectations.no_rows`), and
-- no row is gone from the other tables that the steps name.
+A table that met its expectations as of one version meets them as of a later one if
+- the rows whose keys are in its change feed since then meet every condition,
+- each query's `step` returns none of them (`lakehouse.quality.expectations.no_rows`), and
+- no row was removed from the other tables that the steps name.
 
-Rows are read by key, from files that can have them, and neighbouring rows from files that are near. If the
-feed or the log is gone, if a table was recreated, or if a changed row is not clearly right, only the whole
-table can tell: a no is not a finding.
+Rows are read by key, and nearby rows by time or number, with data skipping. False is no finding: if the feed
+or the log is gone, if a table was recreated, or if a changed row may be wrong, the whole table must be
+checked.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _NUMBERS = 10_000
 
 
 def marks_of(pinned: PinnedTables) -> Marks:
-    """Return the pinned tables and their versions."""
+    """Return the ids and versions of the pinned tables."""
     return {name: (pinned.ids[name], version) for name, version in pinned.versions.items()}
 
 
 def without_step(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the part of a suite that needs the whole table each time."""
+    """Return the expectations of a suite that need the whole table at every check."""
     rest = [
         one
         for one in suite.expectations
@@ -57,7 +57,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Tell whether steps may continue from tables that hold: what a step requires beyond its query holds."""
+    """Tell whether later checks may be incremental: steps stricter than their query also find nothing now."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -68,10 +68,10 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 
 
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
-    """Tell whether tables that held still do, as far as their suites have steps; false if unknown.
+    """Tell whether tables still meet their expectations, as far as changes can show; false if unknown.
 
-    `held` are the marks of the tables at which they held and `can_go_on` was true. `kept` are the gold tables
-    by name, whose change feeds say what has changed.
+    `held` has the marks of the tables when they last did and `can_go_on` was true. `kept` has the gold tables
+    by name, whose change feeds are read.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(
@@ -97,7 +97,7 @@ class _Changed:
 
 
 class _Since:
-    """Pinned tables, and what has changed in them since the versions in `held`."""
+    """Pinned tables, and their changes since the versions in `held`."""
 
     def __init__(
         self, pinned: PinnedTables, held: Mapping[str, int], kept: Mapping[str, MergedTable]
@@ -117,7 +117,7 @@ class _Since:
         )
 
     def holds(self, subject: Subject, suite: ExpectationSuite) -> bool:
-        """Tell whether the changed rows meet the conditions, and the steps find nothing in them."""
+        """Tell whether the changed rows meet the conditions, and the steps return none of them."""
         if not self._has_changed(subject):
             return True
         steps = _steps(suite)
@@ -145,7 +145,7 @@ class _Since:
         )
 
     def forget(self) -> None:
-        """Release what is kept in memory."""
+        """Unpersist the cached frames."""
         for found in self._found.values():
             found.rows.unpersist()
             found.keys.unpersist()
@@ -154,7 +154,7 @@ class _Since:
         return self._pinned.versions[subject.name] > self._held[subject.name]
 
     def _has_all(self, subject: Subject) -> bool:
-        """Tell whether every former row is still there: unchanged, or in gold as it has become."""
+        """Tell whether no row was removed: by key in gold, else by commits without rewritten files."""
         if not self._has_changed(subject):
             return True
         if subject.spec.name in self._kept and subject.spec.layer == "gold":
@@ -172,13 +172,13 @@ class _Since:
             count, buckets = keys.agg(F.count(F.lit(1)), where).first() or (0, [])
             execute_for(self._pinned.spark, few=are_few(rows=count))
             rows = self._pinned.rows(subject)
-            if by is not None:  # a null key is the key of a row, too
+            if by is not None:  # null is a valid key value
                 rows = rows.where(_within(F.col(by), buckets, types[by]) | F.col(by).isNull())
             self._found[subject.name] = _Changed(keys, _with_keys(rows, keys, names, "left_semi").persist())
         return self._found[subject.name]
 
     def _near(self, one: ExpectNoRows, found: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """Return the rows of other tables near those that have changed, by view."""
+        """Return the rows of other tables near the changed rows, by view."""
         views = {}
         for view, (column, *_) in (one.near or {}).items():
             within = _within(F.col(column), found[view], self._type_of(view, column))
@@ -189,7 +189,7 @@ class _Since:
         for one in self._pinned.subjects:
             if one.view == view:
                 return one
-        raise TableError(f"rows near others are asked of {view}, which the step does not name")
+        raise TableError(f"`near` has {view}, which the step does not name")
 
     def _type_of(self, view: str, column: str) -> DataType:
         return self._subject(view).spec.schema[column].dataType
@@ -205,7 +205,10 @@ def _finds_nothing(
     views: Mapping[str, DataFrame],
     after: Mapping[str, int],
 ) -> bool:
-    """Run a step over these views, and over whole tables for others that it names; `after`: since when."""
+    """Tell whether a step returns no row, given some views; other tables that it names are read whole.
+
+    `after` has the versions after which change feeds are read, by table; without one, from version 1.
+    """
     step = str(one.step)
     named, shown = words(step), dict(views)
     for subject in pinned.subjects:
@@ -227,26 +230,24 @@ def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str
 
 
 def _size_of(type_: DataType) -> int | None:
-    """Return the width of buckets of a column that separates files, null if it does not."""
+    """Return the bucket width for a timestamp (microseconds) or long column, null for other types."""
     if isinstance(type_, TimestampType):
         return _MINUTE_US
     return _NUMBERS if isinstance(type_, LongType) else None
 
 
 def _buckets(first: Column, last: Column, type_: DataType) -> Column:
-    """Return the aggregate of the buckets in which the rows' ranges begin and end."""
+    """Return an aggregate: the set of (first, last) buckets of the rows' ranges."""
     size = _size_of(type_)
     if size is None:
-        raise TableError(
-            f"rows near others are told by a timestamp or a long, not by a {type_.simpleString()}"
-        )
+        raise TableError(f"`near` needs a column of type timestamp or long, not {type_.simpleString()}")
     ends = (F.unix_micros(end) if isinstance(type_, TimestampType) else end for end in (first, last))
     begins, is_last = (end - F.pmod(end, F.lit(size)) for end in ends)
     return F.collect_set(F.when(begins <= is_last, F.struct(begins, is_last)))
 
 
 def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType) -> Column:
-    """Return the condition that a column lies in one of the buckets, or between them if they are many."""
+    """Return the condition that a column is in one of the buckets; if they are many, in their whole range."""
     size = _size_of(type_) or 1
     spans = merged((first, last + size) for first, last in buckets)
     if len(spans) > MOST_SPANS:

@@ -1,4 +1,4 @@
-"""A suite run on a table: each expectation, whether it holds, and the keys of some rows that break it."""
+"""Runs a suite on a table; the result of each expectation has the keys of some failing rows."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ _SEVERITIES: Mapping[Any, Severity] = {FailureSeverity.CRITICAL: "fail", Failure
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return the suite of a table: its own, or what is expected of any table of its kind; null for none.
+    """Return the suite of a table: its own, or the default one of a stream's table; null if there is none.
 
-    Raises TableError for a module that does not return a suite.
+    Raises TableError if the suite's module returns something else.
     """
     name = f"{subject.suites}.{subject.spec.layer}.{subject.spec.name}"
     try:
@@ -50,12 +50,12 @@ def suite_of(subject: Subject) -> ExpectationSuite | None:
             raise
         made = None if subject.declared is None else import_module(_BY_DEFAULT).suite(subject)
     if made is not None and not isinstance(made, ExpectationSuite):
-        raise TableError(f"{name}.suite() has not returned an ExpectationSuite")
+        raise TableError(f"{name}.suite() did not return an ExpectationSuite")
     return made
 
 
 def make_context(directory: str | None = None) -> AbstractDataContext:
-    """Return Great Expectations' context: in a directory, which keeps results and Data Docs, or in memory."""
+    """Return a Great Expectations context: in a directory, with results and Data Docs, or in memory."""
     if directory is None:
         context: AbstractDataContext = gx.get_context(mode="ephemeral")
     else:
@@ -73,7 +73,10 @@ def check(
     *,
     since: datetime | None = None,
 ) -> TableReport:
-    """Run a suite on a pinned table; its rows are read once and cached meanwhile."""
+    """Run a suite on a pinned table, whose rows are read once and cached; `since` (UTC): only recent rows.
+
+    An unreadable table is a failed finding.
+    """
     began = time.monotonic()
     queries = [one.unexpected_rows_query for one in suite.expectations if isinstance(one, ExpectNoRows)]
     try:
@@ -89,14 +92,14 @@ def check(
                 batch_parameters={"dataframe": frame}, result_format=_RESULT_FORMAT, run_id=run
             )
             findings = tuple(map(_finding, done.results))
-    except (PySparkException, Py4JJavaError) as error:  # a file is gone
+    except (PySparkException, Py4JJavaError) as error:  # for example, a file is missing
         rows, findings = 0, (_unreadable(error),)
     return TableReport(subject.name, pinned.versions[subject.name], rows, findings, time.monotonic() - began)
 
 
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Cache the rows during the block, and remove all traces from the session afterwards."""
+    """Cache the rows during the block; afterwards, unpersist them and drop Great Expectations' view."""
     frame.persist()
     try:
         yield frame
@@ -112,7 +115,7 @@ def _unreadable(error: Exception) -> Finding:
 
 
 def write_pages(context: AbstractDataContext, at: datetime) -> None:
-    """Write the pages of what was checked at this time, UTC, and the index of all; older pages stay."""
+    """Write the Data Docs of the checks at this time (UTC), and the index; older pages stay."""
     store: Any = context.validation_results_store
     runs = [key for key in store.list_keys() if key.run_id.run_time == at]
     suites = [key.expectation_suite_identifier for key in runs]
@@ -120,7 +123,7 @@ def write_pages(context: AbstractDataContext, at: datetime) -> None:
 
 
 def only_failing(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the suite without mere warnings."""
+    """Return the suite without expectations of severity `warn`."""
     kept = [one for one in suite.expectations if one.severity == FailureSeverity.CRITICAL]
     return ExpectationSuite(name=suite.name, expectations=kept)
 
@@ -149,7 +152,7 @@ def _finding(result: Any) -> Finding:
 
 
 def _observed(found: Mapping[str, Any], unexpected: int) -> str:
-    """Return what an expectation says of itself, else how many rows break it or were found."""
+    """Return the value that an expectation reports, else the number of failing rows."""
     said = found.get("observed_value")
     if isinstance(said, str):
         return said
@@ -159,7 +162,7 @@ def _observed(found: Mapping[str, Any], unexpected: int) -> str:
 
 
 def _error_of(info: Any) -> str | None:
-    """Return an expectation's exception; Great Expectations keeps one per expectation or one per metric."""
+    """Return an expectation's exception message; Great Expectations has one per expectation or per metric."""
     kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
     messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
     return next((first_line(text) for text in messages if text.strip()), None)

@@ -1,9 +1,10 @@
-"""What a suite is made of: expectations with a name, a severity, and the key of the rows that break them.
+"""The expectations of suites: each has a name, a severity, and reports the keys of failing rows.
 
-There are three kinds, by cost. A condition on a row is a Spark expression; one pass over the table counts all
-of a suite's. A query is a pass of its own, for what a single row cannot say: duplicate keys, rows without a
-counterpart in another table, the age of the newest row. Only what fails is looked at again, for examples. A
-severity is `fail`, which closes a gate and makes the command exit with 1, or `warn`, which is only shown.
+There are two kinds. A condition on a row is a Spark expression; one pass over the table evaluates all
+conditions of a suite. A query takes a pass of its own, for checks across rows: duplicate keys, rows without a
+counterpart in another table, the age of the newest row. Only failing expectations are read again, for
+examples. The severity is `fail`, which closes a gate and makes the command exit with 1, or `warn`, which is
+only shown.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from lakehouse.stream import Severity
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"
-"""Great Expectations' name for the rows of a query; it leaves the view behind."""
+"""The view that Great Expectations creates for queries, and does not drop."""
 
 _LEVELS = {"fail": FailureSeverity.CRITICAL, "warn": FailureSeverity.WARNING}
 _UNMET = "table.rows_that_do_not_meet"
@@ -37,7 +38,7 @@ _FOUND = "unexpected_rows_query.row_count"
 
 
 class _RowsThatDoNotMeet(TableMetricProvider):
-    """The metric of a condition on rows; Great Expectations finds it by name and runs all in one pass."""
+    """A metric: the number of rows that do not meet a condition. All such metrics take a single pass."""
 
     metric_name = _UNMET
     value_keys = ("condition",)
@@ -48,7 +49,7 @@ class _RowsThatDoNotMeet(TableMetricProvider):
         domain_type=MetricDomainTypes.TABLE,
     )
     def _spark(
-        cls,  # noqa: N805 - what GX asks for
+        cls,  # noqa: N805 - GX requires this
         execution_engine: SparkDFExecutionEngine,  # noqa: ARG002
         metric_domain_kwargs: dict[str, Any],
         metric_value_kwargs: dict[str, Any],
@@ -59,9 +60,9 @@ class _RowsThatDoNotMeet(TableMetricProvider):
 
 
 class ExpectRowsToMeet(BatchExpectation):
-    """Every row meets a condition. As in a CHECK of SQL, null counts as met.
+    """Every row meets a condition. As in an SQL CHECK constraint, null counts as met.
 
-    `key` are the columns that identify the rows that break it.
+    `key` has the columns that identify failing rows.
     """
 
     key: list[str]
@@ -83,9 +84,9 @@ class ExpectRowsToMeet(BatchExpectation):
 
 
 class ExpectNoRows(UnexpectedRowsExpectation):
-    """A query on the table, `{batch}` in it, finds no row; the rows it finds say what is wrong.
+    """A query on the table, which it names `{batch}`, returns no row; returned rows show the problem.
 
-    A gate uses `step` and `near` once it has held; see `no_rows`.
+    A gate uses `step` and `near` after the expectation has held once; see `no_rows`.
     """
 
     step: str | None = None
@@ -108,7 +109,7 @@ class ExpectNoRows(UnexpectedRowsExpectation):
 
 
 class ExpectFresh(ExpectNoRows):
-    """The newest time of a column is recent; that time is what is observed."""
+    """The newest time in a column is recent; the observed value is that time."""
 
     newest: str
 
@@ -128,7 +129,7 @@ def _batch(engine: SparkDFExecutionEngine) -> DataFrame:
 
 
 def _counts(rows: int, unexpected: int) -> dict[str, Any]:
-    """Return the counts that Great Expectations' pages need in a result."""
+    """Return the counts that the Data Docs pages need in a result."""
     percent = 100 * unexpected / max(rows, 1)
     return {"element_count": rows, "unexpected_count": unexpected, "unexpected_percent": percent}
 
@@ -139,13 +140,13 @@ def _examples(rows: DataFrame) -> list[str]:
 
 
 def _plain(rows: DataFrame) -> list[dict[str, Any]]:
-    """Return the first rows as values for JSON, by column."""
+    """Return the first rows as dictionaries that can be serialized as JSON."""
     found = QueryResult(rows.schema, rows.limit(EXAMPLES).collect(), truncated=False)
     return [dict(zip(rows.columns, row, strict=True)) for row in plain_rows(found)]
 
 
 def read_example(text: str) -> dict[str, Any]:
-    """Return the columns of a row that breaks an expectation, from its result."""
+    """Return a failing row's columns from its JSON in a result."""
     example: dict[str, Any] = json.loads(text)
     return example
 
@@ -156,12 +157,12 @@ def make_suite(table: str, *expectations: Expectation) -> ExpectationSuite:
 
 
 def rows(key: Sequence[str], name: str, condition: str, *, severity: Severity = "fail") -> ExpectRowsToMeet:
-    """Expect a condition, in Spark SQL, of every row; null counts as met."""
+    """Expect every row to meet a condition in Spark SQL; null counts as met."""
     return ExpectRowsToMeet(key=list(key), condition=condition, description=name, severity=_LEVELS[severity])
 
 
 def required(key: Sequence[str], columns: Iterable[str]) -> ExpectRowsToMeet:
-    """Expect values in all of these columns."""
+    """Expect no nulls in these columns."""
     return rows(key, "required columns have values", " AND ".join(f"`{one}` IS NOT NULL" for one in columns))
 
 
@@ -180,19 +181,19 @@ def no_rows(
     step: str | None = None,
     near: Mapping[str, tuple[str, str, str]] | None = None,
 ) -> ExpectNoRows:
-    """Expect that a query, in Spark SQL, finds no row.
+    """Expect a query in Spark SQL to return no row.
 
-    `{batch}` stands for the table, `layer_name` for another table as of a version that matches,
-    `gold_name_changes` for a gold table's change feed up to its version, and `limits` for one row of
-    settings: see `lakehouse.quality.subjects`.
+    In the query, `{batch}` is the table, `layer_name` another table at a consistent version,
+    `gold_name_changes` a gold table's change feed up to its version, and `limits` one row of settings: see
+    `lakehouse.quality.subjects`.
 
-    A gate looks at the whole table again whenever it has changed, unless there is a `step`: a query that
-    finds a row whenever the expectation has held and no longer does. In it, `{batch}` stands for the rows
-    whose keys have changed since, and `gold_name_changes` for the changes since. Other tables may have new
-    rows but have lost none, and those of gold may have changed under their keys. A row that the step finds
-    may still be right: the whole table decides. `near` says which rows of another table a step must see
-    beside a row of the batch, by view: those whose column lies between two expressions over the row, in Spark
-    SQL, all timestamps or longs.
+    Without a `step`, a gate checks the whole table again after every change. A step is a query that returns a
+    row whenever the expectation held before and no longer does. In it, `{batch}` is the rows whose keys have
+    changed since the last check, and `gold_name_changes` the changes since then. Other tables may have new
+    rows, and gold rows new values, but no row was removed. If the step returns a row, the whole table is
+    checked, because the row may still be right. `near` limits the rows of another table that the step reads,
+    by view, to (column, first, last): the column is between two Spark SQL expressions over a row of the
+    batch. All three are timestamps or longs.
     """
     return ExpectNoRows(
         unexpected_rows_query=query,
@@ -204,9 +205,9 @@ def no_rows(
 
 
 def fresh(column: str) -> ExpectFresh:
-    """Expect that a column's newest time, in UTC, is at most `LAKEHOUSE_EXPECT_FRESH_S` old.
+    """Expect a column's newest time (UTC) to be at most `LAKEHOUSE_EXPECT_FRESH_S` seconds old.
 
-    An empty table is not fresh either.
+    An empty table is not fresh. The severity is `warn`.
     """
     query = (
         f"SELECT max(`{column}`) AS newest FROM {{batch}} "  # noqa: S608 - the name of a column

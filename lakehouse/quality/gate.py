@@ -1,9 +1,8 @@
-"""The gate between gold and the export: a stream's rows are sent only while its gold tables are right.
+"""The gate between gold and the export: a stream's rows are exported only while its gold tables are correct.
 
-Only expectations of severity `fail` count. An expectation that cannot be evaluated keeps the gate closed. The
-whole tables are checked first, and again as long as they do not hold. Once they hold, the changes since are
-checked (`lakehouse.quality.changes`), and the whole tables only if the changes do not show that they still
-hold.
+Only expectations of severity `fail` count. An expectation that cannot be evaluated keeps the gate closed.
+Whole tables are checked until their expectations hold. From then on only changes are checked
+(`lakehouse.quality.changes`), and whole tables only if the changes are not enough to decide.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from lakehouse.tables import Lake
 
 @dataclass(frozen=True)
 class _Found:
-    """What was found for a stream as of these tables, and whether the next check can continue from there."""
+    """A stream's last result as of these tables, and whether the next check may be incremental."""
 
     marks: Marks
     is_open: bool
@@ -36,7 +35,7 @@ class _Found:
 
 
 class SuiteGate:
-    """Decides for each stream whether its gold may be exported, and notes changes in ops.gates."""
+    """Decides for each stream whether its gold tables may be exported, and notes changes in ops.gates."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ class SuiteGate:
         return holds and not self._broken(rest, pinned)
 
     def _broken(self, suites: Suites, pinned: PinnedTables) -> dict[str, str]:
-        """Return the expectations of whole tables that do not hold, and the evidence."""
+        """Check whole tables, and return the expectations that do not hold, with what was observed."""
         self._context = self._context or make_context()
         reports = [check(one, suite, pinned, self._context) for one, suite in suites if suite.expectations]
         return {
@@ -93,7 +92,7 @@ class SuiteGate:
         }
 
     def _suites_of(self, stream: Stream) -> Suites:
-        """Return the stream's gold tables that have a suite, with the expectations that close a gate."""
+        """Return the stream's gold tables with a suite, limited to expectations of severity `fail`."""
         if stream.name not in self._suites:
             own = {table.name for table in stream.tables}
             gold = [one for one in self._every if one.spec.layer == "gold" and one.spec.name in own]
@@ -102,7 +101,7 @@ class SuiteGate:
         return self._suites[stream.name]
 
     def _named_by(self, suites: Suites) -> list[Subject]:
-        """Return the tables of the suites, and those that their queries name."""
+        """Return the suites' tables, and the tables that their queries name."""
         queries = [text for _, suite in suites for text in _queries(suite)]
         named, own = words("\n".join(queries)), [one.name for one, _ in suites]
         return [one for one in self._every if one.name in own or {one.view, one.view + CHANGES} & named]

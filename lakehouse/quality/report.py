@@ -1,4 +1,4 @@
-"""A check's report: a finding for every expectation of a table."""
+"""The result of a check: one finding per expectation of a table."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lakehouse.stream import Severity
 
 @dataclass(frozen=True)
 class Finding:
-    """One expectation of a table: whether it holds and, if not, what was seen, with the keys of some rows.
+    """The result of one expectation of a table, with the keys of some failing rows as `examples`.
 
-    `unexpected` counts the rows that break it, or that its query found. `error` says why it could not be
-    evaluated; then it does not hold.
+    `unexpected` is the number of failing rows, or of rows that its query returned. `error` is the reason if
+    it could not be evaluated; it then counts as failed.
     """
 
     expectation: str
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TableReport:
-    """The result of a table's suite as of a version; `rows` were checked."""
+    """The result of a table's suite as of a version; `rows` is the number of checked rows."""
 
     table: str
     version: int
@@ -38,7 +38,7 @@ class TableReport:
 
     @property
     def failed(self) -> tuple[Finding, ...]:
-        """The expectations that must hold and do not."""
+        """The findings of severity `fail` that do not hold."""
         return tuple(one for one in self.findings if not one.success and one.severity == "fail")
 
     @property
@@ -47,16 +47,16 @@ class TableReport:
         return any(one.error for one in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as values for JSON."""
+        """Return the report as a dictionary that can be serialized as JSON."""
         return {**asdict(self), "success": not self.failed}
 
 
 def summary(reports: Sequence[TableReport]) -> str:
-    """Return a short summary: what does not hold, by severity."""
+    """Return a summary in one line: the numbers of expectations that do not hold, by severity."""
     broken = [one for report in reports for one in report.findings if not one.success]
     looked = [one for one in broken if not one.error]
     counts = {
-        "could NOT be looked at": len(broken) - len(looked),
+        "could NOT be evaluated": len(broken) - len(looked),
         "do NOT hold": sum(one.severity == "fail" for one in looked),
         "do not hold, as warnings": sum(one.severity == "warn" for one in looked),
     }

@@ -1,12 +1,12 @@
-"""What checks have found, kept in ops.expectation_results and ops.gates.
+"""The results of checks, in ops.expectation_results and ops.gates.
 
 Grain of ops.expectation_results: one row per run, table and expectation; key: run_id, table, expectation.
-`checked_at` is UTC and the same for all of a run; `version` is the table's, `rows` how many were checked.
-`unexpected` counts the rows that break the expectation, `examples` are keys of some as JSON, `error` is null
-unless it could not be evaluated. Runs only append.
+`checked_at` is UTC and the same for all rows of a run; `version` is the table's version, `rows` the number of
+checked rows. `unexpected` is the number of failing rows, `examples` has keys of some as JSON, `error` is null
+unless the expectation could not be evaluated. Rows are only appended.
 
-Grain of ops.gates: one row per stream and change of its gate; key: stream, changed_at (UTC). `reasons` are
-the expectations that did not hold, empty when it opened.
+Grain of ops.gates: one row per stream and change of its gate; key: stream, changed_at (UTC). `reasons` has
+the expectations that did not hold, and is empty when the gate opened.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RESULTS_SCHEMA = described(
     ("unexpected", "long", "How many rows broke it."),
     ("examples", "string", "Keys of some of these rows, as JSON."),
     ("error", "string", "Why it could not be evaluated; null if it was."),
-    ("duration_s", "double", "How long that took, in seconds."),
+    ("duration_s", "double", "How long the table's checks took, in seconds."),
 )
 RESULTS = TableSpec(
     "ops",
@@ -49,7 +49,7 @@ RESULTS = TableSpec(
 GATES_SCHEMA = described(
     ("stream", "string", "The stream."),
     ("changed_at", "timestamp", "When its gate changed, UTC."),
-    ("is_open", "boolean", "Whether the gate is open since."),
+    ("is_open", "boolean", "Whether the gate is open since then."),
     ("reasons", ArrayType(StringType()), "The expectations that did not hold; empty when it opened."),
 )
 GATES = TableSpec(
@@ -63,7 +63,7 @@ GATES = TableSpec(
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """One row of the history: a table's expectation in one run."""
+    """The result of a table's expectation in one run."""
 
     run_id: str
     checked_at: datetime
@@ -76,7 +76,7 @@ class HistoryRow:
 
 @dataclass(frozen=True)
 class Trend:
-    """An expectation over several runs: each run's verdict, null if it was not checked."""
+    """An expectation's results in several runs, null for runs that did not check it."""
 
     table: str
     expectation: str
@@ -95,7 +95,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class GateState:
-    """A stream's gate since `changed_at`, UTC, and what closed it."""
+    """The state of a stream's gate since `changed_at` (UTC), with the reasons if it is closed."""
 
     stream: str
     changed_at: datetime
@@ -104,7 +104,7 @@ class GateState:
 
 
 def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) -> None:
-    """Append a run's findings."""
+    """Append a run's findings to ops.expectation_results; a rerun with the same `run_id` adds nothing."""
     rows = [
         (
             run_id,
@@ -132,7 +132,7 @@ def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) 
 
 
 def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[HistoryRow]:
-    """Return what the last runs found for the tables of these names, the oldest first."""
+    """Return the results of the last runs that checked one of these tables, oldest first."""
     results = lake.read_or_empty(RESULTS).where(F.col("table").isin(list(names)))
     last = results.select("run_id", "checked_at").distinct().orderBy(F.desc("checked_at")).limit(runs)
     rows = results.join(last.select("run_id"), "run_id", "left_semi").select(
@@ -149,7 +149,7 @@ def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[HistoryRow]:
 
 
 def note_gate(lake: Lake, state: GateState) -> None:
-    """Append a change of a stream's gate."""
+    """Append a change of a stream's gate to ops.gates; a rerun adds nothing."""
     path = lake.ensure(GATES)
     row = (state.stream, state.changed_at, state.is_open, list(state.reasons))
     change = lake.spark.createDataFrame([row], GATES_SCHEMA)
@@ -157,7 +157,7 @@ def note_gate(lake: Lake, state: GateState) -> None:
 
 
 def trends(found: Sequence[HistoryRow]) -> list[Trend]:
-    """Return the trend of every expectation, by table and name, with the runs in order of time."""
+    """Return the trend of every expectation, by table and name, with the runs oldest first."""
     order = list(dict.fromkeys(run.run_id for run in sorted(found, key=lambda run: run.checked_at)))
     by_place = {(run.table, run.expectation, run.run_id): run for run in found}
     names = sorted({(run.table, run.expectation) for run in found})
@@ -165,7 +165,7 @@ def trends(found: Sequence[HistoryRow]) -> list[Trend]:
 
 
 def gates(lake: Lake) -> Mapping[str, GateState]:
-    """Return the last state of each stream's gate that has ever been checked."""
+    """Return the last state of each stream's gate, for streams whose gate has been checked."""
     changes = lake.read_or_empty(GATES).withColumn("changed_at", F.unix_micros("changed_at"))
     return last_of(
         GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))
@@ -174,7 +174,7 @@ def gates(lake: Lake) -> Mapping[str, GateState]:
 
 
 def last_of(changes: Iterable[GateState]) -> dict[str, GateState]:
-    """Return the last change of each stream's gate, from rows that any reader has read."""
+    """Return the last change of each stream's gate."""
     last: dict[str, GateState] = {}
     for one in changes:
         if one.stream not in last or last[one.stream].changed_at < one.changed_at:

@@ -1,4 +1,4 @@
-"""What is checked: tables as of consistent versions, and the views that a suite's queries name."""
+"""The tables to check, at consistent versions, and the views that a suite's queries use."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ LIMITS_VIEW = "limits"
 class Subject:
     """A table that can have a suite: its spec, and its rows' time column.
 
-    `suites` is the package in which its suite is looked for. `declared` is what its stream says of it; null
-    for a table of no stream.
+    `suites` is the package with its suite. `declared` is its declaration by a stream; null for a table that
+    belongs to no stream.
     """
 
     spec: TableSpec
@@ -59,7 +59,7 @@ class Subject:
 
     @property
     def view(self) -> str:
-        """Its name in a suite's queries."""
+        """The name of its view in a suite's queries."""
         return f"{self.spec.layer}_{self.spec.name}"
 
 
@@ -80,10 +80,10 @@ def _time_of(table: MergedTable) -> str:
 
 
 class PinnedTables:
-    """The tables of a lake as of one version each, so that everything a check reads is consistent.
+    """The tables of a lake at pinned versions, so that everything a check reads is consistent.
 
-    Tables further from Kafka are pinned before those that they are made from, which then have all their rows.
-    A table that does not exist yet is an empty view.
+    Gold is pinned first and bronze last, so each layer has the rows that the next one is made of. A table
+    that does not exist yet is an empty view.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PinnedTables:
                     self._take(subject, (versions or {}).get(subject.name))
 
     def _take(self, subject: Subject, version: int | None) -> None:
-        """Pin a table as it is now, or as of a version; one that does not exist yet is left out."""
+        """Pin a table at a version (null: its newest one); a table that does not exist yet is left out."""
         found = tables.snapshot(self.spark, self._path(subject))
         if delta.version_of(found) >= 0:
             self.versions[subject.name] = delta.version_of(found) if version is None else version
@@ -116,11 +116,11 @@ class PinnedTables:
 
     @property
     def subjects(self) -> list[Subject]:
-        """The tables to check, whether they exist yet or not."""
+        """The tables given, whether they exist yet or not."""
         return list(self._every.values())
 
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
-        """Return the table's rows as of its version; recent ones if `since` is given.
+        """Return the table's rows at its pinned version, from `since` (UTC) on if it is given.
 
         Raises TableError if that version no longer exists.
         """
@@ -140,13 +140,13 @@ class PinnedTables:
 
     @contextmanager
     def executing(self) -> Iterator[None]:
-        """Choose execution settings for the size of the tables during the block."""
+        """Use execution settings for the size of the tables during the block."""
         with executing_for(self.spark, few=self.is_small):
             yield
 
     @contextmanager
     def shown(self, queries: str, since: datetime | None = None) -> Iterator[None]:
-        """Register the views that the queries' text names, and drop them afterwards."""
+        """Register the views that the text of the queries names, and drop them after the block."""
         names, views = words(queries), dict[str, DataFrame]()
         for subject in self._every.values():
             if subject.view in names:
@@ -159,13 +159,13 @@ class PinnedTables:
             yield
 
     def rows_or_none(self, subject: Subject) -> DataFrame:
-        """Return the table's rows as of its version, none if it does not exist yet."""
+        """Return the table's rows at its pinned version; an empty frame if it does not exist yet."""
         if subject.name in self.versions:
             return self.rows(subject)
         return self.spark.createDataFrame([], subject.spec.schema)
 
     def changes(self, subject: Subject, after: int) -> DataFrame:
-        """Return the change feed of the versions after one, up to the table's version."""
+        """Return the change feed of the versions after `after`, up to the table's pinned version."""
         version = self.versions.get(subject.name, after)
         if version <= after:
             schema = StructType(list(subject.spec.schema)).add("_change_type", "string")
@@ -173,12 +173,12 @@ class PinnedTables:
         return tables.read_changes(self.spark, self._path(subject), after + 1, version)
 
     def commits(self, subject: Subject, after: int) -> Iterator[LogEntry]:
-        """Yield the commit of each version after one, up to the table's version."""
+        """Yield the commit of each version after `after`, up to the table's pinned version."""
         for version in range(after + 1, self.versions[subject.name] + 1):
             yield tables.read_commit(self.spark, self._path(subject), version)
 
     def _changes_since(self, subject: Subject, since: datetime) -> DataFrame:
-        """Return the recent change feed, up to the table's version."""
+        """Return the change feed from `since` (UTC) on, up to the table's pinned version."""
         if subject.name not in self.versions:
             return self.changes(subject, 0)
         feed = tables.read_changes_since(self.spark, self._path(subject), since)
@@ -186,7 +186,7 @@ class PinnedTables:
 
     @cached_property
     def limits(self) -> DataFrame:
-        """The row of settings."""
+        """One row of settings, for the view `limits`."""
         settings = self._settings
         row = (
             self.now,
@@ -202,13 +202,13 @@ class PinnedTables:
 
 
 def words(queries: str) -> set[str]:
-    """Return the words in the queries' text, which include the names of views."""
+    """Return the words in the text of queries, among them the names of views."""
     return set(re.findall(r"\w+", queries))
 
 
 @contextmanager
 def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[None]:
-    """Register views by name during the block."""
+    """Register temporary views by name during the block."""
     for name, frame in views.items():
         frame.createOrReplaceTempView(name)
     try:
@@ -219,15 +219,15 @@ def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 def chosen(every: Sequence[Subject], names: Sequence[str]) -> Iterator[Subject]:
-    """Yield the tables of these names, each a layer, a table or layer.table; without names, all of them.
+    """Yield the tables with these names: layers, tables or layer.table; without names, all tables.
 
-    Raises TableError, which lists the known names, for an unknown one.
+    Raises TableError for an unknown name, with the known ones.
     """
     known = {*LAYERS, *(one.name for one in every), *(one.spec.name for one in every)}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise TableError(
-            f"no table or layer is called {', '.join(unknown)}; there are {', '.join(LAYERS)} and "
+            f"no table or layer is named {', '.join(unknown)}; known: {', '.join(LAYERS)} and "
             f"{', '.join(one.name for one in every)}"
         )
     for one in every:

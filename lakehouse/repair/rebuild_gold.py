@@ -1,9 +1,9 @@
-"""Gold rebuilt: rows that differ from what silver makes of them are corrected; no other row is touched.
+"""Rebuilds gold: corrects rows that differ from a recomputation from silver, and leaves all others unchanged.
 
-A rebuild holds the table's micro-batches back (`lakehouse.tables.leases`), recomputes the rows from exactly
-those rows of silver that the table has merged, and upserts those that differ. It looks again until nothing
-differs, so a micro-batch that was still running does no harm. If a rebuild is killed, completed commits
-remain; rerun it to finish.
+During a rebuild the table's micro-batches wait (`lakehouse.tables.leases`). The rebuild recomputes rows from
+exactly the silver rows that the table has merged, and upserts those that differ. It repeats this until
+nothing differs, so a micro-batch that was still running does no harm. If a rebuild is killed, completed
+commits remain; rerun it to finish.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from lakehouse.stream import GoldTable, MergedTable, Stream
 from lakehouse.tables import DELETED, Lake, leases
 
 MOST_TAKEN_AWAY = 0.2
-"""The share of a table's rows that a rebuild deletes without `force`."""
+"""The greatest share of a table's rows that a rebuild deletes without `force`."""
 
 _ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class WindowSpan:
-    """Times from `first` on and before `end`, UTC; null: unbounded."""
+    """The time range [first, end), UTC; null: unbounded on that side."""
 
     first: datetime | None = None
     end: datetime | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether it is unbounded."""
+        """Tell whether both sides are unbounded."""
         return self.first is None and self.end is None
 
 
 @dataclass(frozen=True)
 class GoldRebuilt:
-    """What a rebuild did to a table: rows in the span now, rows corrected, and rows deleted."""
+    """The result of a rebuild for a table: its rows in the span now, and the corrected and deleted rows."""
 
     table: str
     rows: int
@@ -55,7 +55,7 @@ class GoldRebuilt:
     deleted: int
 
     def and_then(self, more: GoldRebuilt) -> GoldRebuilt:
-        """Return the sum of this look and a later one."""
+        """Return the sum of this round and a later one."""
         return GoldRebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
 
 
@@ -64,32 +64,34 @@ def rebuild_gold(
 ) -> list[GoldRebuilt]:
     """Correct the rows of the table and its side tables; a rerun finds nothing to do.
 
-    Rows whose records retention has taken from silver stay as they are. If the table was made under other
-    settings, its rows are made anew under those of `table`; until that has ended, no micro-batch is merged
-    and no row exported. A dry run holds nothing, writes nothing, and returns what would be done.
-    `span` refers to the row's first time (window_start, ts). Raises TableError if a span is given and the
-    table's rows have no time, if the table does not come to rest, and, unless `force`, before anything is
-    written if more than MOST_TAKEN_AWAY of a table's rows are made from no row of silver.
+    Rows whose records retention has deleted from silver stay as they are. If the table was made with other
+    settings, its rows are rewritten with those of `table`; until that has ended, no micro-batch is merged and
+    no row exported. A dry run takes no lease, writes nothing, and returns the expected result. `span` refers
+    to the row's first time column (window_start, ts).
+
+    Raises TableError if a span is given although the rows have no time or were made with other settings, and
+    if the table keeps changing. Without `force`, it is also raised, before any write, if more than
+    MOST_TAKEN_AWAY of a table's rows have no silver rows.
     """
     kept = (table, *table.sides)
     if not span.is_whole and any(one.time_columns is None for one in kept):
         raise TableError(
-            f"rows of gold.{table.name} have no time of their own: rebuild it whole, without --from and --to"
+            f"rows of gold.{table.name} have no time column: rebuild the whole table, without --from and --to"
         )
     is_made_otherwise = any(lake.is_made_otherwise(gold.spec(one)) for one in kept)
     if is_made_otherwise and not span.is_whole:
         raise TableError(
             f"gold.{table.name} was made with other settings ({', '.join(table.pinned_settings)}): rebuild "
-            "it whole, without --from and --to"
+            "the whole table, without --from and --to"
         )
     for one in kept:
         if not lake.exists("gold", one.name):
             lake.ensure(gold.spec(one))
     if dry_run:
         return list(_put_right(lake, table, span, force=True, dry_run=True).values())
-    by = " by today's settings" if is_made_otherwise else ""
+    by = " with the current settings" if is_made_otherwise else ""
     if is_made_otherwise and not force:
-        _put_right(lake, table, span, by, force=False, dry_run=True)  # before anything is noted
+        _put_right(lake, table, span, by, force=False, dry_run=True)  # raises before any write
     done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
     with ExitStack() as held:
         held.enter_context(leases.held(lake.spark, lake.path("gold", table.name), f"gold.{table.name}"))
@@ -106,9 +108,9 @@ def rebuild_gold(
 def _put_right(
     lake: Lake, table: GoldTable, span: WindowSpan, by: str = "", *, force: bool, dry_run: bool = False
 ) -> dict[str, GoldRebuilt]:
-    """Write what differs, to side tables first, as micro-batches do; a dry run only counts it.
+    """Write the rows that differ, side tables first, as micro-batches do; a dry run only counts them.
 
-    `by` says by what rows are refused to be taken away, if not by silver alone.
+    `by` is added to the message of the error about too many deletions.
     """
     cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut)
@@ -125,7 +127,7 @@ def _put_right(
 
 
 class _Look:
-    """What differs between a table's rows and the recomputed ones in a span; `wrong`: its keys, persisted."""
+    """The differences between a table's rows and the recomputed ones in a span; `wrong` has their keys."""
 
     def __init__(self, found: DataFrame, anew: DataFrame, table: MergedTable, span: WindowSpan) -> None:
         within = _within(table, span)
@@ -139,17 +141,17 @@ class _Look:
         self._changed = every - self._invented - self._doubled
 
     def refuse_to_take_away_many(self, by: str) -> None:
-        """Raise TableError if silver has no record for too many of the table's rows; `by` says by what."""
+        """Raise TableError if too many of the table's rows have no silver rows; `by` ends that clause."""
         rows = self._standing.count() if self._invented else 0
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
                 f"gold.{self.table.name} would lose {self._invented:,} of its {rows:,} rows, because silver "
-                f"has no record that they are made from{by}; more than {MOST_TAKEN_AWAY:.0%} are only "
-                "deleted with --force. Nothing was written. `lakehouse audit` says whether silver is whole"
+                f"has no records for them{by}; more than {MOST_TAKEN_AWAY:.0%} are only deleted with "
+                "--force. Nothing was written. `lakehouse audit` checks whether silver is complete"
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:
-        """Correct what differs. Of a duplicate key all rows are deleted; the next look finds it missing."""
+        """Correct the differences. All rows of a duplicate key are deleted; the next round inserts one."""
         keys = list(self.table.keys)
         if self._changed or self._invented or self._doubled:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
@@ -165,7 +167,7 @@ class _Look:
         return self.counts()
 
     def counts(self) -> GoldRebuilt:
-        """Return what differs."""
+        """Return the numbers of rows and differences."""
         return GoldRebuilt(self.table.name, self._anew.count(), self._changed, self._invented + self._doubled)
 
 
@@ -185,7 +187,7 @@ def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
 
 
 def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
-    """Return the gold tables that have not read every append to silver before these versions."""
+    """Return the gold tables that have unread silver rows from before these versions."""
     return [
         f"gold.{table.name}"
         for table in stream.gold

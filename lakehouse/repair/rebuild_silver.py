@@ -1,15 +1,16 @@
-"""Silver rebuilt: every record that it has finished with is judged again under today's rules and settings.
+"""Rebuilds silver: validates every processed record again with the current rules and settings.
 
 A rebuild first writes newly refused records to the dead letters, then changes silver in one commit, then
-closes the letters of records that are in silver now. So every record is in at least one of both at every
-moment; if a rebuild is killed, rerun it to finish. A record that somebody has deleted from silver comes back.
-If a record is there twice, because a RESTORE of bronze had it read again, one row stays. Records of a
-micro-batch that silver is still writing are left alone, and so are those that --skip has passed over: only a
-replay tries them again. Gold's stream does not follow, because it skips
-commits that rewrite rows. Meanwhile the rebuild holds the source's letters exclusively
-(`lakehouse.tables.leases`): no replay, discard or other rebuild comes between its writes. A source whose
-records have ids is rebuilt whole, and its silver waits meanwhile: what becomes of a record depends on those
-that come. Bronze and gold go on.
+closes the letters of records that are now in silver. So every record is always in silver or in the dead
+letters; if a rebuild is killed, rerun it to finish. Records deleted from silver by hand come back. If a
+record is there twice, because a RESTORE of bronze had it read again, one row stays. Records of an unfinished
+silver micro-batch are left alone, and so are records passed over by --skip: only a replay tries them again.
+Gold does not follow, because it skips commits that rewrite rows.
+
+The rebuild has an exclusive lease on the source's letters (`lakehouse.tables.leases`), so no replay, discard
+or other rebuild comes between its writes. A source whose records have ids is rebuilt as a whole, and its
+silver waits meanwhile, because the outcome of a record depends on the other records of its id. Bronze and
+gold go on.
 """
 
 from __future__ import annotations
@@ -58,9 +59,9 @@ _RENAMED = "_renamed"
 
 @dataclass(frozen=True)
 class Landed:
-    """The Kafka records with a timestamp in [since, until), UTC; null: unbounded on that side.
+    """A range of Kafka timestamps, [since, until), UTC; null: unbounded on that side.
 
-    One without a timestamp counts by its landing.
+    A record without a timestamp is selected by its landing time.
     """
 
     since: datetime | None = None
@@ -77,20 +78,19 @@ class Landed:
 
 
 def _at(is_within: Callable[[Column], Column]) -> Column:
-    """Return a condition on when a record was sent, in a form by which files are skipped."""
+    """Return a condition on the time when a record was sent, in a form that allows data skipping."""
     time = F.col("timestamp")
     return is_within(time) | (time.isNull() & is_within(F.col("ingested_at")))
 
 
 @dataclass(frozen=True)
 class SilverRebuilt:
-    """What a rebuild did: records judged, silver's rows by outcome, and letters.
+    """The result of a rebuild: validated records, silver's rows by outcome, and letters.
 
-    `newly_refused` counts letters that are new or open again, `newly_accepted` those that are now replayed,
-    `skipped` those of records that --skip has passed over, which were not judged.
-    `made_anew`: silver had been made with other ids, so gold may have passed over an earlier attempt.
-    `first` and `last` are the least and the greatest event time (UTC), old or new, of rows that were
-    inserted, removed or changed; null for none.
+    `newly_refused` counts letters that are new or open again, `newly_accepted` letters that are now replayed,
+    `skipped` records passed over by --skip, which were not validated. `made_anew` tells whether silver had
+    been made with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the least
+    and the greatest event time (UTC), old or new, of inserted, removed and changed rows; null for none.
     """
 
     judged: int = 0
@@ -129,14 +129,15 @@ def rebuild_silver(
     allow_late: bool = False,
     dry_run: bool = False,
 ) -> SilverRebuilt:
-    """Judge again what silver has finished with, and correct silver and the dead letters.
+    """Validate the records that silver has processed again, and correct silver and the dead letters.
 
-    Records in silver came in time and are not late. A letter for lateness stays. A record that today's rules
-    would accept, but that lies before the watermark, is now late: by the lateness that was allowed when it
-    came (`lakehouse.ops.lateness`), so one of a backfill is not. With `allow_late` neither applies, unless
-    retention has taken the rows that a record belongs to; what it has taken from bronze is not judged.
+    Records in silver are not late. Letters refused as late stay so. Another record that the current rules
+    accept is late if it is before its watermark, by the lateness allowed when it landed
+    (`lakehouse.ops.lateness`); records of a backfill are not late. With `allow_late` no record is late,
+    unless retention has deleted the rows that it belongs to. Records deleted from bronze are not validated.
     Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes no row. A
-    dry run holds nothing, writes nothing, and returns what would be done.
+    dry run takes no lease, writes nothing, and returns the expected result.
+
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
     places = (_SourceRebuild(lake, stream, source, now) for source in stream.sources)
@@ -145,7 +146,7 @@ def rebuild_silver(
 
 
 class _SourceRebuild:
-    """The records of one source, and their tables."""
+    """The rebuild of one source."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source, now: datetime) -> None:
         self._lake = lake
@@ -165,12 +166,12 @@ class _SourceRebuild:
 
     @property
     def is_whole(self) -> bool:
-        """Whether what is kept of a record depends on all others, now or by what silver was made with."""
+        """Whether records have ids, by the current settings or those that silver was made with."""
         return self._source.unique_by is not None or self._are_other_ids
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the source, and note today's settings about ids at the end."""
+        """Hold the source during the block, and note the current id settings at its end."""
         made = self._lake.made_anew(silver.spec(self._source), columns_of_ids)
         with holding(self._lake, self._source, "rebuild", is_whole=self.is_whole), made:
             yield
@@ -207,17 +208,17 @@ class _SourceRebuild:
             work.unpersist()
 
     def _keep_one(self, lie: Column) -> int:
-        """Keep one row and one letter of each record, and return how many rows were more."""
+        """Remove duplicate rows and letters of records, and return the number of removed rows."""
         tables.keep_one(self._lake.spark, self.paths.dead, ("id",), lie)
         return tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, lie, why=Why.CORRECTED)
 
     def verdicts(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on records that silver has finished with, among the others of their ids."""
+        """Return the verdicts on processed records, compared with other records of their ids."""
         judged = self._once(self.judged(landed, ranges, allow_late=allow_late))
         return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged))
 
     def _once(self, rows: DataFrame) -> DataFrame:
-        """Keep few rows in memory: to plan them again for each use takes longer than all else."""
+        """Checkpoint the rows of a small table, because planning them for each use would dominate."""
         return rows.localCheckpoint() if self._is_small else rows
 
     @property
@@ -225,18 +226,19 @@ class _SourceRebuild:
         return are_few(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze))
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
-        """Return the records that --skip has not passed over, and the number of the others."""
+        """Return the records without those passed over by --skip, and the number of these."""
         letters = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
         skipped = runs_of(letters.where((F.col("job") == self._origin.job) & is_skipped()))
         return landed.where(~within(skipped)), sum(one.last - one.first + 1 for one in skipped)
 
     def judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on records that silver has finished with, with the row and letter of each.
+        """Return the verdicts on processed records, each with its silver row and its letter.
 
-        `_standing` is silver's row, null for none; `_letter`, `_status` and `_said` are of its letter.
+        `_standing` is the silver row, null for none; `_letter`, `_status` and `_said` are its letter's id,
+        status and reasons, null for none.
         """
         names = silver_schema(self._source).names
-        done = self._done().where(within(ranges))  # read first: what it calls done is in the tables
+        done = self._done().where(within(ranges))  # read before the tables, so that they are complete
         version = tables.version_of(self._lake.spark, self.paths.clean)
         clean = self._as_declared(tables.read_version(self._lake.spark, self.paths.clean, version))
         clean = clean.where(within(ranges))
@@ -268,16 +270,16 @@ class _SourceRebuild:
         return known if self._source.unique_by is None else self._closed(known)
 
     def _as_declared(self, clean: DataFrame) -> DataFrame:
-        """Return rows of silver with all declared columns: until ids are set, theirs are missing."""
+        """Return silver rows with all declared columns; a table made without ids lacks theirs."""
         return tables.as_declared(clean, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
-        """Tell whether a letter is `resent` only by the ids of former settings; a person's stays so."""
+        """Tell whether a letter is `resent` only by former id settings; a user's decision stays."""
         last = F.try_element_at("_said", F.lit(-1))
         return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
     def _closed(self, known: DataFrame) -> DataFrame:
-        """Mark the records that retention keeps apart; what is said of them stays so."""
+        """Mark the records whose ids retention has closed; their silver rows and reasons stay."""
         self._frozen.look()
         marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")))
         if marked is None:
@@ -289,16 +291,16 @@ class _SourceRebuild:
         return marked.withColumns({"reasons": reasons, identity.IS_CLOSED: is_closed}).drop("_own")
 
     def _letters(self, version: int) -> DataFrame:
-        """Return the letters of records that silver has finished with, as of a version of it."""
+        """Return the letters of records that silver had processed as of a version."""
         spark, paths, query = self._lake.spark, self.paths, self._origin.job
         is_own = (F.col("job") == query) & are_processed(spark, query, paths.clean, version)
         found = tables.read(spark, paths.dead).where(is_own)
         return without_leaving(found, query, version, bronze=paths.bronze, clean=paths.clean, dead=paths.dead)
 
     def among_their_ids(self, judged: DataFrame) -> DataFrame:
-        """Return the verdicts among other records of their ids, in the order in which they landed.
+        """Return the verdicts, compared with other records of their ids in landing order.
 
-        Rows of silver, and letters, of which retention has taken the records have landed before.
+        Silver rows and letters whose records retention has deleted count as landed before them.
         """
         spark, source = self._lake.spark, self._source
         places = judged.select(*_KEYS)
@@ -319,7 +321,8 @@ class _SourceRebuild:
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return the reasons against a record, including lateness unless it is in silver.
 
-        By other ids, a record of today's silver may be late: it may have come in because its id was known.
+        If silver was made with other ids, its records may be late too: they may have been accepted because
+        their id was known.
         """
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
         rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
@@ -344,7 +347,7 @@ class _SourceRebuild:
         )
 
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
-        """Write newly refused letters, then silver, then the letters of records that silver has now."""
+        """Write newly refused letters, then silver, then close the letters of records now in silver."""
         if found["_refused"]:
             letters = to_dead_letters(filter_dead(work.where("_refused")), self._origin)
             tables.insert_missing(letters, self.paths.dead, ("id",), lie)
@@ -372,7 +375,7 @@ class _SourceRebuild:
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
 
     def _rename(self, letters: DataFrame, lie: Column) -> None:
-        """Give letters the ids and sequences by which their records are known now."""
+        """Set the letters' ids and sequences according to the current settings."""
         id_, sequence = self._ids()
         known = letters.select(F.col("_letter").alias("id"), id_.alias("of"), sequence.alias("place"))
         values = {"unique_id": F.col("s.of"), "sequence": F.col("s.place")}
@@ -384,7 +387,7 @@ class _SourceRebuild:
         return F.col("_letter").isNotNull() & ~F.col("_known_as").eqNullSafe(known)
 
     def _ids(self) -> tuple[Column, Column]:
-        """Return a judged record's id and sequence; null where its source has none."""
+        """Return a judged record's id and sequence, null if its source has none."""
         if self._source.unique_by is None:
             return F.lit(None).cast("string"), F.lit(None).cast("long")
         return F.col(identity.OF_ID), F.col(identity.OF_SEQUENCE)
@@ -399,14 +402,15 @@ def _late(watermark: Column) -> Column:
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
-    """Tell whether the source's silver waits while it is rebuilt; false if there is none yet."""
+    """Tell whether the source's silver waits during a rebuild: if its records have ids, or had others."""
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
 
 
 def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
-    """Return the records that are not where the function of bronze puts them, one row each, with `what`.
+    """Return the records whose silver row or letter differs from a new validation of bronze.
 
-    Nothing is written. Bronze is judged anew at `now` (UTC).
+    Grain: one row per record; key: its coordinates; `what` describes the difference. Bronze is validated as
+    of `now` (UTC). Nothing is written.
     """
     place = _SourceRebuild(lake, stream, source, now)
     landed = tables.read(lake.spark, place.paths.bronze)
@@ -415,7 +419,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
     stands = F.col("_standing").isNotNull()
     should = F.when(identity.is_sound(), F.lit("a row")).otherwise(status_by(F.col("reasons")))
     found = F.when(stands, F.lit("a row")).otherwise(F.col("_status"))
-    says = F.concat(F.lit("it is "), found, F.lit(", and by bronze it is "), should)
+    says = F.concat(F.lit("it is "), found, F.lit(", but should be "), should)
     is_wrong = found.isNotNull() & (found != should)
     what = F.when(is_wrong, says).when(stands, _said_other())
     known = place.verdicts(landed, ranges, allow_late=False).withColumn("_other", _other_value(source))
@@ -423,7 +427,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column of a row that is not what bronze says, with both values; null for none."""
+    """Return the first column in which a silver row differs from bronze, with both values; null for none."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
@@ -435,12 +439,12 @@ def _other_value(source: Source) -> Column:
 
 def _said_other() -> Column:
     there, here = (F.coalesce(shown(F.col(f"_other.{side}")), F.lit("null")) for side in ("there", "here"))
-    said = F.concat(F.col("_other.name"), F.lit(" is "), there, F.lit(", and by bronze it is "), here)
+    said = F.concat(F.col("_other.name"), F.lit(" is "), there, F.lit(", but should be "), here)
     return F.when(F.col("_other").isNotNull(), said)
 
 
 def _work() -> dict[str, Column]:
-    """Return the work for a record: on its row, inserted to removed; on its letter, the others."""
+    """Return the changes due for a record: the first three to its silver row, the others to its letter."""
     stands, passes, has_letter = (
         F.col("_standing").isNotNull(),
         identity.is_sound(),
@@ -462,7 +466,7 @@ def _work() -> dict[str, Column]:
 
 
 def _found(work: DataFrame) -> Row:
-    """Return the amount of work of each kind, and the span of event times (in microseconds) touched."""
+    """Return the number of changes of each kind, and the affected range of event times (microseconds)."""
     moves = F.col("_inserted") | F.col("_changed") | F.col("_removed")
     old, new = F.col("_standing.event_time"), F.when(~F.col("_removed"), F.col("event_time"))
     (found,) = work.agg(

@@ -1,8 +1,8 @@
-"""Gold recomputed: what a gold table and its side tables must hold for the rows of silver they stand for.
+"""Recomputes a gold table and its side tables from the silver rows aggregated into them.
 
 All rows of one cut of silver go through the table's own `preaggregate` and `fold` in one batch, onto an empty
-table. The table must hold the same, except as its Comparison says. Rows that retention has taken, or whose
-records it has taken, are not compared (`lakehouse.ops.retained`).
+table. The gold table must have the same rows, within the limits of its Comparison. Rows that retention has
+deleted, or whose records it has deleted, are not compared (`lakehouse.ops.retained`).
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from lakehouse.tables import Lake, Position, shifted
 
 NEVER = datetime(1970, 1, 1, tzinfo=UTC)
 RELATIVE = 1e-9
-NO_SUCH_ROW = "made from no row of silver"
+NO_SUCH_ROW = "without a row in silver"
 MISSING = "missing"
-DOUBLED = "there more than once"
+DOUBLED = "a duplicate key"
 
 
 @dataclass(frozen=True)
 class GoldCut:
-    """A gold table, its side tables, and the rows of silver that they stand for.
+    """A gold table, its side tables, and the silver rows aggregated into them.
 
-    `found` are each table's rows by name, `versions` its version, `merged` the rows of silver. Rows whose
-    first time (UTC) is before `since` are not in `found`; null: all are. `finality` is of a table with an
+    By table name: `found` has the gold rows, `versions` the version, `merged` the silver rows. `found` leaves
+    out rows whose first time (UTC) is before `since`; null: none. `finality` is null unless the table has an
     EventClock.
     """
 
@@ -48,9 +48,9 @@ class GoldCut:
 
 
 def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
-    """Return the table as it is now, and what belongs to it.
+    """Return the current cut of a table.
 
-    Side tables are written first, so one may be a micro-batch ahead: then its earlier version is taken.
+    Side tables are written first, so one may be a micro-batch ahead; then its earlier version is used.
     """
     spark, query, path = lake.spark, f"gold.{table.name}", lake.path("gold", table.name)
     snapshot = tables.snapshot(spark, path)
@@ -74,7 +74,7 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
 
 
 def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
-    """Return the rows that the cut's tables must hold, by table; the wall clock closes nothing."""
+    """Return the recomputed rows of the cut's tables, by table; without changes by the wall clock."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged))
     nothing = cut.found[table.name].select(*table.schema.names).where(F.lit(False))
@@ -93,9 +93,9 @@ def _filter_since(rows: DataFrame, table: MergedTable, since: datetime | None) -
 
 
 def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Return the keys of rows that differ from what silver makes of them, each with `what`; one row per key.
+    """Return the keys of rows that differ from the recomputed ones, each with `what`; one row per key.
 
-    Estimated quantiles are left to `rank_errors`.
+    Estimated quantiles are not compared; `rank_errors` checks them.
     """
     keys, clock = list(table.keys), wall_clock_of(table)
     waits = F.lit(True) if clock is None else clock.waits()
@@ -114,7 +114,7 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFr
 
 
 def rank_errors(found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles) -> DataFrame:
-    """Return the keys of rows whose quantiles exceed the stated rank error, each with `what`."""
+    """Return the keys of rows whose quantiles exceed the allowed rank error, each with `what`."""
     keys, value = list(table.keys), F.col(quantiles.value)
     estimated = found.where(F.col("count") > quantiles.exact_to).select(*keys, *quantiles.ranks)
     rows = quantiles.keyed(merged).select(*keys, value.alias("_value"))
@@ -174,7 +174,7 @@ def _wrong_columns(table: MergedTable) -> list[Column]:
             different &= F.col("f.count") <= quantiles.exact_to
         if name in cleared:
             different &= found.isNotNull()
-        says = F.concat(F.lit(f"{name} is "), _text(found), F.lit(", silver makes it "), _text(expected))
+        says = F.concat(F.lit(f"{name} is "), _text(found), F.lit(", but should be "), _text(expected))
         wrong.append(F.when(different, says))
     return wrong
 
@@ -194,8 +194,8 @@ def _text(value: Column) -> Column:
 
 
 def _rank_error(name: str, rank: float, limit: float) -> Column:
-    """Return how far a quantile is from its rank, null within the limit."""
+    """Return a message with a quantile's rank error, null if it is within the limit."""
     below, up_to, rows = F.col(f"_below_{name}"), F.col(f"_up_to_{name}"), F.col("_rows")
     error = F.greatest(below / rows - rank, rank - up_to / rows, F.lit(0.0))
-    says = F.format_string(f"the rank of {name} is %.4f off, beyond {limit:.4f}", error)
+    says = F.format_string(f"the rank error of {name} is %.4f, over the limit of {limit:.4f}", error)
     return F.when(error > limit, says)

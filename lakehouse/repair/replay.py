@@ -1,13 +1,13 @@
-"""Dead letters that are accepted into silver after all, or given up.
+"""Replay of dead letters into silver, and discarding of dead letters.
 
-Replay judges the bronze rows of open letters again with silver's own code, under today's rules and settings.
-Rows that pass are inserted into silver if they are not there yet; only then do their letters become
-`replayed`. If a replay is killed in between, it leaves open letters whose rows are in silver; the next replay
-or discard detects these first. Silver only appends and is not disturbed. If two replays insert at once, one
-wins and the other looks again. However often a record is replayed, silver has it once. Records that --skip
-has passed over may fail again, or never end: they are judged only if asked for. A rebuild of silver
-judges the same letters. So replays and discards of a source share a lease on them
-(`lakehouse.tables.leases`), which a rebuild takes exclusively.
+A replay validates the bronze rows of open letters again with silver's code, by the current rules and
+settings. Rows that pass are inserted into silver unless they are there; only then do their letters become
+`replayed`. A killed replay may leave open letters whose rows are in silver; the next replay or discard finds
+and closes them first. Silver's stream only appends, so it does not conflict. If two replays insert at once,
+one of them retries. However often a record is replayed, silver has it once. Records passed over by --skip may
+fail again, or hang, so they are only validated if the selection names them. A rebuild of silver uses the same
+letters: replays and discards of a source share a lease on them (`lakehouse.tables.leases`), and a rebuild
+takes it exclusively.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _KEYS = list(COORDINATES)
 
 
 class _Counted:
-    """Counts of letters, in total or by rule; several sources add up."""
+    """Counts of letters, in total or by rule, that can be added over sources."""
 
     def __add__(self, other: Self) -> Self:
         """Return the sum of both."""
@@ -62,12 +62,12 @@ class _Counted:
 
 @dataclass(frozen=True)
 class Replayed(_Counted):
-    """What became of letters.
+    """The result of a replay: numbers of letters.
 
-    `passed` are now in silver, `there_already` were before. `failed` stay open, and so do `gone` ones, whose
-    bronze row no longer exists, `skipped` ones, which --skip has passed over and the selection does not name,
-    and those `in_flight`, of a micro-batch that silver has not finished. `failing` counts by rule; a letter
-    with two counts under both.
+    Records of `passed` letters are now in silver; those of `there_already` letters already were. All others
+    stay open: `failed` letters; `gone` letters, whose bronze row no longer exists; `skipped` letters, passed
+    over by --skip and not named by the selection; and letters `in_flight`, of an unfinished silver
+    micro-batch. `failing` counts failed letters by rule; a letter with two rules counts for both.
     """
 
     passed: int = 0
@@ -81,12 +81,13 @@ class Replayed(_Counted):
 
 @dataclass(frozen=True)
 class Tried(_Counted):
-    """What would become of letters if they were replayed now.
+    """The expected result of a replay: numbers of letters.
 
-    `asked` is their number. Of these `would_pass`; `there_already` are in silver and would only be closed;
-    `would_fail`, by rule in `failing`, where a letter with two counts under both; `gone` no longer have a
-    bronze row. `skipped` ones are not asked for: --skip has passed over them, and the selection does not name
-    them; nor are those `in_flight`, of a micro-batch that silver has not finished.
+    `asked` is the number of letters to replay, the sum of the next four. Records of `there_already` letters
+    are in silver; these letters would only be closed. `gone` letters no longer have a bronze row. `failing`
+    counts failing letters by rule; a letter with two rules counts for both. Not included in `asked`:
+    `skipped` letters, passed over by --skip and not named by the selection, and letters `in_flight`, of an
+    unfinished silver micro-batch.
     """
 
     asked: int = 0
@@ -101,10 +102,11 @@ class Tried(_Counted):
 
 @dataclass(frozen=True)
 class Discarded(_Counted):
-    """How many letters were given up, in all and by rule (a letter with two counts under both).
+    """The result of a discard: numbers of discarded letters, in total and by rule.
 
-    `there_already` turned out to be in silver, through a killed replay, and are now `replayed`. Those
-    `in_flight`, of a micro-batch that silver has not finished, stay open.
+    A letter with two rules counts for both. Records of `there_already` letters were in silver, after a killed
+    replay; these letters are now `replayed`. Letters `in_flight`, of an unfinished silver micro-batch, stay
+    open.
     """
 
     count: int = 0
@@ -121,11 +123,12 @@ def replay(
     *,
     allow_late: bool = False,
 ) -> Replayed:
-    """Judge the selected open letters again and accept into silver those that pass, each record once.
+    """Validate the selected open letters again and insert records that pass into silver, each once.
 
-    A record may be as late as was allowed when it came, or is now. With `allow_late` none is late, unless
-    retention has taken the rows that it belongs to. A rerun finds only those that still fail. Raises
-    TableError while a rebuild of silver judges letters of one of the sources.
+    The allowed lateness is the greater of the one when the record landed and the current one. With
+    `allow_late` no record is late, unless retention has deleted the rows that it belongs to. A rerun only
+    finds letters that still fail. Raises TableError while a rebuild of silver of one of the sources is
+    running.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
@@ -139,15 +142,15 @@ def try_replay(
     *,
     allow_late: bool = False,
 ) -> Tried:
-    """Judge the selected open letters as `replay` would now, and write nothing."""
+    """Validate the selected open letters as `replay` would now, without writing anything."""
     places = _places(lake, streams, selection, now)
     return reduce(Tried.__add__, (one.tried(allow_late=allow_late) for one in places), Tried())
 
 
 def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
-    """Give up the selected open letters; a rerun finds none.
+    """Discard the selected open letters; a rerun finds none.
 
-    Raises TableError while a rebuild of silver judges letters of one of the sources.
+    Raises TableError while a rebuild of silver of one of the sources is running.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
@@ -156,7 +159,7 @@ def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: da
 def _places(
     lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime
 ) -> list[_SelectedLetters]:
-    """Return the sources that have selected letters."""
+    """Return the sources with selected letters."""
     letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & _is_unsettled())
     jobs = {row.job for row in letters.select("job").distinct().collect()}
     return [
@@ -221,7 +224,7 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _sharing(self, what: str) -> AbstractContextManager[None]:
-        """Bring the source's tables up to date, and keep rebuilds of silver off its letters."""
+        """Upgrade the source's tables, and share the lease on its letters, which excludes rebuilds."""
         silver.ensure(self._lake, self._source)
         name = silver.query_name(self._source)
         return leases.held_part(
@@ -269,14 +272,14 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _due(self) -> tuple[DataFrame, int, int]:
-        """Return the letters that are to be judged, and how many skipped and in-flight ones are left out."""
+        """Return the letters to validate, and the numbers of skipped and in-flight letters left out."""
         (letters, in_flight), is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
         if not self._leaves_skipped:
             return letters, 0, in_flight
         return letters.where(~is_left), letters.where(is_left).count(), in_flight
 
     def _letters(self) -> tuple[DataFrame, int]:
-        """Return the selected letters, and how many are of a micro-batch that silver has not finished."""
+        """Return the selected letters, and the number of others of an unfinished silver micro-batch."""
         spark, query = self._lake.spark, silver.query_name(self._source)
         finished = are_processed(spark, query, self._paths.clean)
         selected = tables.read(spark, self._paths.dead).where(self._selected)
@@ -284,7 +287,7 @@ class _SelectedLetters:
         return found, selected.where(~finished & (F.col("status") == OPEN)).count()
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
-        """Close the letters whose rows are in silver; return their number, and the other open ones."""
+        """Close the letters whose rows are in silver; return their number and the other open letters."""
         there, waiting = self._apart(letters, ranges)
         count = there.count()
         if count:
@@ -321,10 +324,7 @@ class _SelectedLetters:
         return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
 
     def _admission(self) -> Column:
-        """Return when records that are sound by themselves are let in: after all that silver has processed.
-
-        And after all that were let in before.
-        """
+        """Return the admission of valid records: after all that silver has processed or admitted before."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions(spark, clean)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -335,16 +335,16 @@ class _SelectedLetters:
         return F.struct(F.lit(landed).cast("timestamp").alias("after"), F.lit(at).alias("at"))
 
     def _compared(self, judged: DataFrame) -> DataFrame:
-        """Return the verdicts among other records of their ids."""
+        """Return the verdicts, compared with other records of their ids."""
         if self._source.unique_by is None:
             return judged
         commit = tables.begin(judged.sparkSession, self._paths.clean)
         return self._identities().settle(judged, commit).rows
 
     def _settle_ids(self, judged: DataFrame) -> DataFrame:
-        """Put the records that pass into silver, in the places of those that they correct.
+        """Write records that pass to silver, where they replace rows that they correct.
 
-        Return the verdicts among other records of their ids.
+        Return the verdicts, compared with other records of their ids.
         """
         commit = tables.begin(judged.sparkSession, self._paths.clean)
         settled = self._identities().settle(judged, commit)
@@ -365,12 +365,12 @@ class _SelectedLetters:
 
     def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:
         if self._source.unique_by is not None:
-            return judged.where(is_sound()).count()  # they are there
+            return judged.where(is_sound()).count()  # already written by _settle_ids
         rows = filter_clean(judged).drop("_letter")
         return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
     def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
-        """Close the letters of rows that passed, and note in the others why they still fail."""
+        """Close the letters of rows that passed, and update the reasons of the others."""
         passed = F.size("s.reasons") == 0
         verdicts = {
             "status": F.when(passed, REPLAYED).otherwise(
@@ -389,19 +389,19 @@ class _SelectedLetters:
     def _amend(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
     ) -> None:
-        """Update the letters that are not replayed yet and match `where`; it counts as an attempt."""
+        """Update the letters that are not replayed yet and match `where`; this counts as an attempt."""
         pending = F.col("t.status") != REPLAYED
         new = attempted(values, self._now)
         tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))
 
 
 def _is_unsettled() -> Column:
-    """Select letters of which it has not been said for good what has become of their records."""
+    """Select open and discarded letters."""
     return F.col("status").isin(OPEN, DISCARDED)
 
 
 def _count(judged: DataFrame) -> tuple[int, int]:
-    """Return how many rows there are, and how many have a reason."""
+    """Return the number of rows, and the number of rows with reasons."""
     found, failed = judged.agg(F.count(F.lit(1)), F.count_if(F.size("reasons") > 0)).first() or (0, 0)
     return found, failed
 

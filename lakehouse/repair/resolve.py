@@ -1,11 +1,10 @@
-"""Dead letters closed because their records were sent again: each is a row of silver at another place now.
+"""Resolves dead letters whose records were sent again, and so have a silver row at another offset.
 
-A letter is resolved by a row of silver: one that a user names, or the only one that agrees with the letter's
-record in some columns of the contract, where no other letter agrees with it either. Its status becomes
-`resent`, and its reasons end with one that names the row's record. A row takes the place of one letter at
-most. Bronze has both records, silver the second one, so the books stay exact: bronze = silver + letters. A
-rerun finds what is still open. The layers may run meanwhile; like a rebuild of silver, it holds the source's
-letters exclusively.
+A letter is resolved by a silver row that the user names, or that matches the letter's record in given columns
+of the contract, if the match is unique on both sides. The letter's status becomes `resent`, and the row's
+record is added as its last reason. A row resolves at most one letter. Bronze has both records and silver the
+second one, so still bronze = silver + letters. A rerun finds letters that are still open. The layers may run
+meanwhile; like a rebuild of silver, it takes an exclusive lease on the source's letters.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Resolved:
-    """How many letters were selected (`asked`) and are now `resent`.
+    """Numbers of letters: selected (`asked`), and now `resent`.
 
-    Of the others no row of silver agrees with `unmatched`, and more than one, or one that agrees with another
-    letter too, with `ambiguous`.
+    Of the others, `unmatched` letters match no silver row; `ambiguous` letters match several, or one that
+    another letter matches too.
     """
 
     asked: int = 0
@@ -68,28 +67,26 @@ class Resolved:
 def resolve_by_record(
     lake: Lake, streams: Sequence[Stream], selection: Selection, record: OffsetRange, now: datetime
 ) -> Resolved:
-    """Close the one selected open letter as resent by a record of the same source.
+    """Close the single selected open letter as resent by a record of the same source.
 
-    `record` is a range of one offset. Raises QueryError unless there is one such letter, silver has a row of
-    the record, and that stands for no other letter.
+    `record` is a range of one offset. Raises QueryError unless there is exactly one such letter, silver has a
+    row of the record, and the row resolves no other letter.
     """
     selected = _open(lake, selection)
     count = len(selected.limit(2).collect())
     if count != 1:
         raise QueryError(
-            f"{'several open letters are' if count else 'no open letter is'} selected; one record takes the "
-            "place of one letter. Name it with --id"
+            f"{'several open letters are' if count else 'no open letter is'} selected; a record resolves "
+            "exactly one letter. Select it with --id"
         )
     ((_, source, name),) = _sources(lake, streams, selection)
     place = f"{record.topic}/{record.partition}/{record.first}"
     with _holding(lake, source):
         rows = tables.read(lake.spark, silver.paths_of(lake, source).clean).where(within([record]))
         if rows.isEmpty():
-            raise QueryError(
-                f"{name} has no row of {place}, so nothing has been sent again in the place of the letter"
-            )
+            raise QueryError(f"{name} has no row of {place}, so that record cannot resolve the letter")
         if _free(lake, rows.select(*_KEYS)).isEmpty():
-            raise QueryError(f"{place} has taken the place of another letter, or has a letter of its own")
+            raise QueryError(f"{place} already resolves another letter, or has an open letter itself")
         pairs = selected.select("id", F.lit(place).alias("place"))
         return Resolved(asked=1, resent=_close(lake, pairs, ranges_of(selected), now))
 
@@ -97,17 +94,17 @@ def resolve_by_record(
 def resolve_by_columns(
     lake: Lake, streams: Sequence[Stream], selection: Selection, columns: Sequence[str], now: datetime
 ) -> Resolved:
-    """Close the selected open letters whose records agree with one row of silver each in all `columns`.
+    """Close the selected open letters whose records match exactly one silver row each in all `columns`.
 
-    What a record says in a column is read as silver reads it, whatever else is wrong with the record; null
-    agrees with nothing. Raises QueryError for a column that the contract of a selected letter's source lacks.
+    A record's columns are parsed as silver does, even if the record has other errors; null matches nothing.
+    Raises QueryError for a column that is not in the contract of a selected letter's source.
     """
     found = list(_sources(lake, streams, selection))
     for _, source, name in found:
         known = [field.column for field in source.contract.fields]
         if unknown := [column for column in columns if column not in (*known, "event_time")]:
             raise QueryError(
-                f"{name} has no column {', '.join(unknown)} of its contract; it has {', '.join(known)} and "
+                f"the contract of {name} has no column {', '.join(unknown)}; it has {', '.join(known)} and "
                 "event_time"
             )
     done = (_by_columns(lake, source, selection, columns, now) for _, source, _ in found)
@@ -144,7 +141,7 @@ def _by_columns(
 
 
 def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> list[tuple[Stream, Source, str]]:
-    """Return the sources that have selected open letters, each with its stream and its silver table."""
+    """Return the sources with selected open letters, each with its stream and the name of its query."""
     jobs = {row.job for row in _open(lake, selection).select("job").distinct().collect()}
     return [
         (stream, source, silver.query_name(source))
@@ -155,7 +152,7 @@ def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> lis
 
 
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
-    """Keep everybody else off the source's letters: two resolves could close two letters by one row."""
+    """Take the source's letters exclusively, since two resolves could close two letters with one row."""
     name, dead = silver.query_name(source), silver.ensure(lake, source).dead
     return leases.held_part(lake.spark, dead, source.table, f"resolve of {name}", alone=True)
 
@@ -166,7 +163,7 @@ def _open(lake: Lake, selection: Selection) -> DataFrame:
 
 
 def _free(lake: Lake, rows: DataFrame) -> DataFrame:
-    """Keep the rows of silver whose records stand for no letter yet, and have no open one themselves."""
+    """Keep the silver rows whose records do not resolve a letter yet, and have no open letter themselves."""
     letters = lake.read_or_empty(DEAD_LETTERS)
     last = F.element_at("reasons.message", -1)
     said = F.when(F.col("status") == RESENT, F.substring(last, len(SENT_AGAIN_AS) + 1, 1_000))
@@ -176,13 +173,13 @@ def _free(lake: Lake, rows: DataFrame) -> DataFrame:
 
 
 def _times(pairs: DataFrame, column: str) -> DataFrame:
-    """Add how many pairs have the same value in a column."""
+    """Add a column `times_<column>`: the number of pairs with the same value in the column."""
     counts = pairs.groupBy(column).agg(F.count(F.lit(1)).alias(f"times_{column}"))
     return pairs.join(counts, column)
 
 
 def _close(lake: Lake, pairs: DataFrame, ranges: Sequence[OffsetRange], now: datetime) -> int:
-    """Close letters, each by the place of a record; return how many were open."""
+    """Close open letters as resent, each by the place of a record; return their number."""
     values = resent_as(F.col("s.place"))
     path = lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name)
     is_open = F.col("t.status") == OPEN

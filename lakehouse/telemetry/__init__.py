@@ -1,4 +1,4 @@
-"""What the pipeline does, its backlog and its health, for terminals, Prometheus, the API and alerts.
+"""Monitoring: the pipeline's activity, backlog and health, for terminals, Prometheus, the API and alerts.
 
 Observer ─ observe ── Observation ─┬─ lakehouse status
 (tables' logs, broker)             ├─ ObservationCollector ── /metrics of any process

@@ -1,4 +1,4 @@
-"""Which rows of a Delta table a query has not processed yet, from the table's log."""
+"""The backlog of a query in a Delta table, from the table's log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakehouse.telemetry.delta_log import CommitFacts, FileFacts, Log
 
 @dataclass(frozen=True)
 class Unread:
-    """Waiting rows (null if unknown), since when, and in how many commits; the reason for a null."""
+    """The number of unread rows (null: unknown, with a reason), the oldest one's time, and their commits."""
 
     rows: int | None
     since_ms: int | None = None
@@ -25,16 +25,16 @@ _RowsOf = Callable[[CommitFacts], Sequence[int | None]]
 
 
 def unread_appends(log: Log, position: Position | None) -> Unread:
-    """Return the appends behind a position, null for all.
+    """Return the unread appends after a position (null: all rows).
 
-    A reader of appends skips commits that change or remove rows. Of the files with which it begins, one whose
-    records landed at other times too counts as read once the reader has come to it.
+    Commits that change or remove rows are skipped, as their readers do. In a reader's initial snapshot, a
+    file with records of several landing times counts as read once the reader has reached it.
     """
     return _unread(log, position, lambda commit: () if commit.rewrites else commit.added)
 
 
 def unread_changes(log: Log, position: Position | None) -> Unread:
-    """Return the changes behind a position, null for all rows of the table."""
+    """Return the unread changes after a position (null: all rows of the table)."""
     return _unread(log, position, log.feed_rows)
 
 
@@ -66,7 +66,7 @@ def _of_commits(log: Log, position: Position, rows_of: _RowsOf) -> Unread:
     for commit, of_files in zip(unread, log.each(rows_of, unread), strict=True):
         found = total(of_files)
         if found is None:
-            return Unread(None, reason=f"version {commit.version} has files whose rows are not known")
+            return Unread(None, reason=f"version {commit.version} has files without row counts")
         if found:
             rows, commits = rows + found, commits + 1
             since = commit.at_ms if since is None else since
@@ -76,10 +76,10 @@ def _of_commits(log: Log, position: Position, rows_of: _RowsOf) -> Unread:
 def _of_files(files: Sequence[FileFacts]) -> Unread:
     rows = total([file.records for file in files])
     if rows is None:
-        return Unread(None, reason="the table has files whose rows are not known")
+        return Unread(None, reason="the table has files without row counts")
     since = min((file.modified_ms for file in files), default=None)
     return Unread(rows, since if rows else None, 1 if rows else 0)
 
 
 def _lost(version: int) -> Unread:
-    return Unread(None, reason=f"log retention has removed version {version}, which has not been read")
+    return Unread(None, reason=f"log retention has removed version {version} before it was read")

@@ -1,6 +1,6 @@
-"""The ends of topics and the time of their first unread records, over lasting connections.
+"""The end offsets of topics, and the times of their first unread records, over persistent connections.
 
-The time of a record is that of its batch.
+A record's time is that of its batch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Coordinate = tuple[str, int]
 class Ends:
     """The first existing offset of a partition, and the one after the last committed record.
 
-    `open_transaction` is what hides records from there on, null for nothing.
+    `open_transaction` is the transaction that hides later records, null for none.
     """
 
     first: int
@@ -40,7 +40,7 @@ class Ends:
 
 
 class Broker:
-    """Asks a broker about topics. For one thread at a time."""
+    """A client for metadata of topics. Not thread-safe."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
@@ -50,10 +50,10 @@ class Broker:
         self._times: dict[tuple[str, int, int], int] = {}
 
     def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
-        """Return the ends of every partition of the existing ones among the topics.
+        """Return the ends of every partition of those topics that exist.
 
-        A topic that may not be described is in `denied`. Raises ServiceError if no broker answers within
-        seconds, with the reason.
+        Topics that may not be described are in `denied`, with the reason. Raises ServiceError with the reason
+        if no broker answers within seconds.
         """
         try:
             consumer = self._connected()
@@ -79,21 +79,21 @@ class Broker:
         }
 
     def times_of(self, offsets: Mapping[Coordinate, int]) -> dict[Coordinate, int]:
-        """Return the timestamp in ms of the batch with the first record from each offset on, if it is told.
+        """Return the timestamp in ms of the batch with the first record at or after each offset.
 
-        The answer for an offset is kept.
+        Offsets without an answer are left out. Answers are cached.
         """
         wanted = {(*place, offset) for place, offset in offsets.items()}
         self._times = {place: ms for place, ms in self._times.items() if place in wanted}
         try:
             self._look_up([one for one in wanted if one not in self._times])
-        except Exception:  # noqa: BLE001 - the number of waiting records is known even so
+        except Exception:  # noqa: BLE001 - the lag in records is known even without times
             self.close()
         known = ((place, self._times.get((*place, offset))) for place, offset in offsets.items())
         return {place: ms for place, ms in known if ms is not None}
 
     def close(self) -> None:
-        """Disconnect, whatever state the broker is in."""
+        """Disconnect, even if the broker is down."""
         for client in (self._consumer, self._admin):
             if client is not None:
                 with suppress(Exception):
@@ -101,7 +101,7 @@ class Broker:
         self._consumer = self._admin = None
 
     def _denied(self, missing: Collection[str]) -> dict[str, str]:
-        """Return why topics cannot be described which that client calls missing, if it is for a right."""
+        """Return those of the missing topics that may not be described, each with the reason."""
         if not missing:
             return {}
         reasons = {
@@ -118,7 +118,7 @@ class Broker:
         return self._admin
 
     def _held(self, end: Mapping[TopicPartition, int]) -> dict[TopicPartition, OpenTransaction]:
-        """Return the transactions behind the last stable offsets; none from a broker that does not tell."""
+        """Return the open transactions at the last stable offsets; none if the broker cannot list them."""
         try:
             return open_transactions(self._administering(), end)
         except KafkaError:
@@ -135,7 +135,7 @@ class Broker:
                 self._times[topic, number, offset] = ms
 
     def _connected(self) -> HeaderConsumer:
-        # If a broker is gone, a client retries until its request times out; checking the port does not.
+        # If the broker is down, a client retries until its request times out. Checking the port fails fast.
         require_listening(self._access, timeout_s=0.5)
         if self._consumer is None:
             self._consumer = HeaderConsumer(

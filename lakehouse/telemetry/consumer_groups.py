@@ -1,7 +1,7 @@
-"""Bronze's progress as offsets of Kafka consumer groups, for the usual lag tools.
+"""Publishes bronze's progress as committed offsets of Kafka consumer groups, for common lag tools.
 
-Nothing is read from there: only bronze's tables count. A thread looks at them every two seconds and commits
-what has advanced, beside the micro-batches. A failure is reported once and retried.
+The pipeline never reads these offsets: bronze's tables have its progress. A background thread reads them
+every two seconds and commits advanced offsets. A failure is reported once and retried.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def committing(
             try:
                 _commit(progress)
                 is_told = False
-            except Exception as error:  # noqa: BLE001 - a thread that ends would leave them for good
+            except Exception as error:  # noqa: BLE001 - the thread must survive every failure
                 if not is_told:
                     on_notice(f"consumer groups are not up to date: {what_of(error)}")
                 is_told = True
@@ -65,7 +65,7 @@ def committing(
 
 
 def _commit(progress: GroupProgress) -> None:
-    """Commit, and retry in a moment if the broker is not ready: a new one has no topic for groups yet."""
+    """Commit, with retries: a new broker does not have its topic for consumer groups yet."""
     for pause_s in _PAUSES_S:
         try:
             progress.commit()
@@ -79,7 +79,7 @@ def _commit(progress: GroupProgress) -> None:
 
 
 class GroupProgress:
-    """Commits the offsets up to which bronze has landed records. For one thread."""
+    """Commits bronze's positions to the consumer groups. Not thread-safe."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._access = settings.kafka
@@ -97,9 +97,9 @@ class GroupProgress:
         self._admin: Admin | None = None
 
     def commit(self) -> None:
-        """Commit what has advanced since the last time.
+        """Commit the offsets that have changed since the last call.
 
-        Raises ServiceError or KafkaError if the broker does not accept it; the next call tries again.
+        Raises ServiceError or KafkaError if the broker does not accept them; the next call tries again.
         """
         for group, topic, query, log in self._sources:
             log.refresh()
@@ -112,7 +112,7 @@ class GroupProgress:
                 self._committed[group, topic] = moved
 
     def close(self) -> None:
-        """Disconnect."""
+        """Disconnect from the broker."""
         admin, self._admin = self._admin, None
         if admin is not None:
             with suppress(Exception):
@@ -136,5 +136,5 @@ class GroupProgress:
                 no = denied(self._access, error.errno, wanted)
                 if no is not None:
                     raise no
-                told = f"group {group} does not take {place.topic} {place.partition}: {error.__name__}"
+                told = f"group {group} refuses offsets of {place.topic} {place.partition}: {error.__name__}"
                 raise error(told) if error.retriable else ServiceError(told)

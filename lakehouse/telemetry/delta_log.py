@@ -1,8 +1,8 @@
-"""A Delta table's log, read without a JVM, each commit once.
+"""An incremental reader of a Delta table's log, without a JVM.
 
-A look costs one check for a file while nothing is committed, and one file per new commit. The first look
-begins at the log's newest checkpoint. In an object store that check is one request, for the next commit;
-whether the table is still the same is checked every ten seconds, and with each new commit.
+The first refresh starts at the newest checkpoint. Later ones read one file per new commit; without new
+commits they only check for the next file, which is one request to an object store. There, a recreated table
+is detected every ten seconds, and with each new commit.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from lakehouse.tables.entries import (
 from lakehouse.tables.inside import refuse_outside
 from lakehouse.tables.specs import EPOCH
 
-_AT_ONCE = 100  # commits
+_AT_ONCE = 100  # commits read in parallel
 _FEW = 10
-"""A far log that has more new commits begins at its newest checkpoint again, and reads several at once."""
+"""A log in an object store with more new commits is read again from its newest checkpoint, in parallel."""
 _IDENTIFIED_EVERY_S = 10.0
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.([0-9]{10})\.([0-9]{10}))?\.parquet")
 _One = TypeVar("_One")
@@ -48,7 +48,7 @@ _Other = TypeVar("_Other")
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A data file: its rows (null without statistics), bytes, time of writing, newest time, first landing."""
+    """A data file: rows (null without statistics), bytes, time of writing, newest time and first landing."""
 
     records: int | None
     size_bytes: int
@@ -59,11 +59,11 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class CommitFacts:
-    """What a commit has done to the rows of a table.
+    """The effect of a commit on a table's rows.
 
-    `added` are the rows of each file with new rows, in the order of the log, null without statistics.
-    `rewrites` says that existing rows were removed or changed. `feed` is its part of the change feed: the
-    paths of its own files, or the rows of the files that it adds and removes.
+    `added` has the row count of each file with new rows, in log order, null without statistics. `rewrites`
+    tells whether existing rows were removed or changed. `feed` is the commit's change feed: the paths of its
+    change files or, without such files, the row counts of the added and removed files.
     """
 
     version: int
@@ -76,7 +76,7 @@ class CommitFacts:
 class Log:
     """The log of the table at a path, as of the last `refresh`.
 
-    `version` is -1 if there is no table. `time_column` names a timestamp with statistics for each file.
+    `version` is -1 if there is no table. `time_column` is a timestamp column with statistics.
     """
 
     def __init__(self, path: str, time_column: str | None = None) -> None:
@@ -92,7 +92,7 @@ class Log:
         self.committed_ms: int | None = None
         self.files: dict[str, FileFacts] = {}
         self.transactions: dict[str, int] = {}
-        self.noted_ms: dict[str, int] = {}  # when each of them was, in ms since the epoch
+        self.noted_ms: dict[str, int] = {}  # the time of each transaction, in ms since the epoch
         self._identity: Hashable = None
         self._identified_at = 0.0
         self._commits: dict[int, CommitFacts] = {}
@@ -102,12 +102,12 @@ class Log:
 
     @property
     def rows(self) -> int | None:
-        """The table's rows by its files' statistics, null if a file has none."""
+        """The table's row count by file statistics, null if a file has none."""
         return total([file.records for file in self.files.values()])
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of the table's files."""
+        """The size of the table's files in bytes."""
         return sum(file.size_bytes for file in self.files.values())
 
     @property
@@ -116,9 +116,9 @@ class Log:
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
-        """Read the commits since the last look, and tell whether there is a table.
+        """Read the commits since the last refresh, and tell whether the table exists.
 
-        Raises TableError if the log names a file outside of the table.
+        Raises TableError if the log names a file outside the table's directory.
         """
         is_due = self._is_due()
         if is_due and self._is_recreated():
@@ -138,7 +138,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield the effects of commits from a version on; null for a commit that is no longer in the log."""
+        """Yield the effects of the commits from version `first` on, null for commits no longer in the log."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
@@ -153,11 +153,11 @@ class Log:
         return self._files.open(unquote(path))
 
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
-        """Return a function's result for each item, at once where each waits for an object store."""
+        """Return a function's result for each item; for object stores the calls run in parallel."""
         return self._files.each(function, items)
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
-        """Return the rows of each file of the commit's change feed, null if a file is gone."""
+        """Return the row count of each file of the commit's change feed, null for a missing file."""
         return tuple(self._rows_in(one) if isinstance(one, str) else one for one in commit.feed)
 
     def _rows_in(self, path: str) -> int | None:
@@ -170,9 +170,9 @@ class Log:
         return self._feed_rows[path]
 
     def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
-        """Return the files of an earlier version, in the order in which they are read first.
+        """Return the files of an earlier version, in the order in which a new reader reads them.
 
-        Null if the log does not say.
+        Null if the log no longer has that version.
         """
         self._asked.add(version)
         if version not in self._starts:
@@ -190,7 +190,7 @@ class Log:
         return self._starts[version]
 
     def _let_go(self) -> None:
-        """Drop tables that were not requested since the last refresh."""
+        """Drop cached commits and versions that were not requested since the last refresh."""
         self._commits = {number: self._commits[number] for number in self._asked if number in self._commits}
         feeds = {path for facts in self._commits.values() for path in facts.feed}
         self._feed_rows = {path: rows for path, rows in self._feed_rows.items() if path in feeds}
@@ -198,7 +198,7 @@ class Log:
         self._asked = set()
 
     def _begin(self) -> None:
-        """Read the newest checkpoint, and the commits after it that a listing shows."""
+        """Read the newest checkpoint, and the commits after it in the listing of the log."""
         self._identified_at = time.monotonic()
         names = self._files.names(LOG)
         self._begin_at(_checkpoints(self._files, names))
@@ -218,17 +218,17 @@ class Log:
                 for action in _read_checkpoint(file):
                     refuse_outside(self.path, version, [action])
                     self._apply([action])
-        if (read := self._read(version)) is not None:  # which says when; a checkpoint does not
+        if (read := self._read(version)) is not None:  # for its time, which a checkpoint lacks
             self._apply(read[0].actions)
             self._identity = read[1]
         self.version = version
 
     def _is_due(self) -> bool:
-        """Tell whether it is time to look for more than the next commit: the last one, or a checkpoint."""
+        """Tell whether to check for a recreated table or a new checkpoint, not only for the next commit."""
         return not self._files.is_far or time.monotonic() - self._identified_at >= _IDENTIFIED_EVERY_S
 
     def _is_recreated(self) -> bool:
-        """Tell whether the newest commit is another one than before."""
+        """Tell whether the file of the newest commit has changed, so that it is another table."""
         if self.version < 0:
             return False
         self._identified_at = time.monotonic()
@@ -236,7 +236,7 @@ class Log:
         return self._identity != (None if found is None else found.stamp)
 
     def _read(self, version: int) -> tuple[LogEntry, Hashable] | None:
-        """Return a commit and its file's stamp, null for a missing or incomplete commit."""
+        """Return a commit and the identity of its file, null for a missing or incomplete commit."""
         try:
             found = self._files.find(commit_name(version))
             return None if found is None else (entry_of(version, found.text(), self.path), found.stamp)
@@ -284,7 +284,7 @@ def _facts(entry: LogEntry) -> CommitFacts:
 
 
 def from_ms(ms: int) -> datetime | None:
-    """Return the UTC time this many milliseconds after the epoch, null for one that no calendar has."""
+    """Return the UTC time this many milliseconds after the epoch, null if it is out of range."""
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -292,7 +292,7 @@ def from_ms(ms: int) -> datetime | None:
 
 
 def _checkpoints(files: Files, names: Sequence[str], upto: int | None = None) -> tuple[int, list[str]] | None:
-    """Return the newest checkpoint and its files, none that lacks a part or was cut off; null for none."""
+    """Return the version and files of the newest complete checkpoint (at most `upto`), null for none."""
     found = defaultdict[tuple[int, int], list[str]](list)
     for name in names:
         if (one := _CHECKPOINT.fullmatch(name)) is not None and (upto is None or int(one[1]) <= upto):
@@ -307,7 +307,7 @@ def _checkpoints(files: Files, names: Sequence[str], upto: int | None = None) ->
 
 
 def _is_whole(files: Files, name: str) -> bool:
-    """Tell whether a file was written to its end; after a power failure it may not have been."""
+    """Tell whether a file is complete; after a power failure it may be truncated."""
     try:
         with files.open(f"{LOG}/{name}") as file:
             return bool(pq.read_metadata(file))

@@ -1,6 +1,6 @@
-"""A driver's own counters: micro-batches, rows by outcome, failures.
+"""The metrics of a run's own process: micro-batches, rows by outcome, failures.
 
-Counters are updated once per micro-batch, from values that exist anyway.
+They are updated once per micro-batch, from values that the run already has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUERY = ("stream", "layer", "table")
 
 
 class DriverMetrics(Watch):
-    """The counters of one run, in a registry, and its current failures. Several threads may use it."""
+    """The metrics of one run, in a registry, and its current failures. Thread-safe."""
 
     def __init__(self, streams: Sequence[Stream], registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -40,42 +40,42 @@ class DriverMetrics(Watch):
         )
         self._refused = self._counter("records_refused", "Rows that silver has refused.", _QUERY)
         self._failures = self._counter(
-            "query_failures", "Failures of queries, of their work by the clock, and of gates.", _QUERY
+            "query_failures", "Failures of queries, of their clock-driven work, and of gates.", _QUERY
         )
-        self._restarts = self._counter("query_restarts", "Starts of queries again, after a failure.", _QUERY)
+        self._restarts = self._counter("query_restarts", "Restarts of queries after a failure.", _QUERY)
         self._duration = self._histogram(
-            "batch_duration_seconds", "Time that micro-batches took.", (*_QUERY, "phase")
+            "batch_duration_seconds", "Duration of micro-batches, by phase.", (*_QUERY, "phase")
         )
         self._stores = {
             store: self._histogram(
                 f"{store}_write_seconds",
-                f"Time that micro-batches took to write to {label}.",
+                f"Time spent by micro-batches on writes to {label}.",
                 _QUERY,
             )
             for store, label in labels().items()
         }
 
     def on_batch(self, done: BatchDone) -> None:
-        """Count a micro-batch that has been written."""
+        """Count a written micro-batch."""
         labels = self._labels(done.query)
         self._read.labels(*labels).inc(done.result.rows)
         if done.result.refused:
             self._refused.labels(*labels).inc(done.result.refused)
         for outcome, rows in done.result.written.items():
             self._written.labels(*labels, outcome).inc(rows)
-        if done.batch is None:  # by the clock: others have phases
+        if done.batch is None:  # clock-driven work, which has no phases
             self._duration.labels(*labels, "process").observe(done.duration_s)
         for store, took_s in done.result.seconds.items():
             self._stores[store].labels(*labels).observe(took_s)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Count the duration of a micro-batch's phases."""
+        """Record the durations of a micro-batch's phases."""
         labels = self._labels(name)
         for phase, took_ms in durations_ms.items():
             self._duration.labels(*labels, phase).observe(took_ms / 1000)
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Count a failure; the process is not ready until it is over."""
+        """Count a failure; the process is not ready until recovery."""
         with self._lock:
             self._failing[name] = reason
         self._failures.labels(*self._labels(name)).inc()
@@ -85,12 +85,12 @@ class DriverMetrics(Watch):
         self._restarts.labels(*self._labels(name)).inc()
 
     def on_recovery(self, name: str) -> None:
-        """Note that a failed part works again."""
+        """Note that a failed query or gate works again."""
         with self._lock:
             self._failing.pop(name, None)
 
     def readiness(self) -> Readiness:
-        """Return whether everything works, and what does not."""
+        """Return whether everything works, with the current failures."""
         with self._lock:
             reasons = tuple(f"{name}: {why}" for name, why in self._failing.items())
         return Readiness(not reasons, reasons)
@@ -102,7 +102,7 @@ class DriverMetrics(Watch):
         return Histogram(f"lakehouse_{name}", help_, labels, buckets=_SECONDS, registry=self.registry)
 
     def _labels(self, name: str) -> tuple[str, str, str]:
-        """Return a query's stream, layer and table, as far as its name has them; a gate's stream."""
+        """Return stream, layer and table for the name of a query or a gate; unknown parts are empty."""
         query = query_of(name)
         if name.startswith("gate of "):
             return name.removeprefix("gate of "), "gate", ""

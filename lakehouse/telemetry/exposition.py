@@ -1,9 +1,9 @@
-"""An Observation as OpenMetrics: exposed by any process that can see the lake and the broker.
+"""An Observation as OpenMetrics, for any process with access to the lake and the broker.
 
     registry.register(ObservationCollector(observer.latest))
 
-Units are base units. Labels are names of streams, layers, tables, topics and partitions, never users or keys.
-An unknown number has no sample, so that it is not taken for 0.
+Values are in base units. Labels are names of streams, layers, tables, topics and partitions, never users or
+keys. An unknown value has no sample, so that it is not mistaken for 0.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _Samples = list[tuple[list[str], float]]
 
 
 class ObservationCollector(Collector):
-    """Makes metrics from what `look` returns, whenever it is asked."""
+    """Collects metrics from the observation that `look` returns."""
 
     def __init__(self, look: Callable[[], Observation]) -> None:
         self._look = look
 
     def describe(self) -> list[Metric]:
-        """Return no names: a registry would look to learn them, and looking takes time."""
+        """Return no metrics, so that registration does not wait for an observation."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Look, and return every metric."""
+        """Return every metric of a new observation."""
         seen = self._look()
-        yield _gauge("up", "Whether the lake and the broker could be looked at.", ["what"], _reached(seen))
+        yield _gauge("up", "Whether the lake and the broker could be read.", ["what"], _reached(seen))
         for name, help_, labels, samples_of in _METRICS:
             samples = [sample for state in seen.streams for sample in samples_of(state)]
             yield _gauge(name, help_, labels, samples)
@@ -182,15 +182,25 @@ _QUERY = ["stream", "layer", "table"]
 
 _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], ...] = (
     ("lag_records", "Records of a topic partition that bronze has not landed.", _PARTITION, _lag_records),
-    ("lag_seconds", "Age of the first of them by its Kafka timestamp, 0 for none.", _PARTITION, _lag_seconds),
+    (
+        "lag_seconds",
+        "Age of the first unread record by its Kafka timestamp, 0 for none.",
+        _PARTITION,
+        _lag_seconds,
+    ),
     (
         "layer_lag_records",
         "Rows of a table that a later layer has not processed.",
         _LAYER,
         _layer_lag_records,
     ),
-    ("layer_lag_seconds", "Age of the first commit with such rows, 0 for none.", _LAYER, _layer_lag_seconds),
-    ("freshness_seconds", "Time since the newest event time that silver has.", ["stream"], _freshness),
+    (
+        "layer_lag_seconds",
+        "Age of the first commit with unread rows, 0 for none.",
+        _LAYER,
+        _layer_lag_seconds,
+    ),
+    ("freshness_seconds", "Time since the newest event time in silver.", ["stream"], _freshness),
     ("event_time_seconds", "Latest event time of a silver table, since the epoch.", _TABLE, _newest),
     ("watermark_seconds", "Event time before which a record is late, since the epoch.", _TABLE, _watermarks),
     ("table_version", "Newest version of a table.", _TABLE, _versions),
@@ -198,11 +208,16 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ("table_size_bytes", "Size of a table's data files.", _TABLE, _bytes),
     ("table_rows", "Rows of a table.", _TABLE, _rows),
     ("table_committed_seconds", "Time of a table's newest commit, since the epoch.", _TABLE, _committed),
-    ("query_version", "Version of the table that a query fills, or the last it has sent.", _QUERY, _done),
+    ("query_version", "Version of a query's target table, or the last version exported.", _QUERY, _done),
     ("query_done_seconds", "Time of a query's last micro-batch, since the epoch.", _QUERY, _done_times),
     ("dead_letters_open", "Dead letters neither replayed nor discarded.", ["stream"], _letters),
-    ("refused_ratio", "Share of the records judged that silver refused, as last noted.", _TABLE, _refused),
-    ("refused_over_limit", "Whether that is more than LAKEHOUSE_REFUSED_LIMIT.", _TABLE, _refused_over),
+    ("refused_ratio", "Share of judged records that silver refused, as last noted.", _TABLE, _refused),
+    (
+        "refused_over_limit",
+        "Whether the refused share exceeds LAKEHOUSE_REFUSED_LIMIT.",
+        _TABLE,
+        _refused_over,
+    ),
     ("gate_open", "Whether a stream's gate is open, for streams that have one.", ["stream"], _gates),
     (
         "audit_clean",
@@ -211,5 +226,5 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
         _audits,
     ),
     ("layer_processes", "Processes that run a layer of a stream.", ["stream", "layer"], _layers_run),
-    ("health", "1 for the word that a stream's health has, else 0.", ["stream", "word"], _health),
+    ("health", "1 for the word of a stream's health, else 0.", ["stream", "word"], _health),
 )

@@ -1,4 +1,4 @@
-"""What telemetry reads from ops.events: audits, when layers were last stopped, and what silver refuses."""
+"""The events that telemetry reads from ops.events: audits, stops of layers, and refusals by silver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLUMNS = ["at", "kind", "stream", "details"]
 
 
 class AuditsAndStops:
-    """Reads the table's files, the newest first, each once."""
+    """Reads each file of ops.events once, the newest first."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -33,21 +33,21 @@ class AuditsAndStops:
         return self._audits.get(stream)
 
     def stops_of(self, stream: str) -> Mapping[str, datetime]:
-        """Return when each layer of a stream was last stopped, by a process that could still note it."""
+        """Return when each layer of a stream was last stopped (UTC); a killed process notes no stop."""
         return {layer: at for (name, layer), at in self._stops.items() if name == stream}
 
     def refused_of(self, stream: str) -> tuple[Refused, ...]:
-        """Return what was last noted of each of a stream's silver tables, in the order of their names."""
+        """Return the last note on refusals of each of a stream's silver tables, ordered by table."""
         return tuple(one for (name, _), one in sorted(self._refused.items()) if name == stream)
 
     def refresh(self) -> None:
-        """Read what has been noted since the last look."""
+        """Read the events since the last refresh."""
         if not self._log.refresh():
             self._read, self._audits, self._stops, self._refused = set(), {}, {}, {}
             return
         missing = [path for path in self._log.files if path not in self._read]
         missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
-        # What is compacted meanwhile is in another file, which the next look finds.
+        # Events of a file that is compacted meanwhile are in a new file, which the next refresh reads.
         for path, rows in read_each(self._log, missing[:FILES_A_LOOK], _rows):
             self._read.add(path)
             for row in rows:
@@ -74,7 +74,7 @@ def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
 
 
 def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
-    """Return what an event says of a table, null if it says something else: others may have written it."""
+    """Return the refusals in an event's details, null if the details are something else."""
     try:
         causes = tuple(
             f"{one['count']:,} {one['rule']}" + (f" of {one['column']}" if one["column"] else "")
@@ -87,7 +87,7 @@ def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return an event's details; empty for what is no object, which others may have written."""
+    """Return an event's details, empty if they are not a JSON object."""
     try:
         found = json.loads(text)
     except ValueError:

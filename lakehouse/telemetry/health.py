@@ -1,4 +1,4 @@
-"""A stream's health in one word, from observations; pure."""
+"""A stream's health in one word, from observations. Pure."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def health_of(
 ) -> Health:
     """Return the worst word that applies to a stream.
 
-    `unrun` are the layers that no process runs, and since when. Rows before a closed gate are held; they
-    count as nothing else. A stream is behind if a record waits longer than `lag_limit`, and stale if its
-    newest event is older than `fresh`. It is behind, too, if a store lacks rows that were sent to others.
-    `refused` are notes on what silver has refused of which letters are open.
+    `unrun` has the layers that no process runs, and since when (null: unknown). A stream is behind if a
+    record waits longer than `lag_limit`, or if a store lacks rows that were sent to others. It is stale if
+    its newest event is older than `fresh`. Rows held by a closed gate do not count as waiting. `refused` has
+    the last notes on silver's refusals, if letters are open.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -66,7 +66,7 @@ def _well(partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], limit:
 
 
 def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState]) -> str:
-    """Return which layers nothing runs, and since when that is true of all of them."""
+    """Return a message with the layers that no process runs, and since when none of them has run."""
     runs_nothing = {query.layer for query in queries} <= unrun.keys()
     what = "it" if runs_nothing else ", ".join(unrun)
     known = [at for at in unrun.values() if at is not None]
@@ -96,7 +96,7 @@ def _of_partitions(
             last = _last([query for query in queries if query.layer == "bronze"])
             found.append(_waiting(what, last, now - oldest, now, limit))
         elif (of_unknown_age := _of_unknown_age(of_topic)) is not None:
-            found.append(Health(Word.UNKNOWN, f"{what}, since when is not known: {of_unknown_age}"))
+            found.append(Health(Word.UNKNOWN, f"{what}, their age is unknown: {of_unknown_age}"))
         held = [one.open_transaction for one in of_topic if one.open_transaction is not None]
         if held and now - (first := min(held, key=lambda one: one.since)).since > limit:
             hidden = f"up to {sum(one.offsets for one in held):,} records of {topic}"
@@ -106,7 +106,7 @@ def _of_partitions(
 
 
 def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
-    """Return why it is not known for how long something has waited, null if it is known or nothing waits."""
+    """Return why the age of the backlog is unknown, null if it is known or nothing waits."""
     return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
 
 
@@ -124,7 +124,7 @@ def _of_layer(
     if lag.records and lag.layer in unrun:
         return _stopped(what, unrun[lag.layer], now - oldest)
     if (of_unknown_age := _of_unknown_age([lag])) is not None:
-        return Health(Word.UNKNOWN, f"{what}, since when is not known: {of_unknown_age}")
+        return Health(Word.UNKNOWN, f"{what}, their age is unknown: {of_unknown_age}")
     if not lag.records or oldest <= limit:
         return None
     last = _last([query for query in queries if query.name == lag.query])
@@ -132,10 +132,10 @@ def _of_layer(
 
 
 def _lacking(query: QueryState) -> Health:
-    """Return what is said of an export's stores that lack rows."""
+    """Return the health of an export with stores that lack rows."""
     stores, verb = " and ".join(query.behind), "lack" if len(query.behind) > 1 else "lacks"
-    what = f"{stores} {verb} rows that {query.name} has sent elsewhere: away or full"
-    return Health(Word.BEHIND, f"{what}, filled again once it answers")
+    what = f"{stores} {verb} rows that {query.name} sent to other stores: unavailable or full"
+    return Health(Word.BEHIND, f"{what}, refilled once reachable")
 
 
 def _last(queries: Sequence[QueryState]) -> datetime | None:
@@ -150,7 +150,7 @@ def _stopped(what: str, unrun_since: datetime | None, waits_since: datetime) -> 
 
 
 def _waiting(what: str, last: datetime | None, since: datetime, now: datetime, limit: timedelta) -> Health:
-    """Return the backlog of a query; a query that has written nothing for too long is stalled."""
+    """Return the health of a query with an old backlog: stalled without recent writes, else behind."""
     if last is None or now - last > limit:
         wrote = "which has written nothing yet" if last is None else f"which last wrote at {last:%F %T} UTC"
         return Health(Word.STALLED, f"{what}, {wrote}", since)

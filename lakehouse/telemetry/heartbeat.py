@@ -1,7 +1,7 @@
-"""A process's sign of life while it runs streams, for outside observers (`lakehouse.telemetry.runs`).
+"""The heartbeat file of a process that runs streams, for other processes (`lakehouse.telemetry.runs`).
 
-One thread writes the file every two seconds, beside the layers: none of them waits for it or fails because of
-it. If the file cannot be written, that is reported once and retried.
+A background thread writes the file every two seconds; layers neither wait for it nor fail because of it. A
+failed write is reported once and retried.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ EVERY_S = 2.0
 
 
 class Heartbeat(Watch):
-    """What this process does with its queries. Several threads may use it."""
+    """The state of this process and its queries. Thread-safe."""
 
     def __init__(self, layers: Sequence[str], streams: Sequence[str], telemetry_port: int | None) -> None:
         self._layers = tuple(layers)
@@ -56,7 +56,7 @@ class Heartbeat(Watch):
         )
 
     def on_batch(self, done: BatchDone) -> None:
-        """Note a micro-batch that has been written; work done by the wall clock is not one."""
+        """Note a written micro-batch; clock-driven work does not count as one."""
         if done.batch is not None:
             rows = done.result.rows
             per_s = round(rows / done.duration_s, 1) if done.duration_s > 0 else None
@@ -64,20 +64,20 @@ class Heartbeat(Watch):
             self._change(done.query, lambda _: found)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Note how long the phases of a micro-batch took."""
+        """Note the durations of a micro-batch's phases."""
         phases_s = {phase: took_ms / 1000 for phase, took_ms in durations_ms.items()}
         self._change(name, lambda _: {"phases_s": phases_s})
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Note a failure."""
+        """Note a query's failure."""
         self._change(name, lambda _: {"error": reason})
 
     def on_recovery(self, name: str) -> None:
-        """Note that it works again."""
+        """Note that a failed query works again."""
         self._change(name, lambda _: {"error": None})
 
     def on_restart(self, name: str) -> None:
-        """Count a restart."""
+        """Count a restart of a query."""
         self._change(name, lambda known: {"restarts": known.restarts + 1})
 
     def _change(self, name: str, changes: Callable[[QueryRun], Mapping[str, Any]]) -> None:
@@ -98,9 +98,9 @@ def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) 
             try:
                 _write(file, as_json(heartbeat.run()))
                 is_told = False
-            except Exception as error:  # noqa: BLE001 - a thread that ends would leave the file for good
+            except Exception as error:  # noqa: BLE001 - the thread must survive every failure
                 if not is_told:
-                    on_notice(f"observers cannot see this process, {file} is not written: {error}")
+                    on_notice(f"other processes cannot see this one, as {file} cannot be written: {error}")
                 is_told = True
             ended.wait(EVERY_S)
 

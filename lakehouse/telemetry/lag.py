@@ -1,14 +1,14 @@
-"""The pipeline seen from outside its driver: Delta logs and the broker, without a JVM.
+"""Observes the pipeline from outside its driver, by Delta logs and the broker, without a JVM.
 
     observer = Observer(STREAMS, settings)
-    observation = observer.observe(datetime.now(UTC))  # again each second: only what is new is read
+    observation = observer.observe(datetime.now(UTC))  # may be called every second: reads are incremental
 
-The result is true whether jobs run, idle or are dead, and the backlog is 0 once every record has been
-processed. What does not exist yet, does not answer, or is not what it should be, becomes a reason in the
-result, never an exception: that of one stream if it is in the stream's own tables.
+The result is correct whether jobs are running, idle or dead; the backlog is 0 once every record has been
+processed. Missing or damaged tables and an unreachable broker become reasons in the result, never exceptions.
+A problem in a stream's own tables only affects that stream.
 
-In an object store a look is one request for each table and for each export's note, and three for each new
-commit; the streams are looked at side by side.
+With an object store, an observation takes one request per table and per export's note, and three per new
+commit. Streams are read in parallel.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _RECENT = timedelta(seconds=0.5)
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
-    """Return one observation of the streams; to look repeatedly, keep an Observer."""
+    """Return a single observation of the streams (`now` is UTC); for repeated ones, keep an Observer."""
     observer = Observer(streams, settings)
     try:
         return observer.observe(now)
@@ -61,7 +61,7 @@ def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Obs
 
 
 class Observer:
-    """Looks at streams repeatedly. Several threads may call it: one looks at a time."""
+    """Observes streams repeatedly. Thread-safe: observations are serialized."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._settings = settings
@@ -75,9 +75,10 @@ class Observer:
         self._happenings = AuditsAndStops(_log_of(settings, EVENTS))
 
     def observe(self, now: datetime) -> Observation:
-        """Return an observation of the streams now, UTC."""
+        """Return an observation of the streams as of `now` (UTC)."""
         with self._lock:
-            # The lake first: records that land meanwhile would otherwise exceed what the topics had.
+            # Read the lake before the topics, else records that land meanwhile would be beyond the topics'
+            # ends.
             lake_reason = self._lake_away()
             others_reason = None if lake_reason is not None else self._look_at_lake()
             ends, broker_reason = self._ends()
@@ -97,7 +98,7 @@ class Observer:
             return self._latest
 
     def latest(self) -> Observation:
-        """Return the last observation; looks again if it is older than half a second."""
+        """Return the last observation, or a new one if it is older than half a second."""
         now = datetime.now(UTC)
         seen = self._latest
         return seen if seen is not None and abs(now - seen.at) < _RECENT else self.observe(now)
@@ -110,20 +111,20 @@ class Observer:
     def _ends(self) -> tuple[Mapping[str, Mapping[int, Ends]], str | None]:
         try:
             return self._broker.ends([topic for one in self._streams for topic in one.topics]), None
-        except Exception as error:  # noqa: BLE001 - whatever a client raises
+        except Exception as error:  # noqa: BLE001 - clients raise many kinds
             return {}, what_of(error)
 
     def _lake_away(self) -> str | None:
-        """Return why nothing in the lake can be read, null if something can."""
+        """Return why the lake cannot be read, null if it can."""
         lake = self._settings.lake
         try:
             self._was_there = (self._was_there and self._files.is_far) or self._files.exist()
-        except Exception as error:  # noqa: BLE001 - of whatever file system it is
+        except Exception as error:  # noqa: BLE001 - file systems raise many kinds
             return f"the lake at {lake} cannot be read: {what_of(error)}"
         return None if self._was_there else f"there is no lake at {lake} yet"
 
     def _look_at_lake(self) -> str | None:
-        """Read what is new in the lake; return what of the tables that streams share cannot be read."""
+        """Read new commits of all tables; return why shared tables cannot be read, null if they can."""
         shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
         looks: list[Callable[[], str | None]] = [
             *(one.refresh for one in self._streams),
@@ -142,17 +143,17 @@ def _log_of(settings: Settings, spec: TableSpec) -> Log:
 
 
 def _reason(what: str, look: Callable[[], None]) -> str | None:
-    """Look, and return why that failed, null if it did not."""
+    """Call `look`, and return why it failed, null if it did not."""
     try:
         look()
-    except Exception as error:  # noqa: BLE001 - what others write into a lake may be anything
+    except Exception as error:  # noqa: BLE001 - a damaged table may cause any error
         return f"{what} cannot be read: {what_of(error)}"
     return None
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What was seen besides the streams' own files: topics, letters, gates, events and processes."""
+    """The shared part of an observation: topics, dead letters, gates, events and processes."""
 
     ends: Mapping[str, Mapping[int, Ends]]
     broker_reason: str | None
@@ -188,22 +189,22 @@ class _Watched:
         self._reason: str | None = None
 
     def refresh(self) -> None:
-        """Read what is new."""
+        """Read new commits and notes."""
         self._reason = _reason(f"stream {self._stream.name} in the lake", self._refresh)
 
     def _refresh(self) -> None:
-        # What is filled before what is read: then the log has whatever a query has read.
+        # Refresh a query's target before its sources, so that they have everything that it has read.
         for one in self._sent.values():
             one.refresh()
         for log in reversed(self._logs.values()):
             log.refresh()
 
     def state(self, seen: _Seen, now: datetime) -> StreamState:
-        """Return the stream's state; nothing but a reason if it cannot be told."""
+        """Return the stream's state; after an error, only the reason."""
         try:
             return self._state(seen, now)
-        except Exception as error:  # noqa: BLE001 - one stream's trouble is no other's
-            reason = f"the state of {self._stream.name} cannot be told: {what_of(error)}"
+        except Exception as error:  # noqa: BLE001 - one stream's failure must not affect others
+            reason = f"the state of {self._stream.name} cannot be determined: {what_of(error)}"
             health = Health(Word.UNKNOWN, reason)
             return StreamState(
                 self._stream.name, health, (), (), (), (), (), None, None, None, None, lake_reason=reason

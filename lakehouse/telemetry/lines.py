@@ -1,8 +1,8 @@
-"""A run's output while it goes on: lines of text for people, or of JSON for log collectors.
+"""The output of a run: text lines for people, or JSON lines for log collectors.
 
 Each JSON line has `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's line
-also has stream, layer, table, batch (the version that it wrote or sent; null for work by the wall clock),
-rows, written and seconds.
+also has stream, layer, table, batch (the version that it wrote or sent; null for clock-driven work), rows,
+written and seconds.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ if TYPE_CHECKING:
 
 
 class Lines(Protocol):
-    """Where a run reports what it does. Several threads may call it."""
+    """The output of a run. Implementations are thread-safe."""
 
     def say(self, text: str) -> None:
-        """Report how the run goes."""
+        """Report progress."""
 
     def notice(self, text: str) -> None:
         """Report a failure, a recovery or an allowed loss."""
 
     def batch(self, done: BatchDone) -> None:
-        """Report what a micro-batch has done."""
+        """Report a finished micro-batch."""
 
 
 class TextLines:
@@ -40,7 +40,7 @@ class TextLines:
         self._console = console
 
     def say(self, text: str) -> None:
-        """Report how the run goes."""
+        """Report progress."""
         self._console.print(text, soft_wrap=True)
 
     def notice(self, text: str) -> None:
@@ -48,19 +48,19 @@ class TextLines:
         self._console.print(text, soft_wrap=True)
 
     def batch(self, done: BatchDone) -> None:
-        """Report what a micro-batch has done."""
+        """Report a finished micro-batch."""
         self._console.print(_text_of(done), soft_wrap=True)
 
 
 class JsonLines:
-    """Lines for a log collector; `write` gets each without its line end."""
+    """Lines for a log collector; `write` gets each line without a newline."""
 
     def __init__(self, streams: Sequence[Stream], write: Callable[[str], None]) -> None:
         self._write = write
         self._stream_of = streams_by_query(streams)
 
     def say(self, text: str) -> None:
-        """Report how the run goes."""
+        """Report progress."""
         self._line("said", text)
 
     def notice(self, text: str) -> None:
@@ -68,7 +68,7 @@ class JsonLines:
         self._line("notice", text)
 
     def batch(self, done: BatchDone) -> None:
-        """Report what a micro-batch has done."""
+        """Report a finished micro-batch."""
         layer, _, table = done.query.partition(".")
         facts = {
             "stream": self._stream_of.get(done.query),

@@ -1,4 +1,4 @@
-"""A live run's output on a terminal: a line for each stream, redrawn, and problems above it.
+"""The output of a live run on a terminal: one line per stream, redrawn, with notices above.
 
 stream   health  records/s              bronze              silver …              waiting
 metrics  well        9,998   0.3 s, 1.9 s ago    0.6 s, 1.3 s ago …   31,022, 3.1 s
@@ -29,23 +29,24 @@ if TYPE_CHECKING:
 
 _A_SECOND = 1  # redraws per second
 _RATE_OVER_S = 30.0
-_NARROW = 100  # below this width there is no room for how long ago rows were written
+_NARROW = 100  # below this width, the time since the last write is left out
 
 
 @dataclass(frozen=True)
 class _Written:
-    """A layer's last micro-batch with rows: how long it took, and when it was done."""
+    """A layer's last micro-batch with rows: its duration, and when it ended (by `clock`, in seconds)."""
 
     took_s: float
     at: float
 
 
 class LiveLines(TextLines):
-    """Lines for people on a terminal, for the running `layers`; a micro-batch updates its stream's line.
+    """Lines on a terminal for the running `layers`; a micro-batch updates its stream's line.
 
-    `look` returns the streams' state. Records a second are those that landed between the micro-batches of the
-    last half minute. For each layer, a line shows how long its last micro-batch with rows took and how long
-    ago it was written (exports: sent). Waiting are records that have not landed, with the oldest one's age.
+    `look` returns the streams' state. `records/s` is the landing rate over the micro-batches of the last half
+    minute. For each layer, a line shows the duration of its last micro-batch with rows, and the time since it
+    was written (exports: sent). `waiting` is the number of records that have not landed, with the oldest
+    one's age.
     """
 
     def __init__(
@@ -69,12 +70,12 @@ class LiveLines(TextLines):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the lines during the block; the last ones stay."""
+        """Show the lines during the block; afterwards the last ones stay."""
         with Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND):
             yield
 
     def batch(self, done: BatchDone) -> None:
-        """Note what a micro-batch has done."""
+        """Note a finished micro-batch."""
         if not done.result.rows:
             return
         stream, layer, now = self._stream_of.get(done.query, ""), done.query.partition(".")[0], self._clock()
@@ -107,7 +108,7 @@ class LiveLines(TextLines):
         return took if self._console.width < _NARROW else f"{took}, {now - written.at:.1f} s ago"
 
     def _rate(self, stream: str, now: float) -> float:
-        """Return the records a second that have landed after the first counted micro-batch."""
+        """Return the landing rate (records/s) after the first counted micro-batch."""
         landed = self._landed[stream]
         while landed and now - landed[0][0] > _RATE_OVER_S:
             landed.popleft()

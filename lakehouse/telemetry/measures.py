@@ -20,9 +20,9 @@ _CLOCKS_DIFFER = timedelta(minutes=5)
 def partition_lags(
     topic: str, offsets: Mapping[int, int], ends: Mapping[int, Ends], broker: Broker, now: datetime
 ) -> list[PartitionLag]:
-    """Return the backlog in each partition of a topic on the broker."""
+    """Return bronze's backlog in each partition of a topic."""
     positions = {number: offsets.get(number, there.first) for number, there in ends.items()}
-    # Records that the broker has dropped cannot be read; bronze refuses to skip them unless that is allowed.
+    # Records that the broker has deleted do not count; bronze skips them only if allowed to.
     unread = {number: max(positions[number], there.first) for number, there in ends.items()}
     waiting = {
         (topic, number): unread[number] for number, there in ends.items() if unread[number] < there.end
@@ -36,7 +36,7 @@ def partition_lags(
             continue
         records, at = there.end - unread[number], times.get((topic, number))
         seconds = _age_s(at, now) if records else 0.0
-        said = "is not told" if at is None else f"is {at} ms, which says nothing"
+        said = "is unknown" if at is None else f"is {at} ms, which is not plausible"
         reason = f"the time of the record at offset {unread[number]:,} of partition {number} {said}"
         why, held = reason if seconds is None else None, there.open_transaction
         found.append(PartitionLag(topic, number, positions[number], there.end, records, seconds, why, held))
@@ -44,7 +44,7 @@ def partition_lags(
 
 
 def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
-    """Return what is known without the broker's answer: how far bronze has read."""
+    """Return the partitions with bronze's positions only, since the broker gave no answer."""
     return [
         PartitionLag(topic, number, offset, None, None, None, reason)
         for number, offset in sorted(offsets.items())
@@ -54,7 +54,7 @@ def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> l
 def layer_lag(
     query: StreamQuery, source: str, log: Log, position: Position | None, now: datetime
 ) -> LayerLag:
-    """Return the backlog of a query in one of the tables that it reads."""
+    """Return the backlog of a query in one of its source tables."""
     if log.version < 0:
         return LayerLag(query.layer, query.name, source, 0, 0.0, 0)
     if position is not None and position.version > log.version + 1:
@@ -68,7 +68,7 @@ def layer_lag(
     if unread.rows is None:
         return LayerLag(query.layer, query.name, source, None, None, None, unread.reason)
     seconds = _age_s(unread.since_ms, now) if unread.rows else 0.0
-    reason = None if seconds is not None else f"the time of a commit to {source} is not known"
+    reason = None if seconds is not None else f"the time of a commit to {source} is unknown"
     return LayerLag(query.layer, query.name, source, unread.rows, seconds, unread.commits, reason)
 
 
@@ -79,9 +79,9 @@ def table_state(name: str, log: Log) -> TableState:
 
 
 def event_times(name: str, log: Log) -> EventTimes | None:
-    """Return a silver table's greatest own time and watermark; null without any.
+    """Return a silver table's greatest own event time and its watermark; null if there is none.
 
-    In a backfill, the watermark is the one that will hold after it.
+    During a backfill, the watermark is the one that applies after it.
     """
     newest = log.newest
     if newest is None:
@@ -89,15 +89,15 @@ def event_times(name: str, log: Log) -> EventTimes | None:
     try:
         allowed_s = lateness.setting_in(log.transactions, log.properties, name)
         watermark = newest - timedelta(seconds=allowed_s)
-    except OverflowError:  # in the calendar's first years
+    except OverflowError:  # before the year 1
         watermark = newest
     return EventTimes(name, newest, watermark)
 
 
 def _age_s(ms: int | None, now: datetime) -> float | None:
-    """Return the age of a time in ms since the epoch; null for one that cannot be when something was written.
+    """Return the age of a time in ms since the epoch; null if it is not plausible as a time of writing.
 
-    Producers write any number there: Kafka's -1 for none, microseconds, the far future.
+    Producers may write any number: -1 for none, microseconds, the far future.
     """
     at = None if ms is None or ms == NO_TIMESTAMP else from_ms(ms)
     if at is None or at - now > _CLOCKS_DIFFER:

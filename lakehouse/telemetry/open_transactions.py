@@ -1,6 +1,7 @@
-"""Transactions of producers that have not ended.
+"""Open transactions of producers.
 
-Readers of committed records stop before the first record of one, whoever has written what follows.
+Read-committed consumers stop before the first record of an open transaction, and so also miss later records
+of other producers.
 """
 
 from __future__ import annotations
@@ -18,26 +19,26 @@ def open_transactions(
 ) -> dict[TopicPartition, OpenTransaction]:
     """Return the oldest open transaction of each partition whose last stable offset is behind its end.
 
-    Raises KafkaError if the broker does not say who writes; version 2.8 and later do, to all readers.
+    Raises KafkaError if the broker cannot describe producers; brokers can since version 2.8.
     """
     written = admin.list_partition_offsets(dict.fromkeys(stable, OffsetSpec.LATEST))
     hidden = {one: written[one].offset - end for one, end in stable.items() if written[one].offset > end}
     found = {}
     for partition, state in admin.describe_producers(hidden).items():
         writing = [one for one in state.active_producers if one.current_transaction_start_offset >= 0]
-        if writing:  # else it has ended since
+        if writing:  # else the transaction has ended meanwhile
             first = min(writing, key=lambda one: one.current_transaction_start_offset)
             name, since_ms = _described(admin, first.producer_id) or (
                 f"with the id {first.producer_id}",
                 first.last_timestamp,
             )
-            since = from_ms(since_ms) or EPOCH  # what a producer says of its record may be no date
+            since = from_ms(since_ms) or EPOCH  # a producer's timestamp may be out of range
             found[partition] = OpenTransaction(hidden[partition], name, since)
     return found
 
 
 def _described(admin: Admin, producer_id: int) -> tuple[str, int] | None:
-    """Return the transactional id of a producer, and when its transaction began; null if it is not told."""
+    """Return a producer's transactional id and its transaction's start in ms; null if unavailable."""
     try:
         listed = admin.list_transactions(producer_id_filters=[producer_id])
         names = [one.transactional_id for of_broker in listed.values() for one in of_broker]

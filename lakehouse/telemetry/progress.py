@@ -1,4 +1,4 @@
-"""How far queries have come, from the logs of the tables that they fill, without a JVM."""
+"""The progress of queries, from the logs of their target tables, without a JVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakehouse.telemetry.delta_log import Log, from_ms
 
 
 def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
-    """Return for each partition of a topic the first offset that the query has not landed."""
+    """Return the query's position in each partition of a topic: the first offset that has not landed."""
     found = dict[int, int]()
     for source in {one.rpartition("/")[0] for one in sources_in(log.transactions, query)}:
         if source.rpartition(":")[0] == topic:
@@ -22,22 +22,23 @@ def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
 
 
 def position(log: Log, query: str, source: Log) -> Position | None:
-    """Return how far the query that fills a table has read another; null for not at all."""
+    """Return the position in `source` of the query that writes the table of `log`; null for none."""
     return position_in(log.transactions, application(query, source.table_id or ""))
 
 
 def written_at(log: Log, query: str) -> datetime | None:
-    """Return when the query last wrote a micro-batch to the table that it fills; null for never."""
+    """Return when the query last wrote a micro-batch to its target table (UTC); null for never."""
     prefix = application(query, "")
     at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
     return None if at is None else from_ms(at)
 
 
 class ExportProgress:
-    """How far an export has come, by its note in the lake, as of the last `refresh`.
+    """The progress of an export, by its note in the lake, as of the last `refresh`.
 
-    `position` is null before the first micro-batch, and if the note is of another table. `behind` are the
-    stores that were away or full, by name: they lack rows up to there.
+    `position` is null before the first micro-batch, and if the note belongs to another table. `behind` has
+    the names of stores that were unavailable or full: they lack rows up to the position. `at` (UTC) is the
+    note's time.
     """
 
     def __init__(self, table: Log, topic: str | None) -> None:
@@ -50,12 +51,12 @@ class ExportProgress:
 
     @property
     def position(self) -> Position | None:
-        """How far the table has been sent."""
+        """The export's position in the table."""
         noted = self._noted
         return noted.position if noted is not None and noted.is_of(self._table.table_id) else None
 
     def refresh(self) -> None:
-        """Look at the note again, and read it if it is another one."""
+        """Read the note if it has changed."""
         found = self._files.find(self._name)
         if found is None:
             self.at, self._noted, self.behind = None, None, ()

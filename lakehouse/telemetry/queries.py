@@ -1,4 +1,4 @@
-"""The queries of a stream, seen from outside: what each reads and fills."""
+"""The queries of a stream, with their sources and targets, for observers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lakehouse.stream import Stream
 
 @dataclass(frozen=True)
 class StreamQuery:
-    """A query by its name. It reads qualified names of tables; a bronze query reads a topic, by default name.
+    """A query. It reads tables, by qualified name; a bronze query reads a topic, by its default name.
 
-    `target` is the table that it fills, which says how far it has come; null for an export.
+    `target` is the table that it writes, whose log has its progress; null for an export.
     """
 
     layer: LayerName
@@ -24,7 +24,7 @@ class StreamQuery:
 
 
 def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
-    """Return every query of a stream, each after those whose tables it reads."""
+    """Return every query of a stream, in the order of the layers."""
     names = [source.table for source in stream.sources]
     return (
         *(
@@ -60,7 +60,7 @@ def tables_of(stream: Stream) -> tuple[str, ...]:
 
 
 def query_of(name: str) -> str:
-    """Return the query behind a name that a run uses: its own, or that of its work by the clock."""
+    """Return the query for a name that a run uses: the query's own, or that of its clock-driven work."""
     return name.removesuffix(" by the clock")
 
 

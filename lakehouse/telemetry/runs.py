@@ -1,10 +1,10 @@
-"""Which processes run streams, from files that they keep in HOME/running while they live.
+"""The processes that run streams, by their heartbeat files in HOME/running.
 
-    running/<host>-<pid>.json   rewritten by its process every two seconds, removed at its end
+    running/<host>-<pid>.json   rewritten by its process every two seconds, removed when it ends
 
-A killed process leaves its file. It counts as gone once the file is ten seconds old, or at once if its host
-is this one and has no such process; the next reader removes the file. Readers and runs must share the home.
-Times are ISO 8601 in UTC.
+A killed process leaves its file. The process counts as gone once the file is ten seconds old, or immediately
+if it ran on this host and no longer exists; the next reader removes the file. Readers and runs must share
+HOME. Times are ISO 8601 in UTC.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from lakehouse.files import drafts_of
 from lakehouse.telemetry.values import QueryRun, QueryState, Run
 
 GONE = timedelta(seconds=10)
-"""How long a process may give no sign of life."""
+"""A process without a heartbeat for this time counts as gone."""
 
 
 def directory_of(home: Path) -> Path:
-    """Return the directory of the files."""
+    """Return the directory of the heartbeat files."""
     return home / "running"
 
 
 def file_of(home: Path, host: str, pid: int) -> Path:
-    """Return the file of a process."""
+    """Return the heartbeat file of a process."""
     return directory_of(home) / f"{host}-{pid}.json"
 
 
 def read_runs(home: Path, now: datetime) -> list[Run]:
-    """Return the living processes, the oldest first, and remove the files of the others."""
+    """Return the live processes, oldest first, and remove the files of dead ones."""
     found = []
     for file in directory_of(home).glob("*.json"):
         run = _read(file)
@@ -52,7 +52,7 @@ def read_runs(home: Path, now: datetime) -> list[Run]:
 
 
 def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[Run, ...]:
-    """Return the processes that run a stream, with only its queries, which have these names."""
+    """Return the processes that run a stream, each with the stream's queries only, which have these names."""
     return tuple(
         replace(run, queries=tuple(one for one in run.queries if one.name in names))
         for run in runs
@@ -63,10 +63,10 @@ def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[R
 def unrun(
     queries: Sequence[QueryState], runs: Sequence[Run], stops: Mapping[str, datetime], now: datetime
 ) -> dict[str, datetime | None]:
-    """Return the layers of a stream that no process runs, and since when; null if nothing tells.
+    """Return the layers of a stream that no process runs, and since when (UTC); null: unknown.
 
-    `stops` says when each layer was last stopped. A layer that has just written a micro-batch is run by
-    somebody, perhaps from another home.
+    `stops` has the time when each layer was last stopped. A layer with a micro-batch in the last ten seconds
+    counts as running, perhaps by a process with another HOME.
     """
     found: dict[str, datetime | None] = {}
     for layer in dict.fromkeys(query.layer for query in queries):
@@ -81,7 +81,7 @@ def unrun(
 
 
 def as_json(run: Run) -> str:
-    """Return a process's state as its file contains it."""
+    """Return the content of a process's heartbeat file."""
     return json.dumps(
         {
             "host": run.host,
@@ -109,7 +109,7 @@ def as_json(run: Run) -> str:
 
 
 def from_json(text: str | bytes) -> Run:
-    """Return the state in a file; raises ValueError, KeyError or TypeError if it has none."""
+    """Return the state in a heartbeat file; raises ValueError, KeyError or TypeError for other content."""
     found: dict[str, Any] = json.loads(text)
     return Run(
         str(found["host"]),
@@ -138,7 +138,7 @@ def from_json(text: str | bytes) -> Run:
 def _read(file: Path) -> Run | None:
     try:
         return from_json(file.read_bytes())
-    except Exception:  # noqa: BLE001 - just removed, or not one of these files
+    except Exception:  # noqa: BLE001 - just removed, or not a heartbeat file
         return None
 
 
@@ -151,7 +151,7 @@ def _is_alive(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-    except psutil.Error:  # it belongs to another user
+    except psutil.Error:  # the process belongs to another user
         return True
 
 

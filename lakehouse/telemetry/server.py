@@ -1,12 +1,12 @@
-"""A process's metrics and health over HTTP, in threads that block no layer.
+"""Serves a process's metrics and health over HTTP, in background threads.
 
 /metrics        OpenMetrics, or Prometheus' text format on request
 /health/live    200 while the process answers
-/health/ready   200 while it does its work, else 503; both say why as JSON
+/health/ready   200 while the process does its work, else 503; both answer with reasons as JSON
 
-Nobody needs a token here, so no peer can keep others out: connections are limited, in all and per peer, and
-so are a request's size and the time for it. A connection that waits for its peer gives way to a new one, the
-oldest first. Metrics are collected once at a time.
+There is no authentication, so limits protect the server: on connections, in total and per peer, and on the
+size and duration of a request. At a limit, a new connection replaces the oldest one that is waiting for its
+peer. Only one request collects metrics at a time.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MOST_CONNECTIONS = 48
 MOST_OF_A_PEER = 16
 MOST_HEAD = 16 * 1024
 HEAD_S = 5.0
-"""Time for a whole request, from the connection on."""
+"""Time for a peer to send a whole request, from the connection on."""
 STALLED_S = 10.0
-"""Time for a peer to take a whole answer."""
+"""Time for a peer to accept a whole response."""
 _PIECE = 4096
 _ENDS = (b"\r\n\r\n", b"\n\n")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long a peer may take for its request (`head_s`) and for reading the answer (`stalled_s`)."""
+    """A peer's time limits in seconds: to send its request (`head_s`) and read the response (`stalled_s`)."""
 
     head_s: float = HEAD_S
     stalled_s: float = STALLED_S
@@ -53,14 +53,14 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Readiness:
-    """Whether a process does its work, and what prevents it."""
+    """Whether a process does its work, with the reasons if it does not."""
 
     is_ready: bool
     reasons: tuple[str, ...] = ()
 
 
 def as_json(status: str, reasons: tuple[str, ...]) -> bytes:
-    """Return the answer to a probe."""
+    """Return the JSON response to a probe."""
     return printable_json({"status": status, "reasons": list(reasons)}).encode()
 
 
@@ -72,9 +72,9 @@ def serving(
     host: str = "127.0.0.1",
     limits: Limits = LIMITS,
 ) -> Iterator[int]:
-    """Serve during the block and yield the port; 0 picks a free one.
+    """Serve during the block and yield the port; port 0 picks a free one.
 
-    Raises ServiceError if the port is taken.
+    Raises ServiceError if the port is in use.
     """
     given: dict[str, Any] = {
         "registry": registry,
@@ -87,7 +87,7 @@ def serving(
     except OSError as error:
         raise ServiceError(
             f"telemetry cannot be served at {host}:{port} ({error.strerror}); "
-            "--telemetry-port takes another, 0 a free one"
+            "choose another with --telemetry-port, or 0 for any free one"
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="telemetry", daemon=True)
     thread.start()
@@ -101,7 +101,7 @@ def serving(
 
 @dataclass
 class _Connection:
-    """An open connection; `is_waiting`: it waits for its peer, which sends or reads."""
+    """An open connection; `is_waiting` tells whether it is waiting for its peer to send or read."""
 
     peer: str
     is_waiting: bool = True
@@ -115,29 +115,29 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, *args: Any) -> None:
         self._lock = threading.Lock()
-        self._open = dict[socket.socket, _Connection]()  # the oldest first
+        self._open = dict[socket.socket, _Connection]()  # oldest first
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if there is a place or another connection can give way."""
+        """Answer in a thread, if the limits allow or another connection can be closed."""
         if self._take_place(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             super().shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, and give back its place."""
+        """Close a connection, which no longer counts."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Keep what peers do to their connections out of the log."""
+        """Do not log connection errors."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def computing(self, request: socket.socket, *, is_computing: bool) -> None:
-        """Note whether an answer is being made: then a cut connection would free no thread."""
+        """Note whether a response is being computed; then closing the connection would not free a thread."""
         with self._lock:
             if (one := self._open.get(request)) is not None:
                 one.is_waiting = not is_computing
@@ -158,7 +158,7 @@ class _Server(ThreadingHTTPServer):
                     return False
                 del self._open[oldest]
                 with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread finds out, and closes it
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread then closes it
             self._open[request] = _Connection(peer)
             return True
 
@@ -172,7 +172,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """Answer one request, whose head is read as a whole first."""
+        """Read a whole request head, then answer the request."""
         self.close_connection = True
         head, ends = b"", time.monotonic() + self.limits.head_s
         while not any(end in head for end in _ENDS):
@@ -193,12 +193,12 @@ class _Handler(BaseHTTPRequestHandler):
         self.handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer a scrape or a probe; a failure becomes the answer."""
+        """Answer a scrape or a probe; a failure becomes a response with status 500."""
         try:
             self._get(self.path.partition("?")[0])
         except ConnectionError:  # the client has disconnected
             self.close_connection = True
-        except Exception as error:  # noqa: BLE001 - whatever a collector raises
+        except Exception as error:  # noqa: BLE001 - collectors may raise anything
             self._say(500, "failed", (what_of(error),))
 
     def _get(self, path: str) -> None:
@@ -226,11 +226,11 @@ class _Handler(BaseHTTPRequestHandler):
         finally:
             self.server.computing(self.connection, is_computing=False)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as the base class calls it
-        """Keep scrapes out of the log."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Do not log requests."""
 
     def _refuse(self, code: int, why: str) -> None:
-        """Answer what has not become a request."""
+        """Answer an invalid request head."""
         self.connection.settimeout(self.limits.stalled_s)
         self.requestline = self.request_version = self.command = ""
         self._say(code, "refused", (why,))

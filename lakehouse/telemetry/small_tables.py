@@ -1,4 +1,4 @@
-"""Rows read from tables, file by file and each file once: open dead letters, and gates."""
+"""Incremental readers of small tables, which read each file once: open dead letters, and gates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakehouse.telemetry.values import StreamGate
 
 _Rows = TypeVar("_Rows")
 FILES_A_LOOK = 200
-"""Limits the first look at a table of many files to a moment."""
+"""The greatest number of new files read at a refresh, so that the first one is fast."""
 
 
 class OpenLetters:
@@ -29,7 +29,7 @@ class OpenLetters:
         self.by_stream: Mapping[str, int] | None = None
 
     def refresh(self) -> None:
-        """Read the files that have come since; `by_stream` is null until all of them have been read."""
+        """Read new files; `by_stream` is null until all files have been read."""
         self.by_stream = None
         if not self._log.refresh():
             self._counts, self.by_stream = {}, {}
@@ -38,7 +38,7 @@ class OpenLetters:
         missing = [path for path in self._log.files if path not in self._counts]
         for path, found in read_each(self._log, missing[:FILES_A_LOOK], _open_letters):
             self._counts[path] = found
-        # If a replay rewrites letters while they are counted, the sum is the old or the new one.
+        # If a replay rewrites letters meanwhile, the sum is either the old or the new one.
         complete = self._counts.keys() == self._log.files.keys()
         self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
 
@@ -58,12 +58,12 @@ class Gates:
         self._last: dict[str, GateState] = {}
 
     def of(self, stream: str) -> StreamGate | None:
-        """Return a stream's gate, null if none has ever been checked."""
+        """Return a stream's gate, null if it has never been checked."""
         last = self._last.get(stream)
         return None if last is None else StreamGate(last.is_open, last.changed_at, last.reasons)
 
     def refresh(self) -> None:
-        """Read the changes since the last look."""
+        """Read the changes since the last refresh."""
         if not self._log.refresh():
             self._read, self._last = set(), {}
             return
@@ -80,13 +80,13 @@ class Gates:
 def read_each(
     log: Log, paths: Sequence[str], read: Callable[[pa.NativeFile], _Rows]
 ) -> Iterator[tuple[str, _Rows]]:
-    """Yield what is read from each file of a table, except those that are gone since the log was read."""
+    """Yield the result of `read` for each of these files of a table, except unreadable or removed ones."""
 
     def read_one(path: str) -> _Rows | None:
         try:
             with log.open(path) as source:
                 return read(source)
-        except (OSError, pa.ArrowException):  # rewritten and removed, or damaged
+        except (OSError, pa.ArrowException):  # compacted and removed, or damaged
             return None
 
     for path, found in zip(paths, log.each(read_one, paths), strict=True):
@@ -95,5 +95,5 @@ def read_each(
 
 
 def utc(moment: datetime) -> datetime:
-    """Return a moment from a file with its time zone, UTC."""
+    """Return a time in UTC; one without a time zone is in UTC already."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,7 +1,7 @@
-"""What is seen of the pipeline from outside its driver: plain values, without Spark.
+"""Observations of the pipeline from outside its driver, as plain values without Spark.
 
-Times are UTC. A number is null if it is unknown; then its owner has a `reason`. After catching up, a backlog
-is exactly 0 records and 0 seconds.
+Times are UTC. An unknown number is null; its object then has a `reason`. After a catch-up, a backlog is
+exactly 0 records and 0 seconds.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from typing import Any
 
 
 class Word(StrEnum):
-    """A stream's state in one word, the best first.
+    """A stream's health in one word, from best to worst.
 
-    EMPTY: nothing has landed yet. BEHIND: records wait for longer than allowed, and micro-batches are
-    written, or a producer's open transaction hides records for as long. STALE: all has been read, but the
-    newest event is old. REFUSING: silver has refused more of the records that it judged than allowed, and
-    letters are open. BLOCKED: its gate is closed. STALLED: records wait for longer than allowed, and the
-    process that runs the layer has written no micro-batch for as long. STOPPED: records wait for a layer that
-    no process runs. UNKNOWN: the lake or the broker does not say, or records wait and nothing tells for how
-    long.
+    EMPTY: silver has accepted no record yet. STALE: the newest event is too old. BEHIND: records wait longer
+    than allowed while micro-batches are written, a producer's open transaction hides records that long, or a
+    store lacks rows. REFUSING: silver has refused a larger share of its records than allowed, and letters are
+    open. UNKNOWN: the lake or the broker could not be read, or records wait and their age is unknown.
+    BLOCKED: the gate is closed. STALLED: records wait longer than allowed, and no micro-batch was written
+    that long. STOPPED: records wait for a layer that no process runs.
     """
 
     WELL = "well"
@@ -38,7 +37,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Health:
-    """A stream's word, the reason for it, and since when it applies; null if nothing says since when."""
+    """A stream's word, the reason for it, and since when it applies; null: unknown."""
 
     word: Word
     reason: str
@@ -47,11 +46,11 @@ class Health:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A producer's transaction that has not ended. Nobody gets committed records behind its beginning.
+    """A producer's open transaction. Read-committed consumers get no record after its beginning.
 
-    `offsets` are those between the last stable one and the partition's end. `producer` is its transactional
-    id, and `since` when the transaction began. If the broker tells neither, they are the producer's number,
-    and when it last wrote.
+    `offsets` is the number of offsets from the last stable one to the partition's end. `producer` is the
+    transactional id, and `since` the start of the transaction. If the broker does not provide them, they are
+    the producer id and the time of its last write.
     """
 
     offsets: int
@@ -61,11 +60,11 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """Records of a topic's partition that bronze has not written.
+    """Bronze's backlog in a partition of a topic.
 
-    `position` is the offset after the last one written, `end` the one after the last committed record.
+    `position` is the offset after the last landed one, `end` the one after the last committed record.
     `seconds` is the age of the first unread record by the Kafka timestamp of its batch. `open_transaction` is
-    what hides records from `end` on, null for nothing.
+    the transaction that hides records from `end` on, null for none.
     """
 
     topic: str
@@ -80,11 +79,11 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class LayerLag:
-    """Rows of a table that a later layer's query has not processed.
+    """The backlog of a query in a table.
 
     `query` reads `source`; both are qualified names, such as silver.metrics_events and bronze.metrics_events.
-    For an export, rows are those of the change feed, where an update is two. `seconds` is the age of the
-    first commit with unread rows, `commits` the number of such commits.
+    For an export, `records` counts rows of the change feed, where an update is two rows. `seconds` is the age
+    of the first commit with unread rows, `commits` the number of such commits.
     """
 
     layer: str
@@ -110,11 +109,11 @@ class TableState:
 
 @dataclass(frozen=True)
 class QueryState:
-    """How far a query has come, as its table says.
+    """The progress of a query, as noted in its target table or by its export.
 
-    `done` is the version of the table that it fills, or the last one that it has sent; `done_at` is when it
-    last wrote a micro-batch. Null before the first. `behind` are the stores, by name, that lack rows of what
-    an export has sent to the others, because they were away or full.
+    `done` is the version of its target table, or the last version that it has sent; `done_at` is the time of
+    its last micro-batch. Both are null before the first. `behind` has the names of an export's stores that
+    lack rows because they were unavailable or full.
     """
 
     name: str
@@ -126,7 +125,7 @@ class QueryState:
 
 @dataclass(frozen=True)
 class EventTimes:
-    """A silver table's greatest event time, to the millisecond, and the resulting watermark."""
+    """A silver table's greatest own event time, to the millisecond, and the resulting watermark."""
 
     table: str
     newest: datetime
@@ -144,7 +143,7 @@ class StreamGate:
 
 @dataclass(frozen=True)
 class Audit:
-    """A stream's last audit as noted in ops.events, UTC."""
+    """A stream's last audit in ops.events."""
 
     at: datetime
     is_clean: bool
@@ -152,10 +151,10 @@ class Audit:
 
 @dataclass(frozen=True)
 class Refused:
-    """What a run has last noted in ops.events of a silver table: records judged and refused, UTC.
+    """The last note of a run in ops.events on a silver table's judged and refused records.
 
-    A live run counts the last hour, one that catches up all of its records. `is_over`: more than allowed,
-    which is the share `limit`. `causes` are the commonest reasons, with their numbers.
+    A live run counts the last hour, a catch-up run all its records. `limit` is the allowed share, and
+    `is_over` tells whether it is exceeded. `causes` has the most frequent reasons, with their numbers.
     """
 
     table: str
@@ -169,10 +168,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class QueryRun:
-    """What a process has done with one query since it started: its last micro-batch, done at `at`.
+    """A query in a running process, with its last micro-batch, which ended at `at`.
 
-    `batch` is the version that the micro-batch wrote, or sent. Null before the first. `phases_s` are the
-    seconds of its phases, by name. `error` is what currently fails, null for nothing.
+    `batch` is the version that the micro-batch wrote or sent. Null before the first one. `phases_s` has the
+    durations of its phases in seconds, by name. `error` is the current failure, null for none.
     """
 
     name: str
@@ -187,7 +186,7 @@ class QueryRun:
 
 @dataclass(frozen=True)
 class Run:
-    """A process that runs layers of streams, by its last sign of life.
+    """A process that runs layers of streams, by its last heartbeat.
 
     `telemetry_port` is null if it serves no metrics.
     """
@@ -206,11 +205,11 @@ class Run:
 class StreamState:
     """A stream: its health, the backlog of each layer, its tables and its queries.
 
-    `open_letters` are its dead letters that are neither replayed nor discarded, null while they are counted
-    for the first time. `gate` is null if none has ever been checked. `newest_event` is the greatest event
-    time in its silver tables, `freshness_s` its age. `runs` are the processes that run it now, with their
-    queries of this stream. `audit` is null if none is noted. `lake_reason` says why its own tables could not
-    be looked at, null if they could. `refused` are the last notes on its silver tables that a run has made.
+    `open_letters` is the number of its open dead letters, null while they are counted for the first time.
+    `gate` is null if it has never been checked. `newest_event` is the greatest own event time in its silver
+    tables, `freshness_s` its age. `runs` has the processes that run the stream, with its queries. `audit` is
+    null if there was none. `lake_reason` is the reason why the stream's own tables could not be read, null if
+    they could. `refused` has the last note on refusals of each silver table.
     """
 
     name: str
@@ -232,7 +231,7 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Observation:
-    """Every stream at a moment; the reasons say why the lake, or a part of it, or the broker was not seen."""
+    """Every stream at one time; the reasons tell why the lake, a part of it, or the broker was not read."""
 
     at: datetime
     streams: tuple[StreamState, ...]
@@ -240,7 +239,7 @@ class Observation:
     broker_reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return all of it for JSON, times in ISO 8601."""
+        """Return the observation as a dictionary that can be serialized as JSON, with times in ISO 8601."""
         found: dict[str, Any] = _plain(asdict(self))
         return found
 

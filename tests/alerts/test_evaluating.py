@@ -111,7 +111,7 @@ def test_an_alert_whose_rule_is_gone_resolves() -> None:
     later = START + timedelta(seconds=1)
     after, told = evaluate([rule(name="other")], {"other": []}, state, later)
     assert after == {}
-    assert [(one.status, one.alert.what) for one in told] == [(AlertStatus.RESOLVED, "its rule is gone")]
+    assert [(one.status, one.alert.what) for one in told] == [(AlertStatus.RESOLVED, "its rule was removed")]
 
 
 lines = st.text("x.?-!", max_size=30)
@@ -178,7 +178,7 @@ def test_of_thousands_of_alerts_a_hundred_are_told_and_the_others_as_one() -> No
     assert services.judge(over=4_012) == services.judge(over=None) == []
     assert services.judge(over=102) == []
     assert [one.what for one in services.state.values() if one.fires and not one.labels] == [f"and 2 {more}"]
-    assert services.judge(over=99) == [("resolved", "0099"), ("resolved", "and no more")]
+    assert services.judge(over=99) == [("resolved", "0099"), ("resolved", "no further alerts")]
     assert services.judge(over=100) == [("firing", "0099")]
 
 
@@ -188,7 +188,7 @@ def test_alerts_that_had_no_room_fire_when_there_is_the_oldest_first() -> None:
     services.judge(over=101)
     assert services.judge(over=0, of=100) == [
         *(("resolved", f"{number:04}") for number in range(MOST_FIRING)),
-        ("resolved", "and no more"),
+        ("resolved", "no further alerts"),
     ]
     services = Services()
     services.judge(over=101)

@@ -209,4 +209,4 @@ def test_a_rule_that_cannot_be_judged_is_named_and_others_are_judged() -> None:
     _, told = step(broken, [other, OVER], {}, NOW, said.append)
     assert [one.alert.rule for one in told] == ["r"]
     assert len(said) == 1
-    assert said[0].startswith("rule broken could not be judged: TypeError")
+    assert said[0].startswith("rule broken could not be evaluated: TypeError")

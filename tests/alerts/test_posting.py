@@ -162,7 +162,7 @@ def test_secrets_and_authorities_are_files_that_may_change(
     made.post(BODY, "e-2")
     assert [documented()(OTHER, got.headers, got.body) for got in server.requests] == [False, True]
     files["SECRET"].write_text("whsec_?", encoding="utf-8")
-    with pytest.raises(AwayError, match=r"^alert_webhook_secret is no whsec_ and base64$"):
+    with pytest.raises(AwayError, match=r"^alert_webhook_secret is not whsec_ followed by base64$"):
         made.post(BODY, "e-3")
     files["SECRET"].unlink()
     with pytest.raises(AwayError, match=r"^alert_webhook_secret_file: .*/SECRET cannot be read"):

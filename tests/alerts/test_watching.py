@@ -102,7 +102,7 @@ def test_what_others_write_into_the_topics_is_named_and_stops_nothing(
     assert hook.trouble is None
     assert [key for key, _ in receiver.got] == [one.id for one in (*told, *resolved)]
     assert sorted(line.split(" offset ")[0] for line in said) == [
-        f"{topic}-state has records that are no alert's state, passed over:",
+        f"{topic}-state has foreign records, which were skipped:",
         "webhook at 127.0.0.1 skips",
     ]
     found = standing(services.access, topic, 10)
@@ -178,7 +178,7 @@ def test_a_webhook_that_is_away_is_told_of_and_gets_everything_in_order(
     both = [*told, *resolved]
     assert receiver.got == [(one.id, as_message(one)) for one in both]
     assert said == [
-        f"webhook at 127.0.0.1 is away; its notifications are kept: it answered {answer}",
+        f"webhook at 127.0.0.1 is unavailable; its notifications are kept: it answered {answer}",
         "webhook at 127.0.0.1 answers again",
     ]
 

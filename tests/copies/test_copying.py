@@ -249,15 +249,15 @@ def test_files_that_go_while_they_are_copied_are_looked_for_in_newer_versions(
 def test_another_place_is_asked_for_where_something_else_lies(original: Place, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
-    with pytest.raises(TableError, match="is not empty, and no copy of a lake; choose another place"):
+    with pytest.raises(TableError, match="is not empty and not a copy of a lake; choose another place"):
         original.copied_to(tmp_path / "other")
-    with pytest.raises(TableError, match="lie in each other"):
+    with pytest.raises(TableError, match="contains the other"):
         original.copied_to(original.root / "copy")
 
     original.copied_to(tmp_path / "copy")
     copy, another = original.at(tmp_path / "copy"), original.at(tmp_path / "another")
     another.lake.ensure(SPECS[GOLD])
-    with pytest.raises(TableError, match=rf"is a copy of another lake, or {GOLD} was made anew since"):
+    with pytest.raises(TableError, match=rf"is a copy of another lake, or {GOLD} was recreated since"):
         another.copied_to(tmp_path / "copy")
     tables.note(copy.spark, copy.path(SILVER), [Move("me", None, 1)])
     with pytest.raises(TableError, match=rf"^{SILVER} at .* was written to after it was copied"):
@@ -281,7 +281,7 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
     assert adoption == Adoption(tables.generation_ms(copy.spark, path), VERSIONS[GOLD])
     assert pipeline.version_of(copy.settings, GOLD) == VERSIONS[GOLD] + 1
     markers.refuse_copy(copy.lake)
-    with pytest.raises(TableError, match="is no copy, or was adopted before"):
+    with pytest.raises(TableError, match="is not a copy, or was already adopted"):
         note_adoption(copy.lake)
 
 

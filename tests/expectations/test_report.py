@@ -20,7 +20,7 @@ def finding(severity: Severity, *, success: bool = False, error: str | None = No
         ((finding("warn"), finding("fail", success=True)), "1 do not hold, as warnings"),
         (
             (finding("warn", error="no such column"), finding("fail"), finding("warn")),
-            "1 could NOT be looked at, 1 do NOT hold, 1 do not hold, as warnings",
+            "1 could NOT be evaluated, 1 do NOT hold, 1 do not hold, as warnings",
         ),
     ],
 )

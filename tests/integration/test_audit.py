@@ -223,11 +223,11 @@ def test_gold_that_is_not_what_silver_makes_it_is_named_by_row(damaged: Damaged)
     assert len(by_user) == 4
     total = f"{changed['total_amount']:.9f}"
     assert by_user.pop((changed["user_id"], iso(changed))) == (
-        f"total_amount is {float(total) + 0.01:.9f}, silver makes it {total}"
+        f"total_amount is {float(total) + 0.01:.9f}, but should be {total}"
     )
-    assert by_user.pop((doubled["user_id"], iso(doubled))) == "there more than once"
+    assert by_user.pop((doubled["user_id"], iso(doubled))) == "a duplicate key"
     assert by_user.pop((deleted["user_id"], iso(deleted))) == "missing"
-    assert by_user.popitem() == (("nobody", iso(changed)), "made from no row of silver")
+    assert by_user.popitem() == (("nobody", iso(changed)), "without a row in silver")
 
 
 def test_a_percentile_beyond_the_stated_rank_error_is_named(damaged: Damaged) -> None:
@@ -238,7 +238,7 @@ def test_a_percentile_beyond_the_stated_rank_error_is_named(damaged: Damaged) ->
     }
     assert whats == {
         (small["environment"], small["metric_name"], iso(small)): "p90",
-        (large["environment"], large["metric_name"], iso(large)): "the rank of p90",
+        (large["environment"], large["metric_name"], iso(large)): "the rank error of p90",
     }
 
 
@@ -257,8 +257,8 @@ def test_rows_that_are_lost_or_doubled_on_the_way_to_silver_are_named_by_offset(
         both[1:]: "both in silver and an open dead letter",
     }  # what silver has not come to yet, like the row that is twice in bronze, is not asked for
     whats = [what for _, what in damaged.different[calls_subject(damaged)]]
-    other_extent = {"missing", "made from no row of silver"}  # of a call that has lost its first event
-    assert all("silver makes it" in what or what in other_extent for what in whats), whats
+    other_extent = {"missing", "without a row in silver"}  # of a call that has lost its first event
+    assert all(", but should be " in what or what in other_extent for what in whats), whats
 
 
 def test_rows_that_are_other_in_redis_and_in_the_topic_are_named(damaged: Damaged) -> None:
@@ -282,7 +282,7 @@ def test_rows_that_are_other_in_redis_and_in_the_topic_are_named(damaged: Damage
 
 def test_a_data_file_that_is_gone_is_named(damaged: Damaged) -> None:
     assert damaged.different[f"files {SOLD}"] == [
-        ({"file": damaged.file}, "named by the table's log, but missing")
+        ({"file": damaged.file}, "is in the table's log, but missing")
     ]
     rest = [name for name in damaged.different if SOLD in name and not name.startswith("files ")]
     assert rest

@@ -282,9 +282,9 @@ def test_what_cannot_be_looked_at_ends_with_2_and_a_wrong_name_with_the_known_on
     ended = invoke("gold.user_transactions_5m")
     assert ended.exit_code == 2, ended.output
     assert "gold.user_transactions_5m: the table can be read: " in ended.output
-    assert "1 could NOT be looked at" in ended.output
+    assert "1 could NOT be evaluated" in ended.output
 
-    with pytest.raises(TableError, match=r"no table or layer is called golden; there are bronze, silver"):
+    with pytest.raises(TableError, match=r"no table or layer is named golden; known: bronze, silver"):
         expect.expect(["golden"])
     with pytest.raises(TableError, match="name that table"):
         expect.expect(["gold"], version=1)

@@ -1000,7 +1000,7 @@ def test_a_full_redis_is_its_own_trouble_and_is_filled_once_it_takes_rows(export
             assert step.ticker.is_due(utc_now())
     check = export.checked()
     assert (check.compared, check.differences, check.is_clean) == (0, 0, False)
-    assert "away or full" in check.not_compared[0]
+    assert "unavailable or full" in check.not_compared[0]
 
     assert [done.result.written for done in export.run()] == [{"redis": 2}]
     assert {key: row["_version"] for key, row in export.in_redis().items()} == {

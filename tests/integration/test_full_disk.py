@@ -186,7 +186,7 @@ def test_a_sign_of_life_waits_for_room(tmp_path: Path, monkeypatch: pytest.Monke
         await_(lambda: said)
         assert read_runs(tmp_path, utc_now()) == []
     (line,) = said
-    assert line.startswith("observers cannot see this process, ")
+    assert line.startswith("other processes cannot see this one, ")
     assert "File too large" in line
     assert list(tmp_path.rglob("*.*")) == []
 

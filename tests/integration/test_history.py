@@ -180,7 +180,7 @@ def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
 
     done = resolve_by_columns(lake, [stream], Selection(), ("user_id", "event_time"), LANDED)
     assert done == Resolved(asked=4, resent=2, unmatched=1, ambiguous=1)
-    with pytest.raises(QueryError, match="has taken the place of another letter"):
+    with pytest.raises(QueryError, match="already resolves another letter"):
         by_record(2, 4)
     with pytest.raises(QueryError, match=r"silver\.transactions has no row of .*/0/17"):
         by_record(2, 17)

@@ -181,7 +181,7 @@ def test_the_audit_says_that_silver_was_made_with_other_ids(run: Run) -> None:
     (check,) = check_records(run.lake, PLAIN, source, LANDED)
 
     assert check.differences == 3
-    told = "silver.payments was made with other ids: `lakehouse rebuild silver` makes its rows anew"
+    told = "silver.payments was made with other ids: run `lakehouse rebuild silver`"
     assert told in check.notes
 
 
@@ -211,7 +211,7 @@ def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Se
     assert told() == []
     with pytest.raises(TableError, match="was made with threshold = 100, the settings say 15"):
         run_gold(after)
-    with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
+    with pytest.raises(TableError, match="rebuild the whole table, without --from and --to"):
         rebuild_gold(lake, table, WindowSpan(first=LANDED))
 
     rebuild_gold(lake, table, WindowSpan())
@@ -242,7 +242,7 @@ def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_f
         while take_next(step, now=LANDED) is not None:
             pass
     assert starts(lake_settings) == [0, 90]
-    with pytest.raises(TableError, match="has no record that they are made from by today's settings"):
+    with pytest.raises(TableError, match="has no records for them with the current settings"):
         rebuild_gold(lake, table, WindowSpan())
     (maker,) = gold.steps(lake, before, 1)
     maker.make().close()  # nothing was noted

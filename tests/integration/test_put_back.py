@@ -101,7 +101,7 @@ def test_rows_that_restore_takes_from_silver_are_not_read_again_and_the_audit_na
     assert (lake.clean, lake.counted) == ("ad", {"a": 1, "b": 1, "c": 1, "d": 1})
     assert lake.audited() == {
         "records": {"neither in silver nor a dead letter"},
-        "gold": {"made from no row of silver"},
+        "gold": {"without a row in silver"},
     }
 
 

@@ -450,7 +450,7 @@ def test_a_rebuild_that_is_killed_between_two_tables_is_finished_by_the_next(
 
     assert [(one.table, one.changed) for one in done] == [("sales_notifications", 0), ("product_sales", 1)]
     assert every_difference(every_stream) == []
-    with pytest.raises(TableError, match="rebuild it whole, without --from and --to"):
+    with pytest.raises(TableError, match="rebuild the whole table, without --from and --to"):
         rebuild_gold(lake, PRODUCT_SALES, WindowSpan(START))
 
 

@@ -57,7 +57,7 @@ def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: Ma
             "are left out"
         )
     ]
-    why = f"{topic}-0: offsets before 2 were left out on purpose (LAKEHOUSE_START)"
+    why = f"{topic}-0: offsets before 2 were skipped (LAKEHOUSE_START)"
     differences, notes = audited(spark, settings)
     assert differences == 0
     assert why in notes

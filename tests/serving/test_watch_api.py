@@ -294,7 +294,7 @@ def test_alerts_are_what_the_process_has_told(
         alerts=file,
         redis_url=SecretStr("redis://127.0.0.1:1/0"),
     )
-    nobody = "alerts are not evaluated: no process does (`lakehouse alert`)"
+    nobody = "alerts are not evaluated: `lakehouse alert` is not running"
     assert client.get("/api/v1/alerts").json() == {
         "alerts": [],
         "isEvaluated": False,
@@ -326,7 +326,7 @@ def test_alerts_are_what_the_process_has_told(
     while "last" not in whole["reason"]:
         whole = client.get("/api/v1/alerts").json()
     assert (whole["isEvaluated"], whole["evaluatedAt"]) == (False, f"{since}Z")
-    assert whole["reason"] == f"{nobody}; they last were at 2026-03-01 12:00:00 UTC"
+    assert whole["reason"] == f"{nobody}; the last evaluation was at 2026-03-01 12:00:00 UTC"
     with closing(Publisher(services.access, topic)) as publisher:
         publisher.publish(state := publisher.start(), state, [], Beat(datetime.now(UTC), 5.0))
     while not whole["isEvaluated"]:

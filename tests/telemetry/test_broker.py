@@ -123,7 +123,7 @@ def test_a_records_age_is_that_of_its_batch_whatever_packed_it_and_no_age_where_
     assert [lag.records for lag in lags] == [2, 1, 0, 2, 2, *(1 for _ in odd), 0, 0]
     assert [lag.seconds for lag in lags] == [60.0, 60.0, 0.0, 60.0, 60.0, *(None for _ in odd), 0.0, 0.0]
     assert [lag.reason for lag in lags if lag.seconds is None] == [
-        f"the time of the record at offset 0 of partition {partition} is {ms} ms, which says nothing"
+        f"the time of the record at offset 0 of partition {partition} is {ms} ms, which is not plausible"
         for partition, ms in enumerate(odd, len(CODECS))
     ]
 

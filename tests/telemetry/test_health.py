@@ -102,15 +102,15 @@ def test_what_is_run_may_take_its_time_and_stands_still_after_that() -> None:
 
 
 def test_what_waits_in_unknown_number_leaves_a_stream_unknown_with_the_reason() -> None:
-    lost = "log retention has removed version 2, which has not been read"
+    lost = "log retention has removed version 2 before it was read"
     assert health(unrun={}, silver=(None, None), reason=lost) == Health(Word.UNKNOWN, f"silver.a: {lost}")
 
 
 def test_what_waits_for_an_unknown_time_leaves_a_stream_unknown_unless_it_is_worse() -> None:
     """A bronze that was stuck for an hour was called well while nobody could read its records' times."""
-    untold = "the time of the record at offset 5 is not told"
+    untold = "the time of the record at offset 5 is unknown"
     assert health(unrun={}, topic=(5_000_000, None), reason=untold) == Health(
-        Word.UNKNOWN, f"5,000,000 records of t wait for bronze, since when is not known: {untold}"
+        Word.UNKNOWN, f"5,000,000 records of t wait for bronze, their age is unknown: {untold}"
     )
     assert health(unrun={}, silver=(2, None), reason=untold).word is Word.UNKNOWN
     assert health(unrun={"bronze": AGO}, topic=(1, None)).word is Word.STOPPED
@@ -127,10 +127,10 @@ def test_a_store_that_lacks_rows_which_others_have_is_behind_whatever_was_sent()
     export = replace(QUERIES[3], behind=("redis",))
     assert health(unrun={}, queries=[*QUERIES[:3], export]) == Health(
         Word.BEHIND,
-        "redis lacks rows that export.a has sent elsewhere: away or full, filled again once it answers",
+        "redis lacks rows that export.a sent to other stores: unavailable or full, refilled once reachable",
     )
     both = [*QUERIES[:3], replace(export, behind=("postgres", "redis"))]
-    assert health(unrun={}, queries=both).reason.startswith("postgres and redis lack rows that export.a has")
+    assert health(unrun={}, queries=both).reason.startswith("postgres and redis lack rows that export.a sent")
 
 
 def test_an_open_transaction_that_hides_records_for_too_long_is_named() -> None:

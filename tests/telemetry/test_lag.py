@@ -247,7 +247,7 @@ def test_a_table_whose_commits_are_gone_has_a_reason_in_place_of_a_number(
     pipeline.forget_commits(logs.path(BRONZE), before=3)
     lag = lag_of(settings, SILVER)
     assert (lag.records, lag.seconds, lag.commits) == (None, None, None)
-    assert lag.reason == "log retention has removed version 2, which has not been read"
+    assert lag.reason == "log retention has removed version 2 before it was read"
 
 
 def test_a_query_that_has_read_everything_does_not_miss_commits_that_are_gone(
@@ -267,7 +267,7 @@ def test_a_version_with_which_a_query_begins_may_be_gone_too(settings: Settings,
     lag = lag_of(settings, SILVER)
     assert (lag.records, lag.reason) == (
         None,
-        "log retention has removed version 1, which has not been read",
+        "log retention has removed version 1 before it was read",
     )
 
 
@@ -520,5 +520,5 @@ def test_a_commit_of_a_time_that_no_calendar_has_waits_for_nobody_knows_how_long
     assert (found.records, found.seconds, found.reason) == (
         5,
         None,
-        "the time of a commit to bronze.metrics_events is not known",
+        "the time of a commit to bronze.metrics_events is unknown",
     )

@@ -49,7 +49,7 @@ def test_a_fold_that_forgets_is_found_with_the_seed_that_draws_it_again(assert_s
     seed = re.fullmatch(r"gold of transactions is not that of one batch \(seed=(\d+), way \d+\)", said[0])
     assert seed is not None
     assert "micro-batch 0" in said[1]
-    assert any(re.search(r'"user_id": "ann".*total_amount is .*, silver makes it ', line) for line in said)
+    assert any(re.search(r'"user_id": "ann".*total_amount is .*, but should be ', line) for line in said)
     with pytest.raises(AssertionError) as again:
         assert_same_gold(forgetful, SPENT, now=NOW, seed=int(seed[1]))
     assert str(again.value) == str(first.value)
