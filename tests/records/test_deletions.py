@@ -355,20 +355,20 @@ def test_what_cannot_be_a_form_or_delete_anything_is_refused_at_the_start() -> N
     only_unique = replace(FLAT, sequence_by=None)
     totals = replace(FLAT, contract=replace(FLAT.contract, tombstone="id"))
     cases: list[tuple[Source, dict[str, Any], str]] = [
-        (FLAT, {"deletion_key": "jsn"}, "deletion_key 'jsn' is no form of a key; the forms are text, json, "),
-        (FLAT, {"deletion_key": "long:id"}, "deletion_key 'long:id' is no form of a key; the forms are "),
-        (FLAT, {"deletion_key": "json:"}, "deletion_key 'json:' is no form of a key; the forms are "),
+        (FLAT, {"deletion_key": "jsn"}, "deletion_key 'jsn' is not a key form; expected text, json, "),
+        (FLAT, {"deletion_key": "long:id"}, "deletion_key 'long:id' is not a key form; expected "),
+        (FLAT, {"deletion_key": "json:"}, "deletion_key 'json:' is not a key form; expected "),
         (FLAT, {"deletion_key": "json:a..b"}, "'a..b' is not a path to a field: "),
         (FLAT, {"deleted_if": "op"}, "deleted_if 'op' is not FIELD=VALUE, such as op=d"),
         (
             only_unique,
             {"deleted_if": "op=d"},
-            "source t: deletion_key and deleted_if are about deletions of ",
+            "source t: deletion_key and deleted_if delete ids, which needs ",
         ),
         (
             totals,
             {"deletion_key": "long"},
-            "source t: a record without a value starts id again, and deletes ",
+            "source t: a record without a value resets id and deletes no id: ",
         ),
     ]
     for source, given, message in cases:
