@@ -165,7 +165,7 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
 def test_a_field_that_records_may_lack_is_no_id(make_settings: MakeSettings) -> None:
     settings = make_settings(unique_by={"metrics-events": "environment"})
 
-    with pytest.raises(SettingsError, match="environment: as an id or a sequence it must be required"):
+    with pytest.raises(SettingsError, match="environment: as an id or sequence it must be a required"):
         choose_one("metrics", settings)
 
 
