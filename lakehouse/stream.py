@@ -230,7 +230,7 @@ class Export:
     redis           the layout in Redis
     partition_by    the value that determines the partition; null: the key
     identity        message fields that, together with the key, identify the row; null: there are none, and
-                    deletions are not sent
+                    no message is sent for a deleted row
     export_when     the condition for sending a new or changed row
     tombstone_when  the condition for sending a deleted row, as a tombstone
     sinks           the names of the stores that get the rows; null: every configured store
@@ -396,7 +396,7 @@ class Stream:
     sources  Kafka topics, each read into one bronze and one silver table
     gold     the gold tables built from these
     suites   the package with the expectation suites of its tables, `<layer>.<table>`; a table without a suite
-             gets the common expectations of its layer
+             gets the common expectations of its kind
     """
 
     name: str
