@@ -77,11 +77,9 @@ def ask(lake: str, streams: Sequence[Stream], statement: str, *, limit: int) -> 
 def _refuse_more_than_reading(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
     kinds = [one.type.name for one in connection.extract_statements(statement)]
     if len(kinds) != 1:
-        raise QueryError(f"this is {len(kinds)} statements; give one")
+        raise QueryError(f"expected one statement, not {len(kinds)}")
     if kinds[0] not in _READING:
-        raise QueryError(
-            f"with DuckDB a statement can only read ({kinds[0]}); Spark changes tables, by --write"
-        )
+        raise QueryError(f"DuckDB can only read, not {kinds[0]}; to change tables, use Spark with --write")
 
 
 def _register(

@@ -232,7 +232,7 @@ class EventLog:
         if failed:
             self._warn("ops.events is being written again")
         if lost:
-            text = f"{lost:,} events were lost: the oldest where more than {self._capacity:,} waited"
+            text = f"{lost:,} events were lost: the oldest, because more than {self._capacity:,} waited"
             self._warn(text)
             self.note(Kind.EVENTS_LOST, text, details={"events": lost})
 

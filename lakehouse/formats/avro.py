@@ -72,7 +72,7 @@ _Writer = _Reader | str
 
 def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
     if schema.kind != "AVRO":
-        return f"is of {schema.kind}, not of AVRO"
+        return f"is a {schema.kind} schema, not AVRO"
     if schema.has_references:
         return "refers to other schemas, which is not supported"
     return _read(spark, source, schema.text)
@@ -167,7 +167,7 @@ def _refusal(one: int, it: _Writer) -> Column:
     if isinstance(it, str):
         return wire.refusal("undecodable", f"schema {one} {it}")
     after, most = F.col(f"_avro_{one}.{AFTER}"), it.projection.most
-    undecodable = wire.refusal("undecodable", f"the value is no record of schema {one}, or is cut off")
+    undecodable = wire.refusal("undecodable", f"the value is not a record of schema {one}, or is truncated")
     trailing = wire.refusal("trailing_bytes", f"bytes follow the record of schema {one}")
     found = F.when(after.isNull(), undecodable).when(after != F.lit(_END), trailing)
     if most is None:

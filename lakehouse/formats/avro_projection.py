@@ -94,7 +94,7 @@ def projection_of(contract: Contract, text: str, after: int = 0) -> Projection:
     """
     root, wanted = type_of(text), wanted_of(contract)
     if root.bare.kind != "record":
-        raise UnusableError("is not that of a record")
+        raise UnusableError("is not a record schema")
     _require_room(root, wanted)
     end = {"type": "fixed", "name": f"{_ENVELOPE}_{AFTER}", "size": after}
 

@@ -44,7 +44,7 @@ _MOST_DIGITS = 38
 
 
 class UnusableError(ValueError):
-    """A schema with which no record can be read. The message continues its name: `has …`, `names …`."""
+    """A schema with which no record can be read. The message continues its name: `has …`, `refers to …`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ def type_of(text: str) -> AvroType:
     try:
         parsed = json.loads(text)
     except ValueError as error:
-        raise UnusableError(f"is no JSON: {first_line(error)}") from error
+        raise UnusableError(f"is not JSON: {first_line(error)}") from error
     return _Parser().type_of(parsed, "")
 
 
@@ -156,7 +156,7 @@ class _Parser:
         if isinstance(given, list):
             return self._union([self.type_of(one, space) for one in given])
         if not isinstance(given, str):
-            raise UnusableError(f"has something that is no type: {named(json.dumps(given))}")
+            raise UnusableError(f"has an invalid type: {named(json.dumps(given))}")
         return _primitive(given, {}) if given in _LEAST else self._used(given, space)
 
     def _given(self, given: dict[str, Any], space: str) -> AvroType:
@@ -177,7 +177,7 @@ class _Parser:
         if full not in self._known:
             full = name
         if full not in self._known:
-            raise UnusableError(f"names a type {named(name)} that it does not have")
+            raise UnusableError(f"refers to an undefined type, {named(name)}")
         found = self._known[full]
         if found is None:
             raise UnusableError(f"has a recursive type, {named(full)}, which is not supported")
@@ -204,7 +204,7 @@ class _Parser:
             raise UnusableError(f"has a record without fields, {named(name)}")
         names = [one.get("name") for one in fields]
         if not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
-            raise UnusableError(f"has a record, {named(name)}, with fields of the same name, or of none")
+            raise UnusableError(f"has a record, {named(name)}, with duplicate or missing field names")
         types = [self.type_of(one.get("type"), inner) for one in fields]
         least = sum(one.least for one in types)
         found = _made("record", types, nested=1, least=least, names=tuple(names), number=number)
@@ -239,7 +239,7 @@ class _Parser:
 
     def _union(self, branches: list[AvroType]) -> AvroType:
         if not branches:
-            raise UnusableError("has a union of nothing")
+            raise UnusableError("has an empty union")
         return _made("union", branches, nested=0, least=1 + min(one.least for one in branches))
 
 

@@ -120,7 +120,7 @@ def _judged(
 def _of_types(name: str, found: _Found, fits: frozenset[str], of: str) -> Iterator[Finding]:
     if wrong := sorted(found.types - fits):
         is_never = not found.types & fits
-        yield Finding(f"{name} is to be a {of}, and can be {' or '.join(wrong)} in the schema", is_never)
+        yield Finding(f"{name} must be a {of}, but can be {' or '.join(wrong)} in the schema", is_never)
 
 
 def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
@@ -160,9 +160,9 @@ def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
         elif found.is_open and field.required:
             yield Finding(f"{field.name} is required, and a record may lack it", breaks=False)
         elif found.is_there and not found.is_open and found.get is None and not field.accepts_numbers:
-            yield Finding(f"{field.name} is to be a {field.type.value}, and has another type in the schema")
+            yield Finding(f"{field.name} must be a {field.type.value}, but has another type in the schema")
     time = taken(descriptor, source.contract.event_time_path, time_taker(Times((), 1, 0, 0)))
     if time.is_there and time.get is None:
         yield Finding(
-            f"{source.contract.event_time} is to be a time, and has another type in the schema", breaks=False
+            f"{source.contract.event_time} must be a time, but has another type in the schema", breaks=False
         )

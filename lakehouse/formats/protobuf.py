@@ -118,7 +118,7 @@ def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
 def _files_of(schema: Registered) -> bytes | str:
     """Return the descriptors of a schema's files, or the reason why there are none as text."""
     if schema.kind != "PROTOBUF":
-        return f"is of {schema.kind}, not of PROTOBUF"
+        return f"is a {schema.kind} schema, not PROTOBUF"
     if schema.has_references:
         return "refers to other schemas, which is not supported"
     try:

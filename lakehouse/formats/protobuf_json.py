@@ -61,9 +61,7 @@ class _Out:
     def spend(self, characters: int) -> None:
         self.left -= characters
         if self.left < 0:
-            raise UnfitError(
-                "undecodable", "would be JSON of too many characters for the bytes that it came in"
-            )
+            raise UnfitError("undecodable", "would be too much JSON for its size in bytes")
 
     def deeper(self) -> None:
         self.depth += 1
@@ -279,7 +277,7 @@ def time_text(stamp: Any) -> str:
     first, last = _DAYS
     if not first <= stamp.seconds <= last:
         raise UnfitError(
-            "bad_timestamp", f"has a Timestamp of {stamp.seconds} s, outside of the years 1 to 9999"
+            "bad_timestamp", f"has a Timestamp of {stamp.seconds} s, outside the years 1 to 9999"
         )
     whole = (_EPOCH + timedelta(seconds=stamp.seconds)).replace(tzinfo=None).isoformat()
     return f"{whole}{_fraction(stamp.nanos)}Z"
@@ -289,7 +287,7 @@ def duration_text(duration: Any) -> str:
     """Return a Duration in seconds. Raises UnfitError for an invalid one."""
     seconds, nanos = duration.seconds, duration.nanos
     if abs(seconds) > _MOST_SECONDS or abs(nanos) >= _NANOS or seconds * nanos < 0:
-        raise UnfitError("undecodable", f"has a Duration of {seconds} s and {nanos} ns, which is none")
+        raise UnfitError("undecodable", f"has a Duration of {seconds} s and {nanos} ns, which is invalid")
     sign = "-" if seconds < 0 or nanos < 0 else ""
     return f"{sign}{abs(seconds)}{_fraction(abs(nanos))}s"
 

@@ -201,7 +201,7 @@ class _Reader:
         for sign, why in _WHY.items():
             if sign in str(error):
                 return why
-        return f"the value is no record of schema {self._schema_id}, or is cut off"
+        return f"the value is not a record of schema {self._schema_id}, or is truncated"
 
     def _read(self, messages: list[Message]) -> pa.StructArray:
         arrays, masks = list[pa.Array](), list[pa.Array]()

@@ -296,7 +296,7 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
             f"{name}: the process {process.pid} belongs to another user and could not be stopped; run this "
             "as that user"
         ) from error
-    raise ServiceError(f"{name}: the process {process.pid} does not end, not even by SIGKILL")
+    raise ServiceError(f"{name}: the process {process.pid} does not end, even after SIGKILL")
 
 
 def _ends(process: psutil.Process, timeout_s: float) -> bool:

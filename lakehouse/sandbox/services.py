@@ -213,7 +213,7 @@ def _bring_up(
 def _refuse_open_broker(kafka: KafkaServer) -> None:
     if find_process(kafka, read_record(kafka)) is not None:
         raise ServiceError(
-            "kafka: it runs without security; stop it by `lakehouse services down` and start it again"
+            "kafka: it runs without security; stop it with `lakehouse services down` and start it again"
         )
 
 

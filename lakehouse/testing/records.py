@@ -48,7 +48,7 @@ def _source_of(stream: Stream, topic: str | None) -> Source:
     if len(found) == 1:
         return found[0]
     known = ", ".join(source.topic for source in stream.sources)
-    said = "no topic is named" if topic is None else f"{topic} is none of its topics"
+    said = "no topic is named" if topic is None else f"{topic} is not one of its topics"
     raise ValueError(f"{stream.name}: {said}; known: {known}")
 
 

@@ -124,7 +124,7 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
             NULLABLE,
             [
                 "warning: serviceId is required, and a record may lack it or have null",
-                "breaks: metricName is to be a string, and can be int in the schema",
+                "breaks: metricName must be a string, but can be int in the schema",
                 "breaks: value is required, and the schema does not have it",
             ],
             1,
@@ -132,7 +132,7 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
         (
             "protobuf",
             'syntax = "proto3"; message M { string service_id = 1; bytes metricName = 2; float value = 3; }',
-            ["breaks: metricName is to be a string, and has another type in the schema"],
+            ["breaks: metricName must be a string, but has another type in the schema"],
             1,
         ),
         (

@@ -192,7 +192,7 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
             b"\x00\x00\x00\x00\x0a1",
             refused(
                 "undecodable",
-                "a deletion's key, 000000000a31, as Avro: schema 10 is of PROTOBUF, not of AVRO",
+                "a deletion's key, 000000000a31, as Avro: schema 10 is a PROTOBUF schema, not AVRO",
             ),
         ),
         (
@@ -206,7 +206,7 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
             encoded(7, "string", "a-1"),
             refused(
                 "undecodable",
-                "a deletion's key, 000000000706612d31, as Avro: schema 7 is not that of a record",
+                "a deletion's key, 000000000706612d31, as Avro: schema 7 is not a record schema",
             ),
         ),
     ],
