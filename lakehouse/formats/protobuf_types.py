@@ -139,7 +139,7 @@ def _read_as_bytes(one: FieldDescriptorProto) -> None:
 
 
 def message_class(schema: bytes, index: list[int]) -> Any:
-    """Return a message's class by its indexes in a schema, which must contain it."""
+    """Return a message class by its indexes in a schema; raises LookupError if there is none."""
     descriptor = Types(schema).message(index)
     if descriptor is None:
         raise LookupError(f"there is no message {index}")

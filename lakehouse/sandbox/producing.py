@@ -180,7 +180,7 @@ class _Deliveries:
         self._keep(error, {"topic": f"Write to topic {topic}"})
 
     def end(self, error: ErrorCode) -> None:
-        """Keep the reason of a fatal client error."""
+        """Record the reason for a fatal client error."""
         self._keep(error, {"cluster": f"Write to topic {' or '.join(self._topics)}"})
 
     def _keep(self, error: ErrorCode, wanted: Wanted) -> None:

@@ -88,7 +88,7 @@ class Outcome:
     ) -> Outcome:
         """Process more micro-batches, and compare the results, as a `Case` does.
 
-        Silver and gold are compared in their state afterwards; dead letters and messages are those of these
+        Silver and gold are compared in their final state; dead letters and messages are only those of these
         batches.
         """
         first, messages = len(self.records), dict[str, list[dict[str, Any]]]()

@@ -1,4 +1,4 @@
-"""Comparison of literal expected rows with actual rows: only columns that are named count."""
+"""Comparison of actual rows with literal expected ones, in the columns that the expected rows name."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from lakehouse.tables import Lake
 
 
 class CrashError(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def crash_at(

@@ -160,7 +160,7 @@ def require_share(name: str, share: float, whole: str) -> None:
 
 
 def in_turn(count: float) -> Iterator[int]:
-    """Yield the numbers from 0 to below `count` in rotation, so that each comes equally often."""
+    """Cycle through the whole numbers from 0 to below `count`, so that each comes equally often."""
     return cycle(range(int(count)))
 
 

@@ -53,7 +53,7 @@ def samples(
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
     A tombstone has its time as Kafka's timestamp. `hot_product` is the probability that a sale is of
-    HOT_PRODUCT, which otherwise has no sales. If `products` is set, so many products take turns, instead of
+    HOT_PRODUCT, which otherwise has no sales. If `products` is set, that many products take turns, instead of
     random ones of the 24.
 
     Raises SettingsError for a probability outside 0 to 1.

@@ -38,7 +38,7 @@ def samples(
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
     `hot_user` is the probability that an event is one of HOT_USER, who otherwise has none. If `users` is set,
-    so many users take turns, instead of random ones of the thousand.
+    that many users take turns, instead of random ones of the thousand.
 
     Raises SettingsError for a probability outside 0 to 1.
     """
