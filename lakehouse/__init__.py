@@ -1,1 +1,1 @@
-"""A Delta Lake medallion pipeline: Kafka event streams into exact, queryable gold tables."""
+"""A Delta Lake medallion pipeline: Kafka event streams to exact, queryable gold tables."""

@@ -1,7 +1,7 @@
-"""`python -m lakehouse` is the `lakehouse` command.
+"""`python -m lakehouse` runs the `lakehouse` command.
 
-Python looks for modules in the working directory first when it is started so. Anybody's file there could take
-the place of an installed package, so the directory is taken from the path before more is imported.
+Started this way, Python looks for modules in the working directory first. A file there could replace an
+installed package, so the directory is removed from the path before anything else is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Work beside a block, in a thread of its own."""
+"""Background work during a block, in its own thread."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import contextmanager
 def beside(
     name: str, work: Callable[[threading.Event], None], *, patience_s: float | None = None
 ) -> Iterator[None]:
-    """Do the work during the block. It gets the event that says that the block is over, and must then return.
+    """Run the work during the block. It gets an event that is set when the block ends, and must then return.
 
-    The block's end waits for that, or for `patience_s` at most; an end of the process does not.
+    Leaving the block waits for that, for at most `patience_s`; the end of the process does not wait.
     """
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

@@ -48,13 +48,13 @@ _READING = frozenset(
         "ShowViews",
     )
 )
-"""Commands that only show what exists; every other command counts as a change."""
+"""Commands that only show what exists; any other command counts as a change."""
 _RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
-"""Nodes that are not commands, but run others."""
+"""Nodes that are not commands themselves, but run commands."""
 
 
 def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
-    """Return every table of the lake, whether it exists yet or not."""
+    """Return the specifications of all tables of the lake, whether they exist yet or not."""
     sources = [source for stream in streams for source in stream.sources]
     merged = [table for stream in streams for table in stream.tables]
     return (
@@ -74,15 +74,15 @@ def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
 
 
 def tables_here(known: Collection[str], lake: str) -> str:
-    """Return in words which tables a statement could have named."""
+    """Return a phrase that lists the available tables."""
     return f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake} yet"
 
 
 def register(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
     """Register the lake's tables in the session by name, and return the names of those that exist.
 
-    Only those that the statement names are registered: each takes a moment. Rows that are set aside (a total
-    that its type does not hold) are a view over their tables, ops.keys_set_aside.
+    Only tables named in the statement are registered, because each takes time; without such a name, all are.
+    The view ops.keys_set_aside has the rows whose total does not fit its type.
     """
     statement = statement.lower()
     all_specs = specs(streams)
@@ -117,10 +117,10 @@ def _rows_set_aside(table: GoldTable, total: str) -> str:
 
 @contextmanager
 def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Iterator[None]:
-    """Hold the gold tables that a statement names: their micro-batches wait until the block ends.
+    """Lease the gold tables that a statement names: their micro-batches wait until the block ends.
 
-    Micro-batches rewrite gold's files, so a statement that changes rows would lose every race with them. A
-    side table is held with the table that it is beside. Raises TableError if somebody else holds one.
+    Micro-batches rewrite gold's files, so a statement that changes rows would conflict with every one of
+    them. A side table is leased through its main table. Raises TableError if another process holds a lease.
     """
     statement = statement.lower()
     with ExitStack() as held:
@@ -133,17 +133,17 @@ def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Itera
 
 
 class WriteRefusedError(QueryError):
-    """A statement changes something, and only reading is allowed."""
+    """A statement would change something, but only reading is allowed."""
 
 
 def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> QueryResult:
     """Run a SQL statement and return at most `limit` rows.
 
-    A statement that corrects a table runs only with `write`, and is retried if another writer has changed
-    what it read. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if the
+    A statement that changes a table runs only with `write`, and is retried if another writer has changed what
+    it read. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if the
     statement is refused or fails.
     """
-    # PySpark would print a refusal itself before raising it, as JSON with a stack trace.
+    # PySpark would also log the error before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         if not write and (what := _change_in(spark, statement)) is not None:
@@ -156,14 +156,14 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
-    """Return what in the parsed statement is more than reading, null if nothing is."""
+    """Return the class of the plan node that does more than read; null if there is none."""
     plans = [internals.parsed(spark, statement)]
     while plans:
         plan = plans.pop()
         name = internals.class_name(plan)
         kinds = (f"{_LOGICAL}.Command", f"{_LOGICAL}.ParsedStatement")
         is_command = any(internals.is_a(spark, plan, kind) for kind in kinds)
-        is_command |= name.endswith(("Command", "Statement"))  # Delta's name for its own
+        is_command |= name.endswith(("Command", "Statement"))  # Delta's own commands
         if name in _RUNNING or (is_command and name not in _READING):
             return name
         plans += internals.children(plan)

@@ -48,7 +48,7 @@ app = typer.Typer(
 
 
 def _add(group: typer.Typer, name: str | None = None) -> None:
-    """Add a command, or with a name a group of commands, with its part of the help and its examples."""
+    """Add a command, or with a name a group of commands, to its help panel and with its examples."""
     if name is None:
         helping.arrange(group)
         app.add_typer(group)
@@ -105,7 +105,7 @@ def lakehouse(
         ),
     ] = False,
 ) -> None:
-    """Kafka event streams into exact, queryable, continuously merged Delta tables."""
+    """Turn Kafka event streams into exact, continuously merged Delta tables for SQL."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a source's records must be: their fields, their types, and which of them is the event time."""
+"""A source's contract: the fields of its records, their types, and the event time."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from zoneinfo import ZoneInfo
 from lakehouse.messages import json_path
 
 MOST_PLACES = 9
-"""Of a decimal, after its point."""
+"""The maximum scale of a decimal."""
 COORDINATES = ("topic", "partition", "offset")
-"""The columns that say where a record lies in Kafka: the key of bronze and of silver."""
+"""A record's place in Kafka: the key of bronze and silver tables."""
 OWN_TIME = "own_time"
-"""The column of silver whose greatest value is the front; nothing else moves the front."""
+"""The silver column whose greatest value is the front; nothing else moves the front."""
 SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
-"""The columns that silver has beside a contract's."""
+"""The columns of a silver table besides those of its contract."""
 OWN_TABLES = frozenset({"dead_letters"})
-"""The names of silver tables that no stream can have."""
+"""The names of silver tables that a stream cannot use."""
 
 
 class FieldType(Enum):
-    """The JSON types that a contract can require; they are strict ("12.5" is not a number).
+    """The JSON types of a contract's fields; they are strict ("12.5" is not a number).
 
-    LONG is a whole number of 64 bits, written without a fraction or an exponent: 1.0 and 1e3 are none.
-    DECIMAL is a number that decimal(38,9) holds exactly. JSON is any value. A string is kept as it is;
-    anything else, and a string that itself reads like JSON, is kept as JSON text (`messages.json_text`).
+    LONG is a 64-bit integer, written without a fraction or exponent: 1.0 and 1e3 do not qualify. DECIMAL is a
+    number that decimal(38,9) holds exactly. JSON is any value: a string is stored as it is; any other value,
+    and a string that itself reads like JSON, is stored as JSON text (`messages.json_text`).
     """
 
     STRING = "string"
@@ -39,15 +39,15 @@ class FieldType(Enum):
 
 @dataclass(frozen=True)
 class Field:
-    r"""One field of a record: its path in the JSON, its column in silver and its type.
+    r"""One field of a record: its JSON path, its column in silver and its type.
 
-    A dot in `name` descends into an object: meta.dt; `a\.b` is the field a.b. A required field that is
-    absent, null or (for a string) empty makes the record invalid; an optional one is null in silver where it
-    is absent or null. A field in an absent object, or in null, is absent; one in anything else that is no
-    object is of the wrong type.
+    A dot in `name` descends into an object: meta.dt; `a\.b` is the field a.b. A record is invalid if a
+    required field is absent, null or (for a string) empty. An optional field that is absent or null is null
+    in silver. A field is absent if its parent object is absent or null; if its parent is any other
+    non-object, it has the wrong type.
 
-    scale            a DECIMAL is rounded half up to so many places, 0 to 9; null: it has to be exact
-    accepts_numbers  a STRING may also be a whole number of at most 38 digits, which is kept as its digits
+    scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; null: it has to be exact
+    accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits
     """
 
     name: str
@@ -58,7 +58,7 @@ class Field:
     accepts_numbers: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse, with ValueError, a name that is no path and options that the type does not have."""
+        """Raise ValueError for a malformed path, and for options that the type does not have."""
         json_path.names_of(self.name)
         is_decimal = self.type is FieldType.DECIMAL
         if self.scale is not None and not (is_decimal and 0 <= self.scale <= MOST_PLACES):
@@ -68,16 +68,16 @@ class Field:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The names that lead to the field."""
+        """The names on the path to the field."""
         return json_path.names_of(self.name)
 
 
 @dataclass(frozen=True)
 class KeyForm:
-    """How the Kafka key of a deletion is written, such as `json:id`.
+    """The encoding of a deletion's Kafka key, such as `json:id`.
 
     kind  the part before the colon
-    path  the names that lead to the id within the key; none: the key is the id
+    path  the names on the path to the id within the key; empty: the key is the id
     """
 
     kind: Literal["text", "json", "long", "int", "avro"]
@@ -85,23 +85,23 @@ class KeyForm:
 
     @classmethod
     def of(cls, written: str) -> KeyForm:
-        """Read a form. Raises ValueError, which lists the forms, for what is none."""
+        """Parse a key form; ValueError for an unknown one lists the known forms."""
         kind, colon, path = written.partition(":")
         if kind in {"json", "avro"} and (path or not colon):
             return cls(cast('Literal["json", "avro"]', kind), json_path.names_of(path) if path else ())
         if kind in {"text", "long", "int"} and not colon:
             return cls(cast('Literal["text", "long", "int"]', kind))
         raise ValueError(
-            f"deletion_key {written!r} is no form of a key; the forms are text, json, json:FIELD, long, int, "
-            "avro and avro:FIELD"
+            f"deletion_key {written!r} is not a key form; expected text, json, json:FIELD, long, int, "
+            "avro or avro:FIELD"
         )
 
 
 @dataclass(frozen=True)
 class Mark:
-    """What marks a record with a value as a deletion: `op=d`, a field and its value.
+    """The mark of a deletion that has a value: a field and its value, such as `op=d`.
 
-    The value is text, a whole number, true or false; `true` stands for the text "true" too.
+    The value is text, an integer, true or false; `true` also matches the text "true".
     """
 
     name: str
@@ -109,7 +109,7 @@ class Mark:
 
     @classmethod
     def of(cls, written: str) -> Mark:
-        """Read a mark. Raises ValueError for what is none."""
+        """Parse a mark; raises ValueError if it is not FIELD=VALUE."""
         name, _, value = written.partition("=")
         if not name or not value:
             raise ValueError(f"deleted_if {written!r} is not FIELD=VALUE, such as op=d")
@@ -118,7 +118,7 @@ class Mark:
 
     @property
     def path(self) -> tuple[str, ...]:
-        """The names that lead to the field."""
+        """The names on the path to the field."""
         return json_path.names_of(self.name)
 
 
@@ -127,16 +127,16 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 
 @dataclass(frozen=True)
 class Contract:
-    """The fields of a JSON record, and the field with its event time.
+    """The fields of a JSON record, and its event time.
 
-    event_time       the field's name, a path as those of fields
-    event_time_unit  what a number counts since the epoch; with "s" it may have a fraction, and with "us" and
-                     "ns" it may be text of digits
-    event_time_zone  the IANA name of the zone that ISO 8601 without an offset is of; null: it has an offset
-    tombstone        the field that takes the key of a Kafka record without a value, the others being null;
+    event_time       the path of the field, written like other fields' names
+    event_time_unit  the unit of a number, counted since the epoch; with "s" it may have a fraction, and with
+                     "us" and "ns" it may also be a string of digits
+    event_time_zone  the IANA time zone of ISO 8601 strings without an offset; null: they must have one
+    tombstone        the field that gets the key of a Kafka record without a value, with all others null;
                      null: such a record is invalid
 
-    The event time is such a number or an ISO 8601 string; if it is absent or null, the Kafka record's
+    The event time is such a number or an ISO 8601 string. If it is absent or null, the Kafka record's
     timestamp is used.
     """
 
@@ -147,10 +147,10 @@ class Contract:
     event_time_zone: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse, with ValueError, what is no path, no unit and no time zone."""
+        """Raise ValueError for a malformed path, an unknown unit and an unknown time zone."""
         json_path.names_of(self.event_time)
         if self.event_time_unit not in get_args(TimeUnit):
-            raise ValueError(f"event_time_unit {self.event_time_unit!r} is none of {get_args(TimeUnit)}")
+            raise ValueError(f"event_time_unit {self.event_time_unit!r} is not one of {get_args(TimeUnit)}")
         if self.event_time_zone is not None:
             try:
                 ZoneInfo(self.event_time_zone)
@@ -161,11 +161,11 @@ class Contract:
 
     @property
     def event_time_path(self) -> tuple[str, ...]:
-        """The names that lead to the event time."""
+        """The names on the path to the event time."""
         return json_path.names_of(self.event_time)
 
     @property
     def outermost_names(self) -> tuple[str, ...]:
-        """The fields of the record itself in which everything lies, each once."""
+        """The record's top-level fields that contain all others, each once."""
         paths = (*(field.path for field in self.fields), self.event_time_path)
         return tuple(dict.fromkeys(path[0] for path in paths))

@@ -1,7 +1,7 @@
-"""What this machine, its settings and the services around it lack for a run: `lakehouse doctor`.
+"""`lakehouse doctor`: checks that this machine, the settings and the services are ready for a run.
 
-Each check is a function that yields findings. It changes nothing but a file of no bytes, which it writes and
-deletes to see that the lake takes files and by which clock. No JVM starts.
+Each check is a function that yields findings. The checks change nothing, except that one writes and deletes
+an empty file, to test that the lake is writable and that the clocks agree. No JVM starts.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BROKER_S = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """One line: what was looked at, how it is, and where it is not well what to do."""
+    """The result of one check; `todo` is the remedy, empty if none is needed."""
 
     check: str
     state: State
@@ -60,12 +60,12 @@ class Finding:
     todo: str = ""
 
     def as_json(self) -> dict[str, str | None]:
-        """Return it as an object; `todo` is null where there is nothing to do."""
+        """Return the finding as a JSON object; `todo` is null if there is nothing to do."""
         return {"check": self.check, "state": self.state, "found": self.found, "todo": self.todo or None}
 
 
 def examine(read: Callable[[], tuple[Settings, Sequence[Stream]]]) -> Iterator[Finding]:
-    """Yield every finding, the machine's first; without settings that can be read, those alone."""
+    """Yield all findings, the machine's first; if the settings cannot be read, only those and the error."""
     yield from _python()
     yield from _java()
     yield from _packages()
@@ -90,7 +90,7 @@ def _python() -> Iterator[Finding]:
     if here < _PYTHON_LEAST:
         yield Finding("Python", "fail", text, "install Python 3.11 or newer")
     elif here not in _PYTHON_TESTED:
-        yield Finding("Python", "warn", f"{text}, which is untried", "Python 3.11 is tested most")
+        yield Finding("Python", "warn", f"{text}, which is untested", "3.11 is the version tested most")
     else:
         yield Finding("Python", "ok", text)
 
@@ -104,13 +104,13 @@ def _java() -> Iterator[Finding]:
         return
     number = java.version()
     if number is None:
-        yield Finding("Java", "fail", f"{found} -version names no version", advice)
+        yield Finding("Java", "fail", f"{found} -version prints no version", advice)
         return
     text, major = f"{number} ({found})", int(re.split(r"\D", number)[0])
     if major < _JAVA_LEAST:
         yield Finding("Java", "fail", text, advice)
     elif major not in _JAVA_TESTED:
-        yield Finding("Java", "warn", f"{text}, which is untried", f"Java {_JAVA_LEAST} is tested most")
+        yield Finding("Java", "warn", f"{text}, which is untested", f"Java {_JAVA_LEAST} is best tested")
     else:
         yield Finding("Java", "ok", text)
 
@@ -125,7 +125,7 @@ def _packages() -> Iterator[Finding]:
         if found == TESTED[name]:
             yield Finding(name, "ok", found)
         else:
-            todo = f"pip install {package}=={TESTED[name]}, which lakehouse is tested with"
+            todo = f"pip install {package}=={TESTED[name]}, the version that lakehouse is tested with"
             yield Finding(name, "warn", found, todo)
     there = [extra for extra, modules in BRINGS.items() if all(map(find_spec, modules))]
     absent = sorted(BRINGS.keys() - set(there))
@@ -153,7 +153,7 @@ def _jars(settings: Settings) -> Iterator[Finding]:
     for name in wanted:
         todo = "lakehouse setup --s3" if name == "s3" else "lakehouse setup"
         wrong = damaged_jars([name])
-        is_needed = name != "kafka"  # by local services alone
+        is_needed = name != "kafka"  # only local services need it
         if wrong:
             found = f"{len(wrong)} are missing or not as locked, {wrong[0]} first"
             yield Finding(f"jars of {name}", "fail" if is_needed else "warn", found, f"run `{todo}`")
@@ -175,17 +175,17 @@ def _kafka(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
     yield Finding("Kafka", "ok", f"{settings.kafka} answers {settings.kafka.principal}")
     if held.absent_topics:
         found = f"do not exist yet: {', '.join(held.absent_topics)}"
-        yield Finding("Kafka topics", "warn", found, "the first run makes them, if it has the right Create")
+        yield Finding("Kafka topics", "warn", found, "the first run creates them, if it has the Create right")
     for right in held.missing:
         what = f"{settings.kafka.principal} may not {right.operation} {right.kind} {right.name}: {right.why}"
         todo = f"kafka-acls.sh {right.as_command(settings.kafka.principal.removeprefix('User:'))}"
         yield Finding("Kafka rights", "fail" if right.is_required else "warn", what, todo)
     if not held.missing:
-        yield Finding("Kafka rights", "ok", "all that `lakehouse rights` lists")
+        yield Finding("Kafka rights", "ok", "all rights that `lakehouse rights` lists")
 
 
 def _store(kind: SinkKind, settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
-    todo = "docs/outputs.md says what it needs"
+    todo = "see docs/outputs.md for its requirements"
     try:
         kind.require(settings)
     except LakehouseError as error:
@@ -203,7 +203,7 @@ def _store(kind: SinkKind, settings: Settings, streams: Sequence[Stream]) -> Ite
     for doubt in doubtful:
         yield Finding(kind.label, "warn", doubt, todo)
     if not refused and not doubtful:
-        yield Finding(kind.label, "ok", f"answers, and takes rows of {len(tables)} tables")
+        yield Finding(kind.label, "ok", f"answers and accepts rows of {len(tables)} tables")
 
 
 def _lake(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
@@ -214,16 +214,16 @@ def _lake(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
         names = specs(streams) if is_there else ()
         formats = {spec.qualified_name: direct.noted_format(lake, spec) for spec in names}
     except (LakehouseError, OSError, ValueError) as error:
-        todo = "correct LAKEHOUSE_LAKE, or the rights and AWS_… of this user"
+        todo = "correct LAKEHOUSE_LAKE, or this user's permissions and AWS_…"
         yield Finding("lake", "fail", f"{lake}: {first_line(error)}", todo)
         return
     found = {name: number for name, number in formats.items() if number is not None}
     newer = sorted(name for name, number in found.items() if number > FORMAT)
     if newer:
         text = f"{newer[0]} has format {found[newer[0]]}, and this version knows {FORMAT}"
-        yield Finding("lake", "fail", text, "install the later version of lakehouse again (docs/upgrades.md)")
+        yield Finding("lake", "fail", text, "reinstall the later version of lakehouse (docs/upgrades.md)")
     elif not is_there:
-        yield Finding("lake", "ok", f"{lake} does not exist yet; the first run makes it")
+        yield Finding("lake", "ok", f"{lake} does not exist yet; the first run creates it")
     else:
         yield Finding("lake", "ok", f"{lake}: {len(found)} tables, of format {FORMAT}")
     if is_local(lake):
@@ -236,16 +236,16 @@ def _writable(lake: Path) -> Iterator[Finding]:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".doctor-") as file:
             ahead_s = os.fstat(file.fileno()).st_mtime - time.time()
     except OSError as error:
-        todo = f"let the user {os.getuid()} write there, or set LAKEHOUSE_LAKE to another place"
+        todo = f"give user {os.getuid()} write access, or set LAKEHOUSE_LAKE to another place"
         yield Finding("lake is writable", "fail", f"{place}: {error.strerror}", todo)
         return
     yield Finding("lake is writable", "ok", str(place))
     newest_s = max((log.stat().st_mtime for log in lake.glob("*/*/_delta_log")), default=0.0)
     if max(abs(ahead_s), newest_s - time.time()) > _CLOCK_S:
-        text = "this machine's clock differs from the file system's, or was set back since the last commit"
+        text = "the clock differs from the file system's, or was set back since the last commit"
         yield Finding("clock", "warn", text, "synchronise it (chrony, systemd-timesyncd)")
     else:
-        yield Finding("clock", "ok", "agrees with the file system's, and no commit is later")
+        yield Finding("clock", "ok", "agrees with the file system's; no commit is in the future")
 
 
 def _disks(settings: Settings) -> Iterator[Finding]:

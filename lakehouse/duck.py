@@ -1,8 +1,8 @@
-"""DuckDB's SQL over the lake, for statements that only read: it starts without a JVM, in a tenth of a second.
+"""DuckDB SQL over the lake, for read-only statements: it starts in a tenth of a second, without a JVM.
 
-Tables have the names and types that they have in Spark. Functions, the names of unnamed columns, and the
-types of what is computed are DuckDB's: an average of decimals is a double, say. Whole numbers of any size are
-numbers, and an interval is a duration of ISO 8601, such as P1M or PT90S.
+Tables have the same names and types as in Spark. Functions, the names of unnamed columns and the types of
+computed columns are DuckDB's: the average of decimals is a double, for example. Integers of any size are
+numbers, and an interval is an ISO 8601 duration, such as P1M or PT90S.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ _TYPES: dict[str, DataType] = {
     "enum": StringType(),
     "union": StringType(),
 }
-"""Types that Spark does not have, or Arrow does not bring over."""
+"""Types that Spark does not have, or that Arrow does not convert."""
 _LISTING = re.compile(r"\b(show|information_schema|duckdb_\w+)\b", re.IGNORECASE)
 
 
 def ask(lake: str, streams: Sequence[Stream], statement: str, *, limit: int) -> QueryResult:
-    """Run a statement that reads tables of the lake, and return at most `limit` rows.
+    """Run a read-only statement over the lake's tables, and return at most `limit` rows.
 
-    Instants are UTC. Nothing but the tables can be read: no file, and no address. Raises QueryError if the
+    Instants are UTC. Only the tables can be read, no other files or addresses. Raises QueryError if the
     statement does more than read, or fails, and TableError if a table cannot be read.
     """
     with duckdb.connect(config={"python_enable_replacements": False}) as connection:
@@ -77,17 +77,15 @@ def ask(lake: str, streams: Sequence[Stream], statement: str, *, limit: int) -> 
 def _refuse_more_than_reading(connection: duckdb.DuckDBPyConnection, statement: str) -> None:
     kinds = [one.type.name for one in connection.extract_statements(statement)]
     if len(kinds) != 1:
-        raise QueryError(f"this is {len(kinds)} statements; give one")
+        raise QueryError(f"expected one statement, not {len(kinds)}")
     if kinds[0] not in _READING:
-        raise QueryError(
-            f"with DuckDB a statement can only read ({kinds[0]}); Spark changes tables, by --write"
-        )
+        raise QueryError(f"DuckDB can only read, not {kinds[0]}; to change tables, use Spark with --write")
 
 
 def _register(
     connection: duckdb.DuckDBPyConnection, lake: str, streams: Sequence[Stream], statement: str
 ) -> None:
-    """Make the tables known by name that the statement names, or all if it lists."""
+    """Create views of the tables that the statement names, or of all if it lists tables."""
     lists = _LISTING.search(statement) is not None
     for spec in specs(streams):
         if lists or spec.name in statement.lower():
@@ -100,15 +98,15 @@ def _register(
 
 
 def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> str | None:
-    """Return that a table is missing, and which may be meant; null for another error.
+    """Return the message for a missing table, with suggestions; null for another error.
 
-    DuckDB says that the whole schema is missing if the statement names no table of it.
+    If the statement names no existing table of a schema, DuckDB reports the whole schema as missing.
     """
     found = re.search(r'Table with name "?([^"!]+?)"? does not exist', str(error))
     if not isinstance(error, duckdb.CatalogException) or found is None:
         return None
     name = found[1]
-    if "." not in name:  # the statement has its schema, if it has one
+    if "." not in name:  # take the schema from the statement, if given
         given = re.search(rf'(\w+)"?\s*\.\s*"?{re.escape(name)}\b', statement, re.IGNORECASE)
         name = name if given is None else f"{given[1]}.{name}"
     near = nearest(name, known)
@@ -121,7 +119,7 @@ def _result(found: duckdb.DuckDBPyRelation, limit: int) -> QueryResult:
         values = [_value(value, kind) for value in column.to_pylist()]
         type_ = _type(kind, field.type)
         if kind.id in _HUGE and all(value is None or -(2**63) <= value < 2**63 for value in values):
-            type_ = LongType()  # the sum of longs, which is a long for Spark
+            type_ = LongType()  # the sum of longs, which is a long in Spark
         schema = schema.add(field.name, type_)
         columns.append(values)
     shown_rows = [Row(*values) for values in zip(*columns, strict=True)]
@@ -129,7 +127,7 @@ def _result(found: duckdb.DuckDBPyRelation, limit: int) -> QueryResult:
 
 
 def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
-    """Return Spark's type for one of DuckDB's: the smallest that holds each of its values."""
+    """Return Spark's type for a DuckDB type: the smallest that holds all its values."""
     if kind.id in _TYPES:
         return _TYPES[kind.id]
     if kind.id in ("list", "array"):
@@ -144,15 +142,15 @@ def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
 
 
 def _inner(kind: DuckDBPyType) -> list[DuckDBPyType]:
-    """Return the types within a type; an array has its size beside it."""
+    """Return a type's element types; an array's size is left out."""
     return [inner for _, inner in kind.children if isinstance(inner, DuckDBPyType)]
 
 
 def _value(value: Any, kind: DuckDBPyType) -> Any:
-    """Return a value of Arrow as Spark's rows have it."""
+    """Return an Arrow value in the form of Spark's rows."""
     if value is None:
         return None
-    if kind.id in _HUGE:  # Arrow has 128 bits with a sign
+    if kind.id in _HUGE:  # Arrow's 128 bits are signed
         return int(value) + (2**128 if kind.id == "uhugeint" and value < 0 else 0)
     if kind.id == "interval":
         return iso_duration(value.months, value.days, value.nanoseconds)

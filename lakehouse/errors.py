@@ -1,24 +1,24 @@
-"""Every error that a user can cause or mend.
+"""The errors that a user can cause or fix.
 
     LakehouseError
     ├── SettingsError         a setting is unknown, malformed or contradicts another
-    ├── ServiceError          a broker or another store could not be started, reached or stopped
-    │   ├── AccessDeniedError a broker denies a right to this application
-    │   ├── RegistryError     a schema registry does not answer, or refuses
-    │   ├── SinkTroubleError  a store that rows are sent to does not take them
-    │   └── WebError          a server does not answer by HTTP, or not as the policy wants it
-    ├── ProduceError          events could not be delivered to a topic
-    ├── MissingExtraError     a package is not installed that an extra of this distribution brings
-    ├── VersionError          Spark or Delta lacks what this code needs of it
-    ├── TableError            a Delta table is missing, or not what the stream declares
-    ├── PositionError         what a table was made from is not what lies there now
-    ├── StreamError           a micro-batch failed for a reason no layer knows
+    ├── ServiceError          a broker or store could not be started, reached or stopped
+    │   ├── AccessDeniedError the broker denies this application a right
+    │   ├── RegistryError     the schema registry does not answer, or refuses a request
+    │   ├── SinkTroubleError  an output store is unreachable, full, or refuses a request
+    │   └── WebError          an HTTP request failed, or the network policy forbids it
+    ├── ProduceError          records could not be delivered to a topic
+    ├── MissingExtraError     a package of an optional extra is not installed
+    ├── VersionError          Spark or Delta is of an unsupported version
+    ├── TableError            a Delta table is missing or differs from its declaration
+    ├── PositionError         a table's read position does not fit its source
+    ├── StreamError           a step failed with an unexpected error
     │   └── HeapError         a micro-batch does not fit in the memory of Spark
-    ├── RefusedError          more records were refused than allowed; what could be done is done
+    ├── RefusedError          silver refused more records than allowed; the rest is processed
     └── QueryError            a SQL statement was refused
 
 A message says what happened, to what, what was expected and what to do. The command line and the jobs
-print it as one line and exit with `exit_code`; anything else is a defect and keeps its stack trace.
+print it on one line and exit with `exit_code`. Any other exception is a defect and keeps its stack trace.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from __future__ import annotations
 from itertools import chain, takewhile
 
 _ITEM = "- "
-_FRAME = "at "  # of a stack of Java's
+_FRAME = "at "  # a frame of a Java stack trace
 _MOST_LISTED = 1_000  # characters
 
 
@@ -47,43 +47,43 @@ class ServiceError(LakehouseError):
 
 
 class AccessDeniedError(ServiceError):
-    """A broker denies a right to this application: it names the user, the operation and the resource."""
+    """The broker denies this application a right; the message names the user, operation and resource."""
 
 
 class RegistryError(ServiceError):
-    """A schema registry does not answer, or refuses what it is asked; a missing schema is no such error."""
+    """The schema registry does not answer, or refuses a request; a missing schema is another error."""
 
 
 class SinkTroubleError(ServiceError):
-    """A store that rows are sent to is out of reach, or full, or refuses what it is asked."""
+    """An output store is unreachable or full, or refuses a request."""
 
 
 class ProduceError(LakehouseError):
-    """Events could not be delivered to a topic."""
+    """Records could not be delivered to a topic."""
 
 
 class MissingExtraError(LakehouseError):
-    """A package is not installed that an extra of this distribution brings."""
+    """A package of an optional extra is not installed."""
 
 
 class VersionError(LakehouseError):
-    """Spark or Delta is of a version that lacks what this code needs of it."""
+    """The version of Spark or Delta lacks something that this code needs."""
 
 
 class TableError(LakehouseError):
-    """A Delta table is missing, or is not what the stream declares."""
+    """A Delta table is missing, or differs from what the stream declares."""
 
 
 class PositionError(LakehouseError):
-    """How far a query has read, as its table says, does not fit the table or topic that it reads."""
+    """A query's read position, as recorded in its table, does not fit the table or topic that it reads."""
 
 
 class StreamError(LakehouseError):
-    """A step failed with an error that no layer knows; its cause is chained."""
+    """A step failed with an unexpected error, which is chained as the cause."""
 
 
 class HeapError(StreamError):
-    """A micro-batch does not fit in Spark's memory; its cause is chained."""
+    """A micro-batch does not fit in Spark's memory; the original error is chained as the cause."""
 
 
 class RefusedError(LakehouseError):
@@ -97,10 +97,11 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first line of an error's text that is not empty, and what follows if it ends with a colon.
+    """Return the first non-empty line of an error's text; if it ends with a colon, also what follows.
 
-    That is a list, or the next line. Names in it may have U+2028. Delta says so which row violates a CHECK:
-    `… violated by row with values:`, and a line ` - column : value` for each.
+    What follows is a list, or the next line. Lines end at line feeds only, because names may contain U+2028.
+    Delta reports the row that violates a CHECK as `… violated by row with values:` and ` - column : value`
+    lines.
     """
     lines = filter(None, (line.strip() for line in str(error).split("\n")))
     said = next(lines, "no message")

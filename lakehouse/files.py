@@ -1,4 +1,4 @@
-"""Small files of this machine, such as tokens, pid files and notes: each is replaced as a whole."""
+"""Atomic writes of small local files, such as tokens, pid files and notes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 OWNER_ONLY = 0o600
 OTHERS = 0o077
 _OWNER_ALONE = 0o700
-_ANYBODY = 0o666  # as far as the process's umask lets them
+_ANYBODY = 0o666  # restricted by the process's umask
 
 
 def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _ANYBODY) -> None:
-    """Replace a file's content so that a reader sees the old text or the new one, never a part.
+    """Replace a file's content atomically: a reader sees either the old or the new text.
 
-    `lasting`: it outlives a power failure, for which the caller waits; otherwise the file may then be empty.
-    `mode` are its permissions. If it cannot be written, the file stays as it was, and the error names it. A
-    killed process leaves one of the `drafts_of` the file.
+    `lasting`: wait until the content would survive a power failure; otherwise the file may be empty after
+    one. `mode` are its permissions. If the write fails, the file is unchanged, and the error names it. A
+    killed process leaves one of the file's `drafts_of`.
     """
     draft = _draft_of(path)
     try:
@@ -31,7 +31,7 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
                 os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # which file it was
+        raise OSError(error.errno, error.strerror, str(path)) from error  # names the file, not the draft
     finally:
         draft.unlink(missing_ok=True)
     if lasting:
@@ -39,7 +39,7 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
 
 
 def copy_whole(source: Path, target: Path) -> None:
-    """Copy a file and its time, so that the copy is there as a whole or not at all, whatever happens."""
+    """Copy a file and its times atomically: the copy is complete or absent, even after a power failure."""
     with drafted(target) as draft:
         shutil.copyfile(source, draft)
         found = source.stat()
@@ -48,9 +48,9 @@ def copy_whole(source: Path, target: Path) -> None:
 
 @contextmanager
 def drafted(target: Path) -> Iterator[Path]:
-    """Yield where to write a file, which has its name once it is whole and on the disk.
+    """Yield a temporary path to write to; after the block it is synced and renamed to the target.
 
-    Directories are made where they are missing. A killed process leaves one of the `drafts_of` the target.
+    Missing parent directories are created. A killed process leaves one of the target's `drafts_of`.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft_of(target)
@@ -63,15 +63,15 @@ def drafted(target: Path) -> Iterator[Path]:
 
 
 def make_home(path: Path) -> None:
-    """Make the directory of a home, for its owner alone; an existing directory stays unchanged."""
+    """Create a home directory with mode 0700; an existing directory stays unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
 
 
 def make_private(path: Path) -> None:
-    """Make a directory in a home, and the home; one of ours that others could look into is closed to them.
+    """Create a directory in a home, and the home, both with mode 0700; tighten our own existing directory.
 
-    It stays open on a file system that knows no such thing.
+    On a file system without permissions it stays open.
     """
     make_home(path.parent)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
@@ -82,7 +82,7 @@ def make_private(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are on the disk."""
+    """Wait until a file's content, or a directory's entries, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -95,5 +95,5 @@ def _draft_of(path: Path) -> Path:
 
 
 def drafts_of(path: Path) -> list[Path]:
-    """Return what processes that were killed while they wrote a file have left beside it."""
+    """Return the temporary files that killed processes have left beside a file."""
     return list(path.parent.glob(f".{path.name}.*.tmp"))

@@ -1,9 +1,10 @@
-"""A stream's tables in plain frames: micro-batches judged, reduced, folded and sent, without a lake.
+"""A stream's tables in plain frames: validation, aggregation, merges and exports without a lake.
 
-What `lakehouse.stream` promises the functions of a stream is done here in the plainest way, without Delta,
-Kafka or a query: `judge` gets the watermark of what has been accepted before, `fold` the rows that are within
-reach or due, a row replaces the one with its key, one marked DELETED goes, and keys that need it are made
-anew from all clean rows so far. `lakehouse try` and `lakehouse.testing` show and compare the results.
+This is the plainest implementation of what `lakehouse.stream` promises to a stream's functions, without
+Delta, Kafka or a streaming query: `judge` gets the watermark of the records accepted before; `fold` gets the
+current rows that are within reach or due; a row replaces the one with its key, a row marked DELETED is
+removed; and keys that need it are recomputed from all clean rows so far. `lakehouse try` and
+`lakehouse.testing` show and compare the results.
 
     folding = Folding(spark, TRANSACTIONS)
     folding.take({"transactions": records}, landed_at=noon)
@@ -62,9 +63,9 @@ Rows = Mapping[str, DataFrame]
 
 @dataclass(frozen=True)
 class Message:
-    """The message of a row of a gold or side table: to a topic, or if that is null, to stores alone.
+    """The message for a row of a gold or side table: to a topic or, if that is null, to stores only.
 
-    `value` is JSON, null for a tombstone. For stores, such as Redis, `key` is the row's there.
+    `value` is JSON, null for a tombstone. For stores such as Redis, `key` is the row's key there.
     """
 
     table: str
@@ -75,7 +76,7 @@ class Message:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Of partials: the greatest event time that the clock counts, and the span in which they lie; UTC."""
+    """Times of partials, UTC: the greatest event time for the clock, and their first and last time."""
 
     reached: datetime | None = None
     first: datetime | None = None
@@ -83,10 +84,10 @@ class _Facts:
 
 
 class Folding:
-    """A stream that has taken some micro-batches.
+    """A stream's tables after some micro-batches.
 
-    `topic` turns a topic's default name into the one that a record has. `is_small`: all rows together are
-    few, so one task takes them.
+    `topic` maps a topic's default name to its actual name. `is_small`: all rows together are few, so one task
+    processes them.
     """
 
     def __init__(
@@ -113,9 +114,10 @@ class Folding:
         self._merged: dict[str, datetime | None] = {}
 
     def numbered(self, source: Source, records: Iterable[Record]) -> list[Record]:
-        """Return records of a source with the topic, partition and offset under which they land.
+        """Return a source's records with the topic, partition and offset under which they land.
 
-        A record without a partition is of the first one. Without an offset, it has the next of its partition.
+        A record without a partition gets partition 0. A record without an offset gets the next one of its
+        partition.
         """
         topic, found = self._topic(source.topic), list[Record]()
         for record in records:
@@ -128,16 +130,16 @@ class Folding:
     def take(
         self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime, now: datetime | None = None
     ) -> None:
-        """Take one micro-batch, the records of each source by its table's name.
+        """Process one micro-batch: the records of each source, by table name.
 
-        `now` is what the clock shows while gold is merged; null: the time of landing.
+        `now` is the clock's time while gold is merged; null: the time of landing.
         """
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
     def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
-        """Return the clean rows of records that land at this time, by table; the others are dead letters.
+        """Return the clean rows, by table, of records that land at this time; the others become dead letters.
 
-        Rows that they correct or delete leave silver, and with the next merge gold.
+        Rows that they correct or delete are removed from silver, and with the next merge from gold.
         """
         return {
             source.table: self._judged(source, records.get(source.table, ()), landed_at)
@@ -147,8 +149,8 @@ class Folding:
     def merge(self, clean: Rows, *, now: datetime, twice: bool = False) -> None:
         """Merge clean rows of every source into gold, as one micro-batch.
 
-        `twice`: the first attempt ends between the write of the side tables and that of the main table, as
-        where the process is killed there.
+        `twice`: the first attempt ends between the writes of the side tables and the main table, as if the
+        process had been killed there.
         """
         self._number += 1
         self._feeds = {}
@@ -161,7 +163,7 @@ class Folding:
         self._left = {}
 
     def tick(self, now: datetime) -> None:
-        """Change what is due by the wall clock, where no record has come for a long time."""
+        """Apply the wall clock's changes that are due at this time, without records."""
         self._number += 1
         self._feeds = {}
         for table in self.stream.gold:
@@ -172,9 +174,9 @@ class Folding:
                 self._put(table, due.withColumns({name: becomes[name] for name in becomes}))
 
     def frame(self, table: str) -> DataFrame:
-        """Return the rows of a table of silver or gold so far, or the dead letters: raw records and reasons.
+        """Return a silver or gold table's rows so far, or the dead letters.
 
-        Dead letters have topic, partition and offset, key, value, headers, kafka_timestamp and reasons.
+        Dead letters have topic, partition, offset, key, value, headers, kafka_timestamp and reasons.
         """
         layer, name = table.split(".")
         if layer == "gold":
@@ -186,7 +188,7 @@ class Folding:
         return reduce(DataFrame.unionByName, self._clean[name])
 
     def leaving(self, table: str) -> list[Change]:
-        """Return what the last micro-batch, or tick, sends of a gold or side table, in its order."""
+        """Return what the last micro-batch or tick exports of a gold or side table, in export order."""
         (kept,) = (one for one in self.stream.tables if one.name == table)
         feeds = self._feeds.get(table, [])
         if not feeds:
@@ -199,9 +201,9 @@ class Folding:
         return found
 
     def messages(self, *, stored: bool = True) -> list[Message]:
-        """Return what the last micro-batch, or tick, sends: for each table in its order.
+        """Return the messages of the last micro-batch or tick, table by table, in export order.
 
-        Unless they are `stored`, tables without a topic are left out.
+        Without `stored`, tables without a topic are left out.
         """
         found = []
         for table in self.stream.tables:
@@ -221,7 +223,7 @@ class Folding:
         return gathered(rows, few=self._is_small)
 
     def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
-        """Return the records that are clean by the watermark of all before; the others are dead letters."""
+        """Return the records that are clean under the watermark so far; the others become dead letters."""
         rows = landed(self.numbered(source, records), landed_at)
         if not rows:
             return self._clean[source.table][0]
@@ -238,7 +240,7 @@ class Folding:
         return clean
 
     def _settled(self, source: Source, judged: DataFrame) -> DataFrame:
-        """Return the verdicts among all records of their ids; rows that these replace leave silver."""
+        """Return the verdicts after comparison by id; rows that are replaced are removed from silver."""
         name, places = source.table, list(COORDINATES)
         standing = self.frame(f"silver.{name}")
         letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))
@@ -260,7 +262,7 @@ class Folding:
         return comparing.with_outcome(judged, outcome).localCheckpoint()
 
     def _change_letters(self, changed: DataFrame) -> None:
-        """Give letters that are there their new reasons."""
+        """Update the reasons of existing dead letters."""
         if changed.isEmpty():
             return
         places, letters = list(COORDINATES), self.frame(DEAD_LETTERS)
@@ -271,7 +273,7 @@ class Folding:
     def _merge(
         self, table: GoldTable, clean: DataFrame, now: datetime, left: DataFrame | None, *, twice: bool
     ) -> None:
-        """Merge clean rows into a table, where some rows of silver may have `left`."""
+        """Merge clean rows into a table; `left` are rows that were removed from silver, null for none."""
         partials = table.preaggregate(clean).localCheckpoint()
         gone = None if left is None else table.preaggregate(left).localCheckpoint()
         facts = _facts_of(table, partials if gone is None else partials.unionByName(gone))
@@ -315,9 +317,10 @@ class Folding:
         return held(reduce(DataFrame.unionByName, found).distinct()) if found else None
 
     def _put_side(self, side: SideTable, folded: DataFrame, theirs: Sequence[tuple[DataFrame, Any]]) -> None:
-        """Put the new rows of a side table in their places, as `layers.merging` does.
+        """Write the new rows of a side table, as `layers.merging` does.
 
-        Rows of `theirs`, frames of keys, are compared first: those that are not made any more go.
+        Rows whose keys are in `theirs`, frames of keys, are compared first: those that no longer exist are
+        deleted.
         """
         rows = side.rows(folded)
         if theirs:
@@ -330,7 +333,7 @@ class Folding:
         self._put(side, rows)
 
     def _put(self, table: MergedTable, rows: DataFrame) -> None:
-        """Put rows in the places of those with their keys, and keep what has changed."""
+        """Upsert rows by key, and keep the change feed."""
         columns = {column.name: column.dataType for column in table.schema}
         new = rows.select(
             *(F.col(name).cast(type_).alias(name) for name, type_ in columns.items()),
@@ -345,9 +348,9 @@ class Folding:
 
 
 def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ...]]:
-    """Return numbered records as rows of bronze that landed at a time, UTC, in the order of its columns.
+    """Return numbered records as bronze rows that landed at a time, UTC, with its columns in order.
 
-    A record without a timestamp has that of the landing; a number that is no time is kept beside it.
+    A record without a timestamp gets the landing time; a number that is not a valid time is kept beside it.
     """
     rows: list[tuple[Any, ...]] = []
     for record in records:
@@ -362,7 +365,7 @@ def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ..
 
 
 def _facts_of(table: GoldTable, partials: DataFrame) -> _Facts | None:
-    """Return the facts of partials; null if there are none."""
+    """Return the times of partials; null if there are no partials."""
     measures = {"count": F.count(F.lit(1))}
     if isinstance(table.clock, EventClock):
         measures["reached"] = F.unix_micros(F.max(table.clock.column))
@@ -405,7 +408,7 @@ def _waits_at(now: datetime, clock: WallClock) -> Column:
 
 
 def _greatest_own_time(clean: DataFrame) -> datetime | None:
-    """Return it by way of its microseconds: some local times are ambiguous."""
+    """Return the greatest own time; read as microseconds, because local times can be ambiguous."""
     found = clean.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else from_micros(found.micros)
 

@@ -1,7 +1,8 @@
-"""Files of the lake without a JVM: on a disk of this machine, or elsewhere by pyarrow.
+"""Access to the lake's files without a JVM: on a local disk, or elsewhere through pyarrow.
 
-Where an object store is and what opens it says the environment (AWS_…), as it does for deltalake. There, one
-request finds a file, two read it, and one lists a thousand names. What cannot be reached raises OSError.
+The address and credentials of an object store come from the environment (AWS_…), as for deltalake. There,
+finding a file takes one request, reading it two, and listing a thousand names one. Unreachable files raise
+OSError.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
 _OBJECT_STORES = ("s3://", "gs://", "abfs://", "abfss://")
 _AT_ONCE = 16
 _READ_WHOLE = 8 * 1024 * 1024  # bytes; parts of a larger file are requested one by one
-_ONE_REQUEST = "?allow_delayed_open=true"  # writes a small object: otherwise they are three
+_ONE_REQUEST = "?allow_delayed_open=true"  # writes a small object, instead of three
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A file that exists: its `stamp` is another one once it is replaced; times are in ms since the epoch."""
+    """A file that exists: `stamp` changes when it is replaced; times are in epoch milliseconds."""
 
     stamp: Hashable
     modified_ms: int
@@ -41,7 +42,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Stored:
-    """A file of a listing: its path below the directory, its bytes, and when it was written, epoch ms."""
+    """A listed file: its path relative to the directory, its size, and its modification time, epoch ms."""
 
     path: str
     size_bytes: int
@@ -49,24 +50,24 @@ class Stored:
 
 
 class Files(ABC):
-    """The files below a path; names are relative to it. Any thread may use it.
+    """The files below a path; names are relative to it. Thread-safe.
 
-    `is_far`: a look costs a request and its time, so several are made at once (`each`).
+    `is_far`: every access costs a request, so several are made concurrently (`each`).
     """
 
     is_far: bool
 
     @abstractmethod
     def exist(self) -> bool:
-        """Tell whether there is such a directory; an object store has none without files."""
+        """Tell whether the directory exists; in an object store only if it has files."""
 
     @abstractmethod
     def find(self, name: str) -> Found | None:
-        """Return a file, null if it does not exist."""
+        """Return a file; null if it does not exist."""
 
     @abstractmethod
     def names(self, directory: str = "") -> list[str]:
-        """Return the names in a directory, in order; none if it does not exist."""
+        """Return the names in a directory, sorted; none if it does not exist."""
 
     @abstractmethod
     def open(self, name: str) -> pa.NativeFile:
@@ -74,21 +75,21 @@ class Files(ABC):
 
     @abstractmethod
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
-        """Return the function's result for each item; several at once if that saves time."""
+        """Return the function's result for each item; concurrently if that saves time."""
 
 
 def files_of(path: str) -> Files:
-    """Return the files below a path of Hadoop's."""
+    """Return the files below a Hadoop path."""
     return _Near(Path(location(path))) if is_local(path) else _Far(path)
 
 
 def is_object_store(path: str) -> bool:
-    """Tell whether a path of Hadoop's lies in an object store that pyarrow can list."""
+    """Tell whether a Hadoop path is in an object store that pyarrow can list."""
     return location(path).startswith(_OBJECT_STORES)
 
 
 def arrow_directory(path: str) -> tuple[FileSystem, str]:
-    """Return pyarrow's file system for a path of Hadoop's, and the path in it."""
+    """Return pyarrow's file system for a Hadoop path, and the path in it."""
     from pyarrow.fs import LocalFileSystem
 
     if is_local(path):
@@ -101,9 +102,9 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
 
 
 def stored_below(path: str) -> list[Stored] | None:
-    """Return every file below a directory of an object store; none if it does not exist.
+    """Return every file below a directory of an object store; none if the directory does not exist.
 
-    Null for another file system: pyarrow may have no access to it, as to HDFS.
+    Null for other file systems, because pyarrow may have no access to them, as with HDFS.
     """
     from pyarrow.fs import FileSelector, FileType
 
@@ -119,7 +120,7 @@ def stored_below(path: str) -> list[Stored] | None:
 
 
 class _Near(Files):
-    """A directory of this machine."""
+    """A local directory."""
 
     is_far = False
 
@@ -140,7 +141,7 @@ class _Near(Files):
 
     def names(self, directory: str = "") -> list[str]:
         try:
-            return sorted(os.listdir(self._path / directory))  # noqa: PTH208 - names, and no paths
+            return sorted(os.listdir(self._path / directory))  # noqa: PTH208 - names, not paths
         except OSError:
             return []
 
@@ -154,7 +155,7 @@ class _Near(Files):
 
 
 class _Far(Files):
-    """A directory elsewhere; pyarrow connects when it is first asked."""
+    """A remote directory; pyarrow connects on first access."""
 
     is_far = True
 
@@ -211,14 +212,14 @@ def _text(stream: pa.NativeFile) -> str:
 
 @lru_cache(maxsize=4)
 def _system(scheme: str, authority: str, _variables: tuple[tuple[str, str], ...]) -> tuple[FileSystem, str]:
-    """Return a client that reads these variables when it is made: a changed key is another client."""
+    """Return a client, created with these variables; other credentials give another client."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 
     try:
         options = _ONE_REQUEST if scheme == "s3" else ""
         found: tuple[FileSystem, str] = FileSystem.from_uri(f"{scheme}://{authority}{options}")
-    except pa.ArrowInvalid as error:  # a scheme that it does not know
+    except pa.ArrowInvalid as error:  # an unknown scheme
         raise OSError(f"{scheme}://{authority} cannot be read without Spark: {error}") from error
     return found
 

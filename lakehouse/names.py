@@ -1,7 +1,7 @@
-"""Names of tables in a Hive metastore, for clients that query by name: Thrift servers, Spark Connect, Trino.
+"""Table names in a Hive metastore, for clients that query by name: Thrift servers, Spark Connect, Trino.
 
 Gold tables and the dead letters get an entry each, and ops tables on demand, with the comments that the
-streams declare. A rerun changes nothing. Entries of others are never touched, and none is removed.
+streams declare. A rerun changes nothing. Entries made by others are never changed, and none is removed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _EVERY_S = 15.0
 
 
 class Outcome(StrEnum):
-    """What became of a table's name."""
+    """The result of registering a table."""
 
     NEW = "new"
     UNCHANGED = "unchanged"
@@ -41,7 +41,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Registered:
-    """What became of a table's name; `about`: what has changed, or why it was refused."""
+    """The result for one table; `about`: what has changed, or why it was refused."""
 
     table: str
     outcome: Outcome
@@ -49,7 +49,7 @@ class Registered:
 
 
 def specs(streams: Sequence[Stream], *, ops: bool = False) -> list[TableSpec]:
-    """Return the tables that get names."""
+    """Return the tables to register."""
     layers = ("gold", "ops") if ops else ("gold",)
     return [spec for spec in catalog.specs(streams) if spec.layer in layers or spec == DEAD_LETTERS]
 
@@ -57,10 +57,10 @@ def specs(streams: Sequence[Stream], *, ops: bool = False) -> list[TableSpec]:
 def register(
     lake: Lake, wanted: Sequence[TableSpec], uris: str, *, moves: bool = False
 ) -> Iterator[Registered]:
-    """Write the tables' names into a metastore, one after the other, and yield what became of each.
+    """Register the tables in a metastore one by one, and yield each result.
 
-    `moves`: a table that is registered at another location gets this one; otherwise that is refused. Raises
-    ServiceError if the metastore does not answer.
+    `moves`: a table that is registered at another location is moved to this one; otherwise it is refused.
+    Raises ServiceError if the metastore does not answer.
     """
     with metastore.connected(lake.spark, uris) as names:
         for spec in wanted:
@@ -78,7 +78,7 @@ def _register(lake: Lake, spec: TableSpec, names: Metastore, *, moves: bool) -> 
     if found is None:
         if names.create(entry):
             return Registered(entry.name, Outcome.NEW)
-        found = names.find(entry.database, entry.table)  # somebody else has made it at this moment
+        found = names.find(entry.database, entry.table)  # another process has just created it
     registered = compare(entry, found, moves=moves)
     if registered.outcome is Outcome.CHANGED:
         names.change(entry)
@@ -86,21 +86,21 @@ def _register(lake: Lake, spec: TableSpec, names: Metastore, *, moves: bool) -> 
 
 
 def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
-    """Return what must become of a name under which the metastore has something already."""
+    """Compare an entry with what the metastore has under its name, and return what to do."""
     if found is None or not found.is_ours:
         return Registered(
             entry.name,
             Outcome.REFUSED,
-            f"{entry.name} in the metastore was not made by lakehouse, and is left as it is. Rename or drop "
-            "it there, and run this again",
+            f"{entry.name} in the metastore was not made by lakehouse and is left unchanged. Rename or drop "
+            "it there, then rerun",
         )
     there = found.entry
     if there.location != entry.location and not moves:
         return Registered(
             entry.name,
             Outcome.REFUSED,
-            f"{entry.name} is registered at {there.location}, and this lake has it at {entry.location}. "
-            "`lakehouse register --move` takes the name along",
+            f"{entry.name} is registered at {there.location}, but this lake has it at {entry.location}. "
+            "`lakehouse register --move` updates the location",
         )
     changed = [
         what for what in ("location", "comment", "columns") if getattr(there, what) != getattr(entry, what)
@@ -109,7 +109,7 @@ def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
 
 
 def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
-    """Return the entry for a table, null if there is no such table yet."""
+    """Return the entry for a table; null if the table does not exist yet."""
     if not lake.exists(spec.layer, spec.name):
         return None
     path = lake.path(spec.layer, spec.name)
@@ -118,7 +118,7 @@ def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
 
 
 def with_comments(standing: StructType, declared: StructType) -> StructType:
-    """Return a table's columns with the declared comments; a column that is not declared keeps its own."""
+    """Return a table's columns with the declared comments; undeclared columns keep their own."""
     ours: Mapping[str, StructField] = {column.name: column for column in declared}
     return StructType([_commented(column, ours.get(column.name, column)) for column in standing])
 
@@ -130,7 +130,7 @@ def _commented(column: StructField, declared: StructField) -> StructField:
 
 
 def address(path: str) -> str:
-    """Return a table's path as a URL, which is the same for every client on every machine."""
+    """Return a table's path as a URL that is valid on every machine."""
     return f"file://{location(path)}" if is_local(path) else path
 
 
@@ -138,9 +138,9 @@ def address(path: str) -> str:
 def registering(
     lake: Lake, streams: Sequence[Stream], uris: str, on_notice: Callable[[str], None]
 ) -> Iterator[None]:
-    """Register tables during the block, as they appear and as their columns change.
+    """Keep tables registered during the block, as they are created and as their columns change.
 
-    A thread looks every 15 s. A failure is reported once and retried; nothing waits for it.
+    A thread checks every 15 s. A failure is reported once and retried; nothing waits for it.
     """
     own = replace(lake, spark=lake.spark.newSession())
     keeper = _Keeper(own, specs(streams), uris, on_notice)
@@ -156,7 +156,7 @@ def registering(
 
 
 class _Keeper:
-    """Registers tables again and again, and says a thing once. For one thread."""
+    """Registers tables repeatedly, and reports each problem once. Not thread-safe."""
 
     def __init__(
         self, lake: Lake, wanted: Sequence[TableSpec], uris: str, on_notice: Callable[[str], None]
@@ -168,12 +168,12 @@ class _Keeper:
         self._told: dict[str, str] = {}
 
     def look(self) -> None:
-        """Register what is new or has changed."""
+        """Register new and changed tables."""
         try:
             for one in register(self._lake, self._wanted, self._uris):
                 self._tell(one)
             self._told.pop("", None)
-        except Exception as error:  # noqa: BLE001 - a thread that ends would leave names missing for good
+        except Exception as error:  # noqa: BLE001 - if the thread ended, names would stay missing
             self._once("", f"names are not up to date: {_line(error)}")
 
     def _tell(self, one: Registered) -> None:

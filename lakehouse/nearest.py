@@ -1,4 +1,4 @@
-"""The known names that a misspelt one may stand for: for whoever refuses a name that nothing has."""
+"""Suggestions of known names for a misspelt or unknown one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from lakehouse.printable import cut, printable
 
 _LONGEST = 128
-"""More characters of a name than these are not compared, since a comparison takes the square of them."""
+"""Characters of a name that are compared at most, because the cost of a comparison is quadratic."""
 _SIMILAR = 0.65
 """The least similarity, from 0 to 1: sales and slaes have 0.8, sales and calls 0.6."""
 _SHORTEST_PART = 3
@@ -17,10 +17,10 @@ _FEW = 12
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` of the known names that resemble a name, the most similar first; often none.
+    """Return up to `most` known names that resemble a name, the most similar first; often none.
 
-    Case, dashes and underscores make no difference. Similarity is the ratio of difflib. Names that contain
-    the name, or are contained in it, follow those that are similar as a whole.
+    Case, dashes and underscores make no difference. Similarity is difflib's ratio. Names that contain the
+    name, or are contained in it, follow those that are similar as a whole.
     """
     spelt: dict[str, list[str]] = {}
     for one in sorted(set(known)):
@@ -32,9 +32,10 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
 
 
 def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
-    """Return the sentence that refuses a name: `no stream 'slaes': did you mean sales?`.
+    """Return the message for an unknown name: `no stream 'slaes': did you mean sales?`.
 
-    Without a name nearby it lists what is known, if that is little: `no layer 'x': bronze, gold or silver`.
+    If no known name is similar, it lists the known ones, if they are few: `no layer 'x': bronze, gold or
+    silver`.
     """
     names = sorted(set(known))
     said = f"no {what} {shown(name)}"
@@ -47,12 +48,12 @@ def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
 
 
 def did_you_mean(found: list[str]) -> str:
-    """Return the question for the names that `nearest` has found, at least one."""
+    """Return the question that suggests the names found by `nearest`, at least one."""
     return f"did you mean {_either(found)}?"
 
 
 def shown(value: str) -> str:
-    """Return a value that somebody else wrote in quotes, escaped and cut."""
+    """Return a value from outside in quotes, escaped and truncated."""
     return f"'{cut(value, _SHOWN)}'"
 
 

@@ -1,8 +1,8 @@
-"""Who else may change a file or a directory: what decides which code runs must be its user's own.
+"""Checks that only the user can change a file or directory that decides which code runs.
 
-A path is its user's own if it belongs to that user or to root, and nobody else may write it. Write rights of
-a group do not matter if the group is the owner's alone, as many systems make one for each user, nor do any on
-a file system that is mounted for reading only.
+A path is the user's own if it belongs to the user or to root, and nobody else may write it. A group's write
+permission is harmless if the owner is its only member, as in the per-user groups of many systems; any write
+permission is harmless on a file system that is mounted read-only.
 """
 
 from __future__ import annotations
@@ -19,17 +19,16 @@ _ACL = "system.posix_acl_access"
 
 
 class ForeignError(OSError):
-    """Somebody else may change a file; the text says who, and which path."""
+    """Somebody else may change a file; the message says who, and which path."""
 
 
 def read_own(path: Path) -> bytes:
     """Return the content of a file that nobody else may change.
 
-    Its directory must be the user's own, too; of one that others may write only if it is sticky, as /tmp is,
-    where nobody can replace a file of another. Raises ForeignError, and OSError for a file that is missing,
-    cannot be read or is no regular one.
+    Its directory must be the user's own, too, or sticky like /tmp, where users cannot replace each other's
+    files. Raises ForeignError, and OSError for a file that is missing, unreadable or not regular.
     """
-    # A pipe would wait for a writer, and what is checked has to be what is read.
+    # Opening a pipe would block until it has a writer. The checks use the descriptor that is read.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
@@ -47,9 +46,9 @@ def read_own(path: Path) -> bytes:
 
 
 def foreign(path: Path, *, sticky: bool = False) -> str | None:
-    """Return in words why somebody else may change a file or a directory; null if nobody may.
+    """Return in words why somebody else may change a file or directory; null if nobody may.
 
-    `sticky`: a sticky directory is the user's own, whoever may write there.
+    `sticky`: accept a sticky directory, whoever may write there.
     """
     return _reason(path, path.stat(), sticky=sticky)
 
@@ -84,8 +83,8 @@ def _is_private(state: os.stat_result) -> bool:
 
 
 def _has_acl(where: Path | int) -> bool:
-    """Whether further users have rights, of which the mode of the group is the most that they can have."""
-    if sys.platform != "linux":  # elsewhere Python does not tell
+    """Whether a file has an ACL: its group mode bits are then only an upper bound."""
+    if sys.platform != "linux":  # Python cannot read ACLs elsewhere
         return False
     try:
         os.getxattr(where, _ACL)

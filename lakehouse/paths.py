@@ -1,6 +1,6 @@
-"""A lake's address, for each reader of its tables: Hadoop, deltalake and pyarrow, and DuckDB through them.
+"""A lake's address, in the form of each reader: Hadoop, deltalake and pyarrow, and DuckDB through them.
 
-Hadoop takes a path literally: nothing in it is an escape, as %20 is in a URL. deltalake does not.
+Hadoop takes a path literally: %20 is not an escape, as it is in a URL. deltalake decodes it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 _OF_THIS_MACHINE = "file:"
 _S3A = "s3a://"
 _OTHER_S3 = ("s3://", "s3n://")
-# deltalake looks elsewhere (%41 is an A to it, and a backslash a slash), or refuses the path.
+# deltalake would look elsewhere (it reads %41 as A, and a backslash as a slash), or refuses the path.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
-# deltalake writes the hint of the last checkpoint under a key with more escapes for other characters.
+# deltalake writes the checkpoint hint under a key with more escapes if there are other characters.
 _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 
 
 def lake_address(given: str) -> str:
-    """Return the root of a lake as all its readers take it: an absolute path of this machine, or a URL.
+    """Return the root of a lake in a form that all readers accept: an absolute local path, or a URL.
 
-    Raises ValueError if some reader would not find the tables below it.
+    Raises ValueError if some reader would not find tables below it.
     """
     if not given:
         return given
@@ -34,15 +34,15 @@ def lake_address(given: str) -> str:
 
 
 def _of_store(given: str) -> str:
-    """Return a URL without a slash at its end, S3's with the name that Hadoop's client has."""
+    """Return a URL without a trailing slash; S3's get the scheme of Hadoop's client."""
     url = given.rstrip("/")
     for name in _OTHER_S3:
         if url.startswith(name):
             url = _S3A + url.removeprefix(name)
     if not _TAKEN_ELSEWHERE.fullmatch(url):
         raise ValueError(
-            f"not every reader of tables would find {url!r}; the address of a lake elsewhere has letters of "
-            "ASCII, digits, and . _ - = + , @"
+            f"not every reader of tables would find {url!r}; the address of a remote lake may have only "
+            "ASCII letters, digits and . _ - = + , @"
         )
     return url
 
@@ -61,36 +61,36 @@ def of_tables(path: Path) -> Path:
 def absolute(path: Path) -> Path:
     """Return an absolute path; raises ValueError for a ~ whose user has no home."""
     try:
-        return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Hadoop drops .. so, too
+        return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Hadoop resolves .. in the same way
     except RuntimeError:
         raise ValueError(f"no home directory is known for the user in {path}") from None
 
 
 def location(path: str) -> str:
-    """Return a path in the form of deltalake and pyarrow: a plain path of this machine, or a URL.
+    """Return a path in the form of deltalake and pyarrow: a plain local path, or a URL.
 
-    Spark's names of S3 become the usual one. Keys and endpoints are read from the environment (AWS_…), not
-    from Spark's properties.
+    Spark's s3a:// becomes s3://. Keys and endpoints are read from the environment (AWS_…), not from Spark's
+    properties.
     """
     if path.startswith(_OF_THIS_MACHINE):
         rest = path.removeprefix(_OF_THIS_MACHINE)
         if rest.startswith("//"):
-            rest = rest[2:].partition("/")[2]  # without the host, which is this machine
+            rest = rest[2:].partition("/")[2]  # without the host, which is the local one
         return f"/{rest.lstrip('/')}"
     return f"s3://{path.removeprefix(_S3A)}" if is_on_s3(path) else path
 
 
 def is_on_s3(path: str) -> bool:
-    """Tell whether a path is one of S3."""
+    """Tell whether a path is on S3."""
     return path.startswith(_S3A)
 
 
 def is_local(path: str) -> bool:
-    """Tell whether a path lies on a file system of this machine, because it begins with no other's name."""
+    """Tell whether a path is on a local file system: it has no other scheme."""
     beginning, colon, _ = path.partition(":")
     return path.startswith(_OF_THIS_MACHINE) or not colon or "/" in beginning
 
 
 def local_path(path: str) -> Path | None:
-    """Return the path on this machine; null if it lies elsewhere."""
+    """Return the local path; null if it is elsewhere."""
     return Path(location(path)) if is_local(path) else None

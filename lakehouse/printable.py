@@ -1,9 +1,9 @@
-r"""Text of records, tables and other systems, made printable: what a terminal or a log can show as it is.
+r"""Text of records, tables and other systems, made printable for terminals and logs.
 
-Unprintable is what `str.isprintable` says: controls (C0, DEL, C1), so escape sequences; marks that turn the
-direction of text, or take no room; line and paragraph separators; spaces but the ordinary one; lone
-surrogates; code points without a character. They become `\n`, `\r`, `\t`, `\x1b` or `\u{202e}`. A backslash
-stays one: escapes are for the eye. JSON, with escapes of its own, is exact.
+Unprintable is what `str.isprintable` rejects: controls (C0, DEL, C1), and so escape sequences; marks that
+change the direction of text or have no width; line and paragraph separators; spaces other than the ordinary
+one; lone surrogates; unassigned code points. They become `\n`, `\r`, `\t`, `\x1b` or `\u{202e}`. A backslash
+is not escaped: these escapes are for readers only. JSON, with escapes of its own, is exact.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ def printable(text: str) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Return the beginning of text, so many characters of it, escaped; `…` stands for the rest."""
+    """Return text truncated to `most` characters, escaped; `…` stands for the rest."""
     return printable(text if len(text) <= most else f"{text[:most]}…")
 
 
 def indented(text: str) -> list[str]:
-    """Return the lines of text, those after the first indented: none looks like a line of another's."""
+    """Return the lines of text, all but the first indented, so that none looks like another record's line."""
     first, *others = (printable(line.expandtabs(4)) for line in text.rstrip("\n").split("\n"))
     return [first, *(f"    {line}" for line in others)]
 
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON in which unprintable characters are escaped, and others are themselves."""
+    """Return a value as JSON with unprintable characters escaped, and all others unchanged."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if text.isprintable():
         return text

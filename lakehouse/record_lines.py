@@ -1,17 +1,17 @@
-"""Kafka records written as lines of JSON: what `lakehouse try` and `lakehouse produce file` read.
+"""Kafka records written as JSON lines, the input of `lakehouse try` and `lakehouse produce file`.
 
-A line is a record's value, byte for byte. An envelope is a JSON object that says more of a record:
+A line is a record's value, byte for byte. Or it is an envelope, a JSON object with more of the record:
 
     {"key": "ann", "value": {"userId": "ann", "amount": 12.50}, "timestamp_ms": 1777896000000}
     {"key": "pen", "value": null, "partition": 1, "topic": "sales-events-v1", "headers": {"trace": "7f"}}
 
-| field | what it is |
+| field | meaning |
 | --- | --- |
-| value | any JSON, kept as it is written, to the last digit; null: a tombstone |
-| value_base64 | in its place: bytes that need not be JSON |
+| value | any JSON, kept exactly as written; null: a tombstone |
+| value_base64 | instead of value: bytes that need not be JSON |
 | key | text; absent or null: the record has no key |
-| key_base64 | in its place: bytes |
-| headers | an object of texts (or nulls), or a list of [name, text] where a name occurs twice |
+| key_base64 | instead of key: bytes |
+| headers | an object of strings (or nulls), or a list of [name, string] if a name is repeated |
 | topic | the topic, for a stream that reads several |
 | partition, offset | the coordinates |
 | timestamp_ms | Kafka's timestamp, in epoch milliseconds |
@@ -57,8 +57,8 @@ Headers = tuple[tuple[str, bytes | None], ...]
 class Record:
     """A Kafka record; a value of None is a tombstone.
 
-    Without `topic`, `partition`, `offset` or `timestamp_ms` (epoch milliseconds), whoever takes the record
-    chooses them.
+    If `topic`, `partition`, `offset` or `timestamp_ms` (epoch milliseconds) is None, the consumer of the
+    record chooses it.
     """
 
     value: bytes | None
@@ -72,7 +72,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Line:
-    """A record, and the file and line (from 1) where it is written."""
+    """A record, and the file and line (from 1) that it comes from."""
 
     record: Record
     file: str
@@ -80,7 +80,7 @@ class Line:
 
     @property
     def place(self) -> str:
-        """The place as editors know it."""
+        """The location in the form that editors know, file:line."""
         return f"{self.file}:{self.number}"
 
 
@@ -99,9 +99,9 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterator[Line]:
-    """Yield the records of a file's lines; blank lines are left out.
+    """Yield the records of a file's lines; blank lines are skipped.
 
-    Raises SettingsError, with file and line, for a line that is no envelope where envelopes are expected.
+    Raises SettingsError, with file and line, if an envelope is expected and a line is not one.
     """
     named = "standard input" if file == STANDARD_INPUT else file
     for number, line in enumerate(lines, start=1):
@@ -139,7 +139,7 @@ def _from_envelope(text: bytes) -> Record:
 
 
 def _members(text: str) -> dict[str, tuple[Any, str]]:
-    """Return the members of a JSON object, each as its value and as it is written."""
+    """Return the members of a JSON object, each as its parsed value and its source text."""
     found: dict[str, tuple[Any, str]] = {}
     at = _after("{", text, 0)
     if text[at : at + 1] == "}":
@@ -163,7 +163,7 @@ def _members(text: str) -> dict[str, tuple[Any, str]]:
 
 
 def _after(sign: str, text: str, at: int) -> int:
-    """Return where the next token begins behind a sign, which must stand at this place."""
+    """Return the start of the next token after a sign, which must come next."""
     at = _skipped(text, at)
     if text[at : at + 1] != sign:
         raise ValueError(f"expected a JSON object; {sign} is missing at character {at + 1}")

@@ -1,4 +1,4 @@
-"""Rows for people and programs: JSON, CSV, a table for the terminal."""
+"""Rows as JSON, CSV, and tables for the terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.table import Table
 
 from lakehouse.printable import printable, printable_json
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet takes for the beginning of one
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # beginnings that a spreadsheet takes for a formula
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
@@ -33,10 +33,10 @@ class QueryResult:
 
 
 def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
-    """Yield each row as values for JSON.
+    """Yield each row as JSON-compatible values.
 
-    Times and intervals become ISO 8601, times in UTC with a Z if they are instants. Bytes become hex.
-    Decimals, NaN, infinities and other values that JSON lacks become text.
+    Times and intervals become ISO 8601; instants are in UTC with a Z. Bytes become hex. Decimals, NaN,
+    infinities and other values that JSON lacks become text.
     """
     types = [column.dataType for column in answer.schema.fields]
     for row in answer.rows:
@@ -46,7 +46,7 @@ def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
 def differing(
     frames: Sequence[DataFrame], most: int, what: str = "what"
 ) -> tuple[int, list[tuple[dict[str, Any], str]]]:
-    """Return how many rows frames have, and at most so many of each: what differs, and the other columns."""
+    """Return the total row count of frames, and up to `most` + 1 rows of each: other columns, then `what`."""
     found, examples = 0, list[tuple[dict[str, Any], str]]()
     for frame in frames:
         keys = [name for name in frame.columns if name != what]
@@ -67,8 +67,8 @@ def as_json(answer: QueryResult) -> str:
 def as_csv(answer: QueryResult) -> str:
     """Return the result as CSV with a header, one row per line; null is an empty field.
 
-    Text is printable, and has a ' in front where a spreadsheet would take it for a formula. Numbers, and text
-    that is a number, stay as they are.
+    Text is made printable, and gets a leading ' if a spreadsheet would take it for a formula. Numbers, and
+    text that is a number, are unchanged.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -93,7 +93,7 @@ def as_table(answer: QueryResult) -> Table:
 
 
 def iso_duration(months: int, days: int, nanoseconds: int) -> str:
-    """Return an interval in ISO 8601: its months, its days, and its seconds with their fraction."""
+    """Return an interval in ISO 8601: months, days, and seconds with a fraction."""
     seconds = Decimal(nanoseconds).scaleb(-9).normalize()
     parts = ((months, "M"), (days, "D"))
     day_part = "".join(f"{number}{unit}" for number, unit in parts if number)
@@ -101,7 +101,7 @@ def iso_duration(months: int, days: int, nanoseconds: int) -> str:
 
 
 def _field(value: Any) -> str:
-    """Return a value as a field of CSV."""
+    """Return a value as a CSV field."""
     text = value if isinstance(value, str) else printable_json(value)
     is_formula = text.startswith(_FORMULA) and _NUMBER.fullmatch(text) is None
     return printable(f"'{text}" if is_formula else text)

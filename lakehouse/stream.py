@@ -1,9 +1,9 @@
-"""What a stream is: values that the layers' engines read, without any engine code.
+"""The declaration of a stream: values that the layers' engines read, without engine code.
 
-A Stream is one frozen value, made in one file of `lakehouse/streams/`. It has one or more sources (a topic
-with the contract of its records) and one or more gold tables (how clean rows become merged rows, and how
-those are exported). A difference between two streams is a function on these values, never a branch in an
-engine. Settings that a stream depends on are part of it: `lakehouse.streams.load` puts them in.
+A Stream is one frozen value, defined in one file of `lakehouse/streams/`. It has one or more sources (a topic
+and the contract of its records) and one or more gold tables (how clean rows are merged, and how the result is
+exported). Two streams differ only in the functions of these values; no engine branches on a stream.
+`lakehouse.streams.load` applies the settings that a stream depends on.
 
     Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
             │      └────── Rule …
@@ -33,16 +33,16 @@ from lakehouse.messages.layout import Equals, Key, Message, OfColumns
 from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
 
 OWN_SUITES = "expectations"
-"""The package with the suites of this project's tables."""
+"""The package with the expectation suites of this project's own tables."""
 Severity = Literal["fail", "warn"]
-"""What an expectation that does not hold does: the check fails, or only warns."""
+"""The effect of an expectation that is not met: the check fails, or only warns."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A condition that a clean row must not meet, with the wording of a dead letter's reason.
+    """A validation rule: a condition that a clean row must not meet, and the dead letter's message.
 
-    `violated` is a Column over the parsed row that is true if the rule is broken; null counts as not broken.
+    `violated` is a boolean Column over the parsed row: true if the rule is broken; null counts as not broken.
     """
 
     name: str
@@ -53,22 +53,22 @@ class Rule:
 
 @dataclass(frozen=True)
 class Source:
-    """A topic and the tables for its records: bronze.`table` as they came, silver.`table` clean.
+    """A topic and its two tables: raw records in bronze.`table`, clean rows in silver.`table`.
 
-    A record is late if its event time is further than `allowed_lateness_s` behind the greatest one accepted.
-    It is invalid if its event time is further than `future_tolerance_s` ahead of its landing, or before
+    A record is late if its event time is more than `allowed_lateness_s` behind the greatest one accepted so
+    far. It is invalid if its event time is more than `future_tolerance_s` after its ingestion, or before
     `earliest_event_time`, which is in UTC and not before 1900.
 
-    unique_by    a field, or `header:NAME`, with a record's id: of several records with one id and event time
-                 silver keeps the first that landed; null: records have no id
-    sequence_by  a field, or `header:NAME`, with a whole number: of all records with one id silver keeps the
-                 one with the greatest, and records can delete ids (`lakehouse.records.deletions`);
-                 null: a record does not replace another
-    deletion_key how the key of a deletion is written, a KeyForm: a Kafka record without a value deletes the
-                 id that its key says
-    deleted_if   what marks a record with a value as a deletion, a Mark such as op=d; null: nothing does
-    format       how its records are written
-    registry     has the schemas of those that are not JSON (`lakehouse.formats`)
+    unique_by    a field, or `header:NAME`, with a record's id: of several records with the same id and event
+                 time, silver keeps the first to land; null: records have no id
+    sequence_by  a field, or `header:NAME`, with a whole number: of all records with the same id, silver keeps
+                 the one with the greatest number, and records can delete ids (`lakehouse.records.deletions`);
+                 null: no record replaces another
+    deletion_key the encoding of a deletion's key, a KeyForm: a Kafka record without a value deletes the id in
+                 its key
+    deleted_if   the Mark, such as op=d, of a record with a value that is a deletion; null: there is none
+    format       the encoding of the records
+    registry     the schema registry, for formats other than JSON (`lakehouse.formats`)
     """
 
     topic: str
@@ -83,43 +83,43 @@ class Source:
     deletion_key: str = "text"
     deleted_if: str | None = None
     format: RecordFormat = "json"
-    registry: RegistryAccess = field(default=RegistryAccess(""), compare=False)  # its secrets may change
+    registry: RegistryAccess = field(default=RegistryAccess(""), compare=False)  # its secrets may rotate
 
     def __post_init__(self) -> None:
-        """Refuse, with ValueError, a sequence without an id, unknown fields, and deletions that cannot be."""
+        """Raise ValueError for a sequence without an id, unknown fields, and useless deletion options."""
         if self.sequence_by is not None and self.unique_by is None:
-            raise ValueError(f"source {self.table}: sequence_by orders the records of one id; say unique_by")
+            raise ValueError(f"source {self.table}: sequence_by orders the records of one id; set unique_by")
         _ = self.id_column, self.sequence_column
         _refuse_useless(self)
 
     @property
     def id_column(self) -> str | None:
-        """The column of silver with a record's id; null if records have none."""
+        """The silver column with a record's id; null if records have none."""
         return self._column_of(self.unique_by, ID)
 
     @property
     def sequence_column(self) -> str | None:
-        """The column of silver with what orders the records of an id; null if nothing does."""
+        """The silver column that orders the records of an id; null if none does."""
         return self._column_of(self.sequence_by, SEQUENCE)
 
     @property
     def is_deleted_by_key(self) -> bool:
-        """Whether a record without a value deletes the id that its key says."""
+        """Whether a record without a value deletes the id in its key."""
         return self.sequence_by is not None and self.contract.tombstone is None
 
     @property
     def key_form(self) -> KeyForm:
-        """How the key of such a record is written."""
+        """The encoding of such a record's key."""
         return KeyForm.of(self.deletion_key)
 
     @property
     def mark(self) -> Mark | None:
-        """What marks a record with a value as a deletion; null: nothing does."""
+        """The mark of a record with a value that is a deletion; null: there is none."""
         return None if self.deleted_if is None else Mark.of(self.deleted_if)
 
     @property
     def is_typed(self) -> bool:
-        """Whether fields come in types of their own; else all are text."""
+        """Whether the format has typed fields; otherwise all fields arrive as text."""
         return self.format in {"avro", "protobuf"}
 
     def _column_of(self, name: str | None, of_header: str) -> str | None:
@@ -129,26 +129,26 @@ class Source:
         if name in columns:
             return columns[name]
         names = ", ".join(columns)
-        raise ValueError(f"source {self.table}: there is no field {name}; there is {names}")
+        raise ValueError(f"source {self.table}: there is no field {name}; known: {names}")
 
 
 def _refuse_useless(source: Source) -> None:
-    """Refuse, with ValueError, forms of deletions that are none, or where nothing can be deleted."""
+    """Raise ValueError for malformed deletion options, or if the source supports no such deletions."""
     has_form, has_mark = source.key_form != KeyForm("text"), source.mark is not None
     if source.sequence_by is None and (has_form or has_mark):
         raise ValueError(
-            f"source {source.table}: deletion_key and deleted_if are about deletions of ids, which need "
+            f"source {source.table}: deletion_key and deleted_if delete ids, which needs "
             "unique_by and sequence_by"
         )
     if has_form and not source.is_deleted_by_key:
         raise ValueError(
-            f"source {source.table}: a record without a value starts {source.contract.tombstone} again, and "
-            "deletes no id: leave out deletion_key; deleted_if can be used"
+            f"source {source.table}: a record without a value resets {source.contract.tombstone} and "
+            "deletes no id: remove deletion_key, or use deleted_if"
         )
 
 
 ID, SEQUENCE = "unique_id", "sequence"
-"""Columns of silver with a record's id and sequence where they come from headers."""
+"""Silver columns for a record's id and sequence if they come from headers."""
 
 _HEADER = "header:"
 
@@ -160,9 +160,9 @@ def header_of(name: str | None) -> str | None:
 
 @dataclass(frozen=True)
 class EventTimeProgress:
-    """How far a gold table's time had come before a micro-batch (`before`) and with it (`now`), UTC.
+    """A gold table's time, UTC: before a micro-batch (`before`) and after it (`now`).
 
-    With an EventClock both are the greatest event time merged so far, `before` null for an empty table.
+    With an EventClock, both are the greatest event time merged so far; `before` is null for an empty table.
     Otherwise `now` is the wall clock and `before` is null.
     """
 
@@ -174,8 +174,8 @@ class EventTimeProgress:
 class WallClock:
     """Time is the wall clock; it advances without records.
 
-    It changes each row for which `waits` holds when `after` has passed since its `column`: columns get the
-    values of `set_columns`. A fold that meets such rows does the same.
+    Once `after` has passed since a row's `column`, a row that meets `waits` is updated with `set_columns`. A
+    fold applies the same update to the rows that it processes.
     """
 
     waits: Equals
@@ -188,11 +188,11 @@ class WallClock:
 class EventClock:
     """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
 
-    `due(progress)` is the condition on current rows that time alone may change. In such rows `due_column`
-    lies between the two ends of `due_span(progress)`; null: no lower end.
+    `due(progress)` selects the current rows that the passage of time alone may change. Their `due_column`
+    lies within `due_span(progress)`, both ends included; a null start means no lower bound.
 
-    Once nothing has been merged for `idle_after`, the clock `when_idle` changes the rows that wait, which are
-    those that `due` has not selected yet; its column is `due_column`. A fold leaves what it has changed.
+    Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that `due` has not
+    selected yet; its column is `due_column`. A later fold keeps these updates.
     """
 
     column: str
@@ -205,15 +205,15 @@ class EventClock:
 
 @dataclass(frozen=True)
 class RedisView:
-    """How rows are laid out in Redis, for readers that need one round trip.
+    """The layout of rows in Redis, designed so that a read takes one round trip.
 
-    Every row has a key of its own, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. A hash per
-    `group`, `lakehouse:<table>:latest:<group>`, holds for each `member` its row with the greatest `order`:
-    the latest row is one HGET, a comparison across members HKEYS and HMGET. Values are JSON: the exported
-    message, with the table's generation and the row's version. `order` is a whole number. `rows_move`: a row
-    may get another key and order, by a commit that deletes one row and puts the other, and no row of its
-    member lies between them. The row key is made of the table's keys; group and member are made of some of
-    them.
+    Every row has its own key, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. One hash per
+    `group`, `lakehouse:<table>:latest:<group>`, maps each `member` to its row with the greatest `order`:
+    reading the latest row is one HGET, and comparing members takes HKEYS and HMGET. Values are JSON: the
+    exported message, the table's generation and the row's version. `order` is a whole number. `rows_move`: a
+    row's key and order may change, by a commit that deletes the old row and inserts the new one; no other row
+    of its member lies between the two. The row key is built from the table's keys; group and member are built
+    from some of them.
     """
 
     row_key: Key
@@ -227,16 +227,16 @@ class RedisView:
 class Export:
     """How a gold row is exported: as a message to a topic, and to the stores of `lakehouse.sinks`.
 
-    topic           where messages go; null: to no topic
-    key             the message's key
+    topic           the destination topic; null: none
+    key             the message key
     value           the message, JSON
     redis           the layout in Redis
-    partition_by    what determines the partition; null: the key
-    identity        fields of a message that, with its key, identify the row; null: none do, and a deleted row
-                    is not told of
-    export_when     which of the new and changed rows are sent
-    tombstone_when  which of the deleted rows are sent, as tombstones
-    sinks           the stores that get the rows, by name; null: every one that is configured
+    partition_by    the value that determines the partition; null: the key
+    identity        message fields that, together with the key, identify the row; null: there are none, and
+                    no message is sent for a deleted row
+    export_when     the condition for sending a new or changed row
+    tombstone_when  the condition for sending a deleted row, as a tombstone
+    sinks           the names of the stores that get the rows; null: every configured store
     """
 
     topic: str | None
@@ -250,10 +250,10 @@ class Export:
     sinks: tuple[str, ...] | None = None
 
     def tombstone_key(self) -> Column:
-        """Return the key of a deleted row's message, which is the row's alone.
+        """Return the message key of a deleted row's tombstone, which no other row has.
 
-        If a message's key is that of several rows, such as the windows of a series, a null value under it
-        would take all of them from a compacted topic.
+        Several rows, such as the windows of a series, can share one message key. A null value under that key
+        would remove all of them from a compacted topic.
         """
         names = self.identity or ()
         return F.concat_ws(":", self.key(), *(self.value.values[name]().cast("string") for name in names))
@@ -261,10 +261,10 @@ class Export:
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Columns that are estimated quantiles of `value`, each with its rank.
+    """Columns with estimated quantiles of `value`, each with its rank.
 
-    `keyed` gives clean rows the table's key. Quantiles are exact for groups of up to `exact_to` values;
-    beyond that, their rank error is at most `limit`.
+    `keyed` adds the table's key to clean rows. Quantiles are exact for groups of up to `exact_to` values;
+    beyond that, the rank error is at most `limit`.
     """
 
     value: str
@@ -276,10 +276,10 @@ class Quantiles:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How a row is compared with one recomputed from silver: column by column, to the last digit.
+    """How a row is compared with its recomputation from silver: column by column, to the last digit.
 
-    Except: `ignored` columns depend on more than the rows of silver. Doubles may differ by 1e-9 of their
-    size; those in `slack` by this much more, a Column over the recomputed row.
+    `ignored` columns are left out, because they depend on more than silver's rows. Doubles may differ by a
+    relative 1e-9; those in `slack` also by this Column over the recomputed row.
     """
 
     ignored: tuple[str, ...] = ()
@@ -289,19 +289,19 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """What every gold table has: its grain, its rows' times, and its export.
+    """The common part of every gold table: its grain, its rows' times, and its export.
 
-    name             the table's, in gold
+    name             the table's name in gold
     comment          what a row is; catalogs show it
     keys             the columns that identify a row
-    schema           all of its columns
-    time_columns     the columns of a row's first and last time, by which files are skipped; null: none
-    window_s         the length of its rows' windows, in seconds; null: they are not windows
-    pinned_settings  settings that the content depends on, as text: under others the table is refused until a
-                     rebuild makes its rows anew, and under other keys or windows for good
-    stats            further columns whose minima and maxima let files be skipped
-    comparison       how a row is compared with a recomputed one
-    final            true for a row that time no longer changes; null: rows do not say so
+    schema           all columns
+    time_columns     the columns with a row's first and last time, used for file skipping; null: none
+    window_s         the window length of its rows, in seconds; null: rows are not windows
+    pinned_settings  settings that determine the content, as text: if they differ, the table is refused until
+                     a rebuild; if keys or window length differ, the table is refused for good
+    stats            further columns with min/max statistics, used for file skipping
+    comparison       how a row is compared with its recomputation
+    final            the condition for rows that time no longer changes; null: no column tells
     export           how its rows are exported
     """
 
@@ -320,9 +320,9 @@ class MergedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SideTable(MergedTable):
-    """A table that is kept beside another one, in the same micro-batch.
+    """A table that is maintained with another table, in the same micro-batch.
 
-    `rows(folded)` are its new rows, one per key, made from the result of the other table's fold. Its keys are
+    `rows(folded)` returns its new rows, one per key, from the result of the other table's fold. Its keys are
     columns of the other table's partials.
     """
 
@@ -337,12 +337,12 @@ def only(frames: Mapping[str, DataFrame]) -> DataFrame:
 
 @dataclass(frozen=True)
 class FoldState:
-    """Columns that only the next fold of a row needs; null once they have been cleared.
+    """Columns that only the next fold of a row needs; null once maintenance has cleared them.
 
     columns         their names
-    until           a time column: records with this event time or a later one do not change the row
-    settled         whether time alone no longer changes the row; only settled rows are cleared
-    unsettled_from  of the progress: rows that begin later are not cleared; null: it is unknown which
+    until           a time column: records at or after this event time do not change the row
+    settled         the condition for rows that time alone no longer changes; only these are cleared
+    unsettled_from  given the progress, rows that begin later than this are not cleared; null: unknown
     """
 
     columns: tuple[str, ...]
@@ -353,23 +353,23 @@ class FoldState:
 
 @dataclass(frozen=True, kw_only=True)
 class GoldTable(MergedTable):
-    """A merged table and the transformations that keep it.
+    """A merged table and the transformations that maintain it.
 
-    reads            the silver tables that it is made of
-    combine          their rows as one frame
-    preaggregate     a micro-batch's clean rows, reduced as far as possible without the table
-    counted          an aggregate over the result of `preaggregate`: the number of clean rows in it
-    fold             of that result, the current rows and the progress: new, changed and deleted rows, one per
-                     key, the deleted ones marked by `tables.DELETED`
-    clock            what time alone changes; null: nothing
+    reads            the silver tables that it reads
+    combine          merges their rows into one frame
+    preaggregate     reduces a micro-batch's clean rows as far as possible without reading the table
+    counted          an aggregate over the result of `preaggregate`: its number of clean rows
+    fold             takes that result, the current rows and the progress; returns new, changed and deleted
+                     rows, one per key; deleted rows are marked by `tables.DELETED`
+    clock            the clock that changes rows without new records; null: none
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
-    needs_recompute  the keys of rows that a fold cannot maintain: they are recomputed from all rows of silver
-                     up to the micro-batch, whose partials have a column `recomputed`
-    total            the column that is null if its type does not hold the sum: then the row is set aside
+    needs_recompute  returns the keys that a fold cannot maintain: they are recomputed from all silver rows up
+                     to the micro-batch; their partials have a column `recomputed`
+    total            the column that is null if its type cannot hold the sum: such a key is set aside
                      (ops.keys_set_aside), and the others continue
-    sides            tables that are kept beside this one
-    state            what only a fold needs; maintenance clears it when no fold can need it any more
-    merge_every_s    in a live run, rows may wait in silver this long, for a table that is read now and then
+    sides            tables that are maintained with this one
+    state            columns that only a fold needs; maintenance clears them once no fold can need them
+    merge_every_s    in a live run, how long rows may wait in silver, for a table that is rarely queried
     """
 
     reads: tuple[str, ...]
@@ -387,19 +387,19 @@ class GoldTable(MergedTable):
 
     @property
     def wall_clock(self) -> WallClock | None:
-        """The wall clock that changes its rows, perhaps only while it is idle; null for none."""
+        """The wall clock that changes rows, perhaps only while no events arrive; null: none."""
         return self.clock.when_idle if isinstance(self.clock, EventClock) else self.clock
 
 
 @dataclass(frozen=True)
 class Stream:
-    """One of the pipelines: what it reads, what it keeps, and what it sends.
+    """A pipeline: its sources, its gold tables and its exports.
 
-    name     the stream's, in commands
-    sources  what it reads from Kafka, each into one table of bronze and one of silver
-    gold     the tables made from these
-    suites   the package with the suites of its tables, `<layer>.<table>`; a table without one is expected to
-             have what any such table has
+    name     the stream's name in commands
+    sources  Kafka topics, each read into one bronze and one silver table
+    gold     the gold tables built from these
+    suites   the package with the expectation suites of its tables, `<layer>.<table>`; a table without a suite
+             gets the common expectations of its kind
     """
 
     name: str
@@ -408,13 +408,13 @@ class Stream:
     suites: str = OWN_SUITES
 
     def __post_init__(self) -> None:
-        """Refuse, with ValueError, corrections of records that a table joins by their distance in time."""
+        """Raise ValueError for corrections of records that a table joins by their distance in time."""
         corrected = {source.table for source in self.sources if source.sequence_by is not None}
         joined = [one.name for one in self.gold if one.merge_radius and corrected.intersection(one.reads)]
         if joined:
             raise ValueError(
-                f"stream {self.name}: gold.{joined[0]} joins records that are near each other in time, and "
-                "cannot follow corrections: leave out sequence_by"
+                f"stream {self.name}: gold.{joined[0]} joins records by their distance in time and "
+                "cannot apply corrections: remove sequence_by"
             )
 
     @property
@@ -424,6 +424,6 @@ class Stream:
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """Default names of every topic that the stream reads or writes."""
+        """Default names of all topics that the stream reads or writes."""
         written = (table.export.topic for table in self.tables)
         return (*(source.topic for source in self.sources), *(topic for topic in written if topic))

@@ -1,4 +1,4 @@
-"""Checks before a run: Kafka with its topics, other stores; missing parts, and risks for rows."""
+"""Checks before a run: Kafka, its topics and other stores; denied rights; risks of lost or late rows."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ _FEW_WAITING = 200_000  # records of all topics
 
 
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
-    """Raise ServiceError if the layers need Kafka or another store and it is away; create missing topics.
+    """Create missing topics; raise ServiceError if a service that the layers need is unreachable.
 
     Raises SettingsError for a table that a store cannot have.
 
-    Returns what the broker denies of that: what needs no such right goes on, and the steps that do say so.
+    Returns the rights that the broker denies for this. Work that does not need them continues; the other
+    steps report them.
     """
     for stream in streams:
         registry.require_fit(stream)
@@ -45,7 +46,7 @@ def warn_of_services(
     denied: Sequence[str],
     notice: Callable[[str], None],
 ) -> None:
-    """Tell what the broker denies, and of a Kafka or another store that works but may lose or delay rows."""
+    """Report denied rights, and services that work but may lose or delay rows."""
     for reason in denied:
         notice(reason)
     if "bronze" in layers:
@@ -59,7 +60,7 @@ def warn_of_services(
 def _warn_of_unlimited_topics(
     settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
 ) -> None:
-    """Tell of topics whose records have no limit of their size in memory, or of their timestamps."""
+    """Report topics without limits on the uncompressed size of records, or on their timestamps."""
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     found = unlimited(settings.kafka, topics)
     if found.untold:
@@ -75,14 +76,14 @@ def _warn_of_unlimited_topics(
         )
     if found.undated:
         notice(
-            f"{', '.join(found.undated)}: the broker takes any timestamp. Records with one in nanoseconds, "
+            f"{', '.join(found.undated)}: the broker accepts any timestamp. Records with one in nanoseconds, "
             "or before 1582, land slowly, and their event time must be in the value. Set the topic's "
             "message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/kafka.md)"
         )
 
 
 def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
-    """Tell whether Kafka has so few records, landed or not, that catching up is short."""
+    """Tell whether Kafka has so few records, ingested or not, that catching up is quick."""
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)

@@ -1,7 +1,7 @@
-"""The only way to the terminal, and into logs: whatever goes through here is printable.
+"""The only way to print and to format logs: all output is made printable here.
 
-Everything that commands print can hold a record's key, an error of a broker's or a file's name. So nothing
-else makes a console, echoes or formats log records; ruff refuses it (`banned-api` in pyproject.toml).
+Anything that a command prints can contain a record's key, a broker's error or a file's name. So no other
+module creates a console, echoes or formats log records; ruff enforces it (`banned-api` in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from rich.text import Span, Text
 from lakehouse.printable import indented, printable, printable_json
 
 _WIDE = 2_000
-"""Columns of a pipe or a file, whose readers need whole ids and lines."""
+"""The width of pipes and files, whose readers need whole ids and lines."""
 
 
 class Console(rich.console.Console):
     """Prints each string, and each `Text`, as one line with unprintable characters escaped.
 
-    So do the cells of tables. Markup such as [red] is never read: colours are styles. Several lines are
-    several strings, or a Group. It is as wide as the terminal, or as COLUMNS says; in a pipe or a file
-    nothing is folded.
+    The same holds for table cells. Markup such as [red] is not interpreted: colours are styles. Several lines
+    are several strings, or a Group. The width is the terminal's, or COLUMNS; in a pipe or a file nothing is
+    wrapped.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -39,23 +39,23 @@ class Console(rich.console.Console):
             self.width = _WIDE
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string as rich's text."""
+        """Return a string as rich's Text."""
         return super().render_str(printable(text), **options)
 
     def render(
         self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Return what is written for a string, a table or another thing that can be shown."""
+        """Return the output segments of a string, a table or another renderable."""
         return super().render(_cleaned(renderable) if isinstance(renderable, Text) else renderable, options)
 
 
 def warn(text: str) -> None:
-    """Print a line of warning to standard error."""
+    """Print a warning line to standard error."""
     Console(stderr=True).print(text, style="yellow", soft_wrap=True)
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    """Print each text as one line with unprintable characters escaped, however wide the terminal is."""
+    """Print each text as one line with unprintable characters escaped, whatever the terminal's width."""
     for line in lines:
         typer.echo(printable(line), err=err)
 
@@ -66,7 +66,7 @@ def echo_json(value: Any, *, indent: int | None = 1) -> None:
 
 
 def log_to_standard_error() -> None:
-    """Print the log records of the whole process there."""
+    """Print the log records of the whole process to standard error."""
     handler = logging.StreamHandler()
     handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.getLogger().addHandler(handler)
@@ -81,7 +81,7 @@ class LogFormatter(logging.Formatter):
 
 
 def guard_standard_error() -> None:
-    """Have Python escape what it prints by itself: log records without a handler, and failures of threads."""
+    """Make Python's own output printable: log records without a handler, and exceptions of threads."""
     threading.excepthook = _show_failure
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LogFormatter())
@@ -93,7 +93,7 @@ def _show_failure(failure: threading.ExceptHookArgs) -> None:
 
 
 def _cleaned(text: Text) -> Text:
-    """Return rich's text with unprintable characters escaped; its styles stay where they are."""
+    """Return rich's Text with unprintable characters escaped; its styles keep their positions."""
     if text.plain.isprintable():
         return text
     parts = [printable(character) for character in text.plain]

@@ -1,4 +1,4 @@
-"""Which version of lakehouse this is; the distribution that pip knows has another name than the package."""
+"""The version of lakehouse; its distribution has another name than the package."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ DISTRIBUTION = "medallion-lakehouse"
 
 @cache
 def code_version() -> str:
-    """Return the installed version, "unknown" for code that was not installed.
+    """Return the installed version, or "unknown" if the code was not installed.
 
-    In a checkout it is that of the last `make setup`: 0.1.dev7+gabc1234 is seven commits after a tag.
+    In a checkout it is the version at the last `make setup`: 0.1.dev7+gabc1234 is seven commits after a tag.
     """
     try:
         return metadata.version(DISTRIBUTION)

@@ -1,15 +1,14 @@
-"""Requests by HTTP with one policy, for OAuth's tokens, the schema registry and webhooks.
+"""HTTP requests under one policy, for OAuth tokens, the schema registry and webhooks.
 
-- No redirect is followed: it is an error that names the other host. So no secret goes there.
-- An answer has a limit of bytes, with its head, and a deadline that covers connecting, sending and reading.
-  So neither an endless answer nor one that comes in drops holds anything up.
-- URLs begin with https://. `needs_permission` tells which do not, and are not of this machine either.
-- A URL's user and password are for a header alone (`split_credentials`); no message has any part of a URL but
-  its host.
-- The certificate must lead to the system's authorities, or to given ones instead.
+- Redirects are not followed, so no secret goes to another host. A redirect is an error that names that host.
+- A response, with its headers, has a size limit and a deadline that covers connecting, sending and reading.
+So neither an endless response nor a slow one blocks anything. - URLs begin with https://. `needs_permission`
+tells which do not, and are not on this machine either. - A URL's user and password go only into a header
+(`split_credentials`); messages contain no part of a URL but its host. - The server's certificate must be
+signed by the system's authorities, or by given ones instead.
 
-A request is not repeated, but for one on a kept connection that the server has closed meanwhile. Whoever asks
-waits, and asks again.
+A request is not retried, except once if the server has closed a kept-alive connection in the meantime.
+Callers wait and retry.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from lakehouse.printable import printable
 
 DEADLINE_S = 10.0
 MOST_BYTES = 8 << 20
-_MOST_SAID = 200  # characters of another's text in a message
+_MOST_SAID = 200  # characters of a server's text in a message
 _PORTS = {"http": 80, "https": 443}
 _UNSAFE = re.compile(r"[^!-~]")
 _REDIRECTS = range(300, 400)
@@ -42,12 +41,12 @@ _SUCCESSES = range(200, 300)
 
 
 class WebError(ServiceError):
-    """A server does not answer by HTTP, or not as the policy wants it."""
+    """An HTTP request failed, or the policy forbids it."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A server's whole answer; `body` is empty if it was not asked for."""
+    """A server's complete response; `body` is empty if it was not requested."""
 
     status: int
     body: bytes
@@ -59,9 +58,9 @@ class Answer:
 
 
 def check_url(url: str, *, credentials: bool = False, query: bool = True) -> None:
-    """Raise ValueError, which quotes no part of it, for text that is not the URL of a web server.
+    """Raise ValueError, which quotes no part of it, for text that is not a web server's URL.
 
-    `credentials`, `query`: whether it may have a user and password, or a query.
+    `credentials`, `query`: whether the URL may have a user and password, or a query.
     """
     try:
         parts = urlsplit(url)
@@ -81,14 +80,14 @@ def check_url(url: str, *, credentials: bool = False, query: bool = True) -> Non
 
 
 def needs_permission(url: str, hosts: Collection[str]) -> bool:
-    """Tell whether a URL sends unencrypted what leaves this machine, to none of these hosts."""
+    """Tell whether a URL sends data unencrypted from this machine to a host that is not in `hosts`."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     return parts.scheme == "http" and not is_loopback(host) and host not in {one.lower() for one in hosts}
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host of a URL is this machine."""
+    """Tell whether a URL's host is this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -96,7 +95,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """Return the URL without its user, password and fragment, and the header that has them, if any."""
+    """Return the URL without credentials and fragment, and a header with the credentials, if any."""
     parts = urlsplit(url)
     credentials, at, place = parts.netloc.rpartition("@")
     bare = parts._replace(netloc=place, fragment="").geturl()
@@ -104,14 +103,14 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def authorization(user: str, password: str) -> dict[str, str]:
-    """Return the header by which a user and a password are sent; none without a user."""
+    """Return the header for a user and password; none without a user."""
     return {"Authorization": _basic(f"{user}:{password}".encode())} if user else {}
 
 
 def trusted(authorities: str) -> ssl.SSLContext:
-    """Return what checks certificates by these authorities, in PEM; empty: by the system's.
+    """Return the TLS context that trusts these authorities, in PEM; if empty, the system's.
 
-    Raises ValueError if they are no certificates.
+    Raises ValueError if they are not certificates.
     """
     try:
         return ssl.create_default_context(cadata=authorities or None)
@@ -120,13 +119,13 @@ def trusted(authorities: str) -> ssl.SSLContext:
 
 
 def cut(text: object) -> str:
-    """Return the first line of another's text as a message can show it."""
+    """Return the first line of a server's text, safe for a message."""
     line = printable(first_line(text))
     return line if len(line) <= _MOST_SAID else f"{line[:_MOST_SAID]}…"
 
 
 def said(answer: Answer) -> str:
-    """Return what an answer says, as a message can show it: the beginning of its body."""
+    """Return the beginning of a response's body, safe for a message."""
     return (
         cut(answer.body[: 4 * _MOST_SAID].decode(errors="replace")) if answer.body.strip() else "nothing else"
     )
@@ -138,9 +137,9 @@ def host_of(url: str) -> str:
 
 
 class WebClient:
-    """One web server; inside its block the connection stays open from request to request.
+    """One web server; inside its block the connection is kept alive between requests.
 
-    `url` has no credentials. `proxy` is the URL of a proxy, which may have some; null: the environment's.
+    `url` has no credentials. `proxy` is a proxy's URL, which may have credentials; null: the environment's.
     """
 
     def __init__(
@@ -180,16 +179,16 @@ class WebClient:
         body: bytes | None = None,
         reads_body: bool = True,
     ) -> Answer:
-        """Return the answer to a request for the URL, or for a path below it.
+        """Send a request for the URL, or for a path below it, and return the response.
 
-        Raises WebError for a redirect, for an answer that is too large, and if none comes in time.
+        Raises WebError for a redirect, a response that is too large, and a timeout.
         """
         try:
             answer, location = self._asked(method, below, dict(headers or {}), body, reads_body=reads_body)
         except _TooLargeError:
             raise WebError(f"its answer has more than {MOST_BYTES:,} bytes") from None
         except TimeoutError:
-            raise WebError(f"it has not answered whole within {DEADLINE_S:g} s") from None
+            raise WebError(f"it has not answered completely within {DEADLINE_S:g} s") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise WebError(cut(str(error) or type(error).__name__)) from None
         if answer.status in _REDIRECTS:
@@ -211,7 +210,7 @@ class WebClient:
         self, method: str, below: str, headers: dict[str, str], body: bytes | None, *, reads_body: bool
     ) -> tuple[Answer, str]:
         limits = _Limits(time.monotonic() + DEADLINE_S, MOST_BYTES)
-        # Kept again when nothing of this answer can be left in it.
+        # Keep the connection only if nothing of this response can be left in it.
         connection, self._connection = self._connection or self._made(), None
         path = f"{self._path.rstrip('/')}{below}" if below else self._path or "/"
         target = f"{connection.before_path}{path}{f'?{self._query}' if self._query else ''}"
@@ -232,13 +231,13 @@ class WebClient:
     def _made(self) -> _Connection:
         tls = None if self._scheme == "http" else self._tls or trusted("")
         proxy = self._proxy or getproxies().get(self._scheme, "")
-        # What is not encrypted never takes the way out of this machine and back.
+        # Unencrypted requests to this machine never go through a proxy.
         is_direct = not proxy or proxy_bypass(self._host) or (tls is None and is_loopback(self._host))
         return _Connection(self._host, self._port, tls, None if is_direct else _relay(proxy))
 
 
 def _whole(answer: http.client.HTTPResponse) -> bytes:
-    content = answer.read(MOST_BYTES)  # with the head, the limit is reached before
+    content = answer.read(MOST_BYTES)  # the limit includes the headers, so it is reached first
     if answer.length:
         raise ConnectionError("its answer is cut off")
     return content
@@ -246,7 +245,7 @@ def _whole(answer: http.client.HTTPResponse) -> bytes:
 
 @dataclass(frozen=True)
 class _Relay:
-    """A proxy; `headers` has its user and password."""
+    """A proxy; `headers` has its credentials."""
 
     host: str
     port: int
@@ -254,7 +253,7 @@ class _Relay:
 
 
 def _relay(url: str) -> _Relay:
-    """Return a proxy by its URL; raises WebError for one that speaks TLS, or none."""
+    """Return a proxy from its URL; raises WebError for a TLS proxy or a malformed URL."""
     bare, credentials = split_credentials(url if "://" in url else f"http://{url}")
     parts = urlsplit(bare)
     try:
@@ -262,37 +261,37 @@ def _relay(url: str) -> _Relay:
     except ValueError:
         port = 0
     if parts.scheme != "http" or not parts.hostname or not port:
-        raise WebError("the proxy's URL is not http://host:port, which passes TLS on")
+        raise WebError("the proxy's URL must be http://host:port; TLS passes through it")
     headers = {f"Proxy-{name}": value for name, value in credentials.items()}
     return _Relay(parts.hostname, port, headers)
 
 
 class _TooLargeError(Exception):
-    """More bytes came than may."""
+    """The response has more bytes than allowed."""
 
 
 class _Limits:
-    """How long one answer may take, and how many bytes of it may come."""
+    """The deadline and the size limit of one response."""
 
     def __init__(self, until: float, most_bytes: int) -> None:
         self._until, self._left = until, most_bytes
 
     def left_s(self) -> float:
-        """Return the seconds that are left; raises TimeoutError if there are none."""
+        """Return the remaining seconds; raises TimeoutError if there are none."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
     def count(self, size: int) -> None:
-        """Note so many bytes; raises _TooLargeError for one too many."""
+        """Count received bytes; raises _TooLargeError if they exceed the limit."""
         self._left -= size
         if self._left < 0:
             raise _TooLargeError
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection whose every call of its socket is within `limits`; `end` closes it."""
+    """A connection whose socket calls all stay within `limits`; `end` closes it."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, relay: _Relay | None) -> None:
         super().__init__(host, port)
@@ -305,7 +304,7 @@ class _Connection(http.client.HTTPConnection):
         self.of_relay = relay.headers if relay is not None and is_relayed else {}
 
     def connect(self) -> None:
-        """Open the socket, through the proxy and by TLS if there are any."""
+        """Open the socket, through the proxy and with TLS if they are used."""
         relay = self._relay
         self._open = self._reached((self.host, self.port) if relay is None else (relay.host, relay.port))
         if relay is not None and self._tls is not None:
@@ -316,14 +315,14 @@ class _Connection(http.client.HTTPConnection):
         self.sock = cast("socket.socket", _Socket(self._open, self))
 
     def end(self) -> None:
-        """Close the socket, whatever is still to come."""
+        """Close the socket, even with unread data."""
         self.close()
         if self._open is not None:
             self._open.close()
             self._open = None
 
     def _reached(self, place: tuple[str, int]) -> socket.socket:
-        failed = OSError("its name leads nowhere")
+        failed = OSError("its host name has no address")
         for *_, address in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
             try:
                 return socket.create_connection((str(address[0]), int(address[1])), self.limits.left_s())
@@ -332,7 +331,7 @@ class _Connection(http.client.HTTPConnection):
         raise failed
 
     def _pass_through(self, relay: _Relay) -> None:
-        """Have the proxy pass on what is sent from now on."""
+        """Open a tunnel through the proxy."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         place = f"{host}:{self.port}"
         lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
@@ -346,39 +345,39 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Socket:
-    """What http.client asks of a socket. It is closed by its owner, when an answer has been read."""
+    """The part of a socket that http.client uses. Its owner closes it, once a response has been read."""
 
     def __init__(self, inner: socket.socket, owner: _Connection) -> None:
         self._inner, self._owner = inner, owner
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return what reads an answer."""
+        """Return a reader of the response."""
         return io.BufferedReader(_Incoming(self._inner, self._owner.limits))
 
     def sendall(self, data: bytes) -> None:
-        """Send everything."""
+        """Send all bytes."""
         view = memoryview(data)
         while view:
             self._inner.settimeout(self._owner.limits.left_s())
             view = view[self._inner.send(view) :]
 
     def close(self) -> None:
-        """Leave it open."""
+        """Do nothing: the owner closes the socket."""
 
 
 class _Incoming(io.RawIOBase):
-    """The bytes that come, within limits."""
+    """The incoming bytes, within limits."""
 
     def __init__(self, inner: socket.socket, limits: _Limits) -> None:
         super().__init__()
         self._inner, self._limits = inner, limits
 
     def readable(self) -> bool:
-        """Tell that it is."""
+        """Return true."""
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read what there is; waits for the first byte."""
+        """Read the available bytes, after waiting for the first one."""
         self._inner.settimeout(self._limits.left_s())
         size = self._inner.recv_into(buffer)
         self._limits.count(size)

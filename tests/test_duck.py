@@ -107,12 +107,12 @@ def test_no_more_rows_are_returned_than_asked_for(lake: str) -> None:
     [
         (
             "DROP VIEW ops.events",
-            "with DuckDB a statement can only read (DROP); Spark changes tables, by --write",
+            "DuckDB can only read, not DROP; to change tables, use Spark with --write",
         ),
-        ("COPY (SELECT 1) TO 'x.csv'", "with DuckDB a statement can only read (COPY)"),
-        ("SET threads = 1", "with DuckDB a statement can only read (SET)"),
-        ("SELECT 1; SELECT 2", "this is 2 statements; give one"),
-        (" ", "this is 0 statements; give one"),
+        ("COPY (SELECT 1) TO 'x.csv'", "DuckDB can only read, not COPY"),
+        ("SET threads = 1", "DuckDB can only read, not SET"),
+        ("SELECT 1; SELECT 2", "expected one statement, not 2"),
+        (" ", "expected one statement, not 0"),
         (
             "SELECT * FROM read_csv('/etc/passwd')",
             'DuckDB: Permission Error: Cannot access file "/etc/passwd"',

@@ -1,1 +1,1 @@
-"""Records in formats other than JSON: Avro, JSON Schema and Protobuf, with schemas of a registry."""
+"""Records in formats other than JSON: Avro, JSON Schema and Protobuf, with schemas from a registry."""

@@ -1,12 +1,12 @@
-"""Avro as Spark's own reader decodes it: each record by the schema that its writer used.
+"""Avro, decoded by Spark's own reader: each record with its writer's schema.
 
-The contract's fields are taken from the fields of the writer's schema: a compatible type is converted to the
-contract's type, and an optional field that the schema lacks is null. If that decides all fields, the record
-is not examined further. Any other record is converted to JSON, as far as the contract knows it, and examined
-as JSON. A schema that cannot be used is a reason against its records (`avro_types`, `avro_projection`).
+The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
+contract's type, and an optional field that the schema lacks is null. If that settles all fields, the record
+is not examined further. Any other record is converted to JSON, as far as the contract's fields, and examined
+as JSON. If a schema cannot be used, its records are dead letters (`avro_types`, `avro_projection`).
 
-An Avro reader stops at the record's end, and a failing reader returns a struct of nulls. So a record is read
-as part of an outer record, whose last field follows it: bytes that no producer can know.
+An Avro reader stops at the end of a record, and on failure Spark returns a struct of nulls. So each record is
+read as part of an outer record whose last field follows it: bytes that no producer can know.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakehouse.spark.query_errors import error_line, has_ended, is_heap_full
 from lakehouse.stream import Source
 
 _END = uuid.uuid4().bytes
-_MOST_SAID = 300  # characters of Spark's reason
+_MOST_SAID = 300  # characters of Spark's error message
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
@@ -47,12 +47,12 @@ def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
-"""Spark refuses times before 1900 otherwise: another Spark may have written them in another calendar."""
+"""Otherwise Spark refuses times before 1900, which old versions wrote in another calendar."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """How the records of a writer are read, and the type that Spark has for what is read of one."""
+    """The reader of a writer's records, and Spark's type for a record as read."""
 
     projection: Projection
     of_spark: DataType
@@ -62,17 +62,17 @@ class _Reader:
         return taken(source, self.projection.type, record, self.of_spark)
 
     def body(self, source: Source, record: Column) -> Column:
-        """Return the JSON of a record that is examined."""
+        """Return a record as JSON, for examination."""
         return body(source, self.projection, record, self.of_spark)
 
 
 _Writer = _Reader | str
-"""A writer by its schema, or why the schema cannot be used."""
+"""The reader for a writer's schema, or the reason why the schema cannot be used."""
 
 
 def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
     if schema.kind != "AVRO":
-        return f"is of {schema.kind}, not of AVRO"
+        return f"is a {schema.kind} schema, not AVRO"
     if schema.has_references:
         return "refers to other schemas, which is not supported"
     return _read(spark, source, schema.text)
@@ -80,9 +80,9 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 
 @lru_cache(maxsize=wire.MOST_IDS)
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
-    """Return a writer by the text of its schema. All that Spark may have against it comes to light here.
+    """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    Raises what is not about the schema: Spark has ended, or has no memory.
+    Raises errors that are not about the schema: Spark has ended, or is out of memory.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -103,13 +103,13 @@ def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
 
 
 def _decoded(projection: Projection, value: Column) -> Column:
-    """Return a record and the bytes after it, both null where the value is not so."""
+    """Return a record and the bytes after it, both null if the value does not decode."""
     marked = F.concat(F.lit(projection.first), value, F.lit(_END))
     return from_avro(marked, projection.writer, {**_OPTIONS, "avroSchema": projection.reader})
 
 
 def _read_of(projection: Projection, is_its: Column) -> Column:
-    """Return what is read of a record that names this schema, unless it is too long."""
+    """Return the decoded value if it names this schema and is not too long; otherwise null."""
     is_read = is_its if projection.most is None else is_its & ~_is_large(projection.most)
     return F.when(is_read, _decoded(projection, wire.rest()))
 
@@ -155,7 +155,7 @@ def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Co
 
 
 def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: str) -> Column:
-    """Return the column of the record's own writer; null where it has none."""
+    """Return the column of the record's own writer; null if it has none."""
     chain = F.when(F.lit(False), F.lit(None).cast(type_))
     for one, column in by_id.items():
         chain = chain.when(is_of[one], column)
@@ -163,11 +163,11 @@ def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: 
 
 
 def _refusal(one: int, it: _Writer) -> Column:
-    """Return the reasons against a record that names this schema; null for none."""
+    """Return the reasons against a record that names this schema; null if there are none."""
     if isinstance(it, str):
         return wire.refusal("undecodable", f"schema {one} {it}")
     after, most = F.col(f"_avro_{one}.{AFTER}"), it.projection.most
-    undecodable = wire.refusal("undecodable", f"the value is no record of schema {one}, or is cut off")
+    undecodable = wire.refusal("undecodable", f"the value is not a record of schema {one}, or is truncated")
     trailing = wire.refusal("trailing_bytes", f"bytes follow the record of schema {one}")
     found = F.when(after.isNull(), undecodable).when(after != F.lit(_END), trailing)
     if most is None:
@@ -177,12 +177,12 @@ def _refusal(one: int, it: _Writer) -> Column:
 
 
 def _is_large(most: int) -> Column:
-    """Tell whether a value is too long to be read: items of a byte each would take too much memory."""
+    """Tell whether a value is too long to read: items of one byte each would need too much memory."""
     return F.octet_length("value") > most
 
 
 def _lacks(source: Source, type_: AvroType) -> Column:
-    """Return the columns of required fields that a writer's schema does not have."""
+    """Return the columns of required fields that a writer's schema lacks."""
     required = [field for field in source.contract.fields if field.required]
     missing = [field.column for field in required if not has(type_, field.path)]
     return F.array(*map(F.lit, missing)) if missing else F.lit(None).cast("array<string>")

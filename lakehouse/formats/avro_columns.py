@@ -1,4 +1,4 @@
-"""Converts fields of Avro records, as `avro_projection` reads them, to columns of the contract's types."""
+"""Conversion of Avro fields, as read by `avro_projection`, to columns of the contract's types."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOST = 2**63 - 1
 
 @dataclass(frozen=True)
 class Taken:
-    """What the contract takes out of a writer's records: a value of a column, and whether that is proven."""
+    """A column's value from a writer's records, and whether it is proven valid."""
 
     value: Column
     is_proven: Column
@@ -41,7 +41,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class _Found:
-    """A value of a record, what Avro says of it, and the type that Spark has for it."""
+    """A value of a record, its Avro type and its Spark type."""
 
     type: AvroType
     value: Column
@@ -49,7 +49,7 @@ class _Found:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number: a time is the one that it is encoded as."""
+        """Whether it is a number; times count as the numbers that encode them."""
         return self.type.kind in _NUMBERS
 
     @property
@@ -57,7 +57,7 @@ class _Found:
         return self.type.kind in ("bytes", "fixed") and self.type.logical is None
 
     def number(self) -> Column:
-        """Return the number; within what is read whole, Spark has made a time or a date of it."""
+        """Return the number; in values that are read whole, Spark has converted it to a time or a date."""
         name = self.of_spark.typeName()
         if name == "date":
             return F.unix_date(self.value)
@@ -67,7 +67,7 @@ class _Found:
         return of_unit(self.value.cast("timestamp"))
 
     def at(self, name: str) -> _Found | None:
-        """Return a field of a record; null if its schema has none of this name."""
+        """Return a field of a record; null if its schema has no such field."""
         if self.type.kind != "record" or name not in self.type.names:
             return None
         position = self.type.names.index(name)
@@ -77,7 +77,7 @@ class _Found:
 
 
 def has(type_: AvroType, path: tuple[str, ...]) -> bool:
-    """Tell whether a schema has something at a path."""
+    """Tell whether a schema has a field at a path."""
     for name in path:
         type_ = type_.bare
         if type_.kind != "record" or name not in type_.names:
@@ -87,7 +87,7 @@ def has(type_: AvroType, path: tuple[str, ...]) -> bool:
 
 
 def taken(source: Source, type_: AvroType, record: Column, of_spark: DataType) -> dict[str, Taken]:
-    """Return what the contract takes out of a writer's record, by its columns and `event_time`."""
+    """Return the values for the contract from a writer's record, by column, and `event_time`."""
     contract, root = source.contract, _Found(type_.bare, record, of_spark)
     found: dict[str, Taken] = {}
     for field in contract.fields:
@@ -113,7 +113,7 @@ def _nothing(field: Field) -> Column:
 
 
 def _of_field(field: Field, found: _Found) -> Taken:
-    """Return a writer's value in the type of the contract's field, as far as that type holds it."""
+    """Return a writer's value in the type of the contract's field, if that type can hold it."""
     if field.type is FieldType.JSON:
         return _as_json(field, found)
     optional = F.lit(False) if field.required else found.value.isNull()
@@ -124,7 +124,7 @@ def _of_field(field: Field, found: _Found) -> Taken:
 
 
 def _of_string(field: Field, found: _Found) -> Taken | None:
-    """Return a string, the name of an enum's symbol, or a time in ISO 8601; null for another type."""
+    """Return a string, an enum's symbol, or a time in ISO 8601; null for another type."""
     if found.type.is_time_of_spark:
         text = _time_text(found)
         return Taken(text, text.isNotNull())
@@ -135,7 +135,7 @@ def _of_string(field: Field, found: _Found) -> Taken | None:
 
 
 def _of_number(field: Field, found: _Found) -> Taken | None:
-    """Return a number, or a boolean; null for a type that the contract's does not hold."""
+    """Return a number or a boolean; null if the contract's type cannot hold it."""
     type_ = found.type
     is_decimal = type_.logical == "decimal"
     if field.type is FieldType.DOUBLE and (found.is_number or is_decimal):
@@ -155,7 +155,7 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
 
 
 def _as_json(field: Field, found: _Found) -> Taken:
-    """Return a value of any type as a JSON field has it; those that are rarely met are examined further.
+    """Return a value of any type for a JSON field; rare types are left to the examination.
 
     A string is JSON text (`wire.any_json`).
     """
@@ -172,21 +172,22 @@ def _as_json(field: Field, found: _Found) -> Taken:
 
 
 def _time(source: Source, found: _Found) -> Taken:
-    """Return an event time that is accepted; null for what is examined further."""
+    """Return the event time if it is accepted; null for values that need examination."""
     logical = found.type.logical or ""
     if found.type.kind not in _WHOLE or (logical and not logical.startswith("timestamp-")):
         return Taken(F.lit(None).cast("timestamp"), F.lit(False))
     unit = _unit(logical) if logical else source.contract.event_time_unit
     number = found.number().cast("long")
-    is_time = event_times.is_proven(number, source, unit)  # within what is accepted, too
+    is_time = event_times.is_proven(number, source, unit)  # which also checks the accepted range
     return Taken(F.when(is_time, event_times.of_number(number, unit)), is_time)
 
 
 def body(source: Source, projection: Projection, record: Column, of_spark: DataType) -> Column:
-    """Return the JSON that a writer's record would be, of what the contract wants.
+    """Return a writer's record as JSON, restricted to the contract's fields.
 
-    Bytes are Base64 in a payload and, so that they do not pass for a string, an object elsewhere. An event
-    time is text where it is no plain number: JSON's would be read in the contract's unit.
+    Bytes are Base64 in a payload; elsewhere they are an object, so that they do not pass for a string. An
+    event time that is not a plain number becomes text, because a JSON number would be read in the contract's
+    unit.
     """
     of_time = source.contract.event_time_path
 
@@ -217,7 +218,7 @@ def _unit(logical: str) -> TimeUnit:
 
 
 def _time_text(found: _Found) -> Column:
-    """Return a time or a date in ISO 8601; null for no date, and for what is not of the years 1 to 9999."""
+    """Return a time or date in ISO 8601; null for another type, and outside the years 1 to 9999."""
     logical, number = found.type.logical or "", found.number().cast("long")
     if logical == "date":
         text = F.date_from_unix_date(number.cast("int")).cast("string")
@@ -233,7 +234,7 @@ def _time_text(found: _Found) -> Column:
 
 
 def _with_names(found: _Found) -> Column:
-    """Return a value read whole with the names that its schema has."""
+    """Return a value that was read whole, with its schema's field names."""
     named = _named(found.of_spark, found.type)
     return found.value if named == found.of_spark else found.value.cast(named)
 

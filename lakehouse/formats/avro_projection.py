@@ -1,13 +1,12 @@
-"""The part of a writer's schema that a contract needs, as two schemas that Spark reads records by.
+"""The part of a writer's schema that a contract needs, as two schemas for Spark's reader.
 
-    writer   encodes as the producer's schema does, so that Avro can skip what the contract has no use for
-    reader   has the contract's fields alone
+    writer   has the same encoding as the producer's schema, so that Avro can skip unneeded fields
+    reader   has the contract's fields only
 
-Nothing of a schema's own text reaches Spark: fields and types have the names `f0`, `f1`, … in both. So names
-that differ in case only, which Spark takes for one, are as good as others, and properties such as
-`java-class`, with which a string is unreadable to Spark, mean nothing.
-What the contract has no use for is not read, but for its length: it neither
-refuses a record nor takes memory.
+No text of the original schema reaches Spark: in both schemas, fields and types are named `f0`, `f1`, … So
+names that differ only in case, which Spark confuses, do no harm, and properties such as `java-class`, which
+make a string unreadable for Spark, have no effect. Unneeded fields are skipped by their length: they neither
+refuse a record nor take memory.
 """
 
 from __future__ import annotations
@@ -22,24 +21,24 @@ from lakehouse.contract import Contract, FieldType
 from lakehouse.formats.avro_types import AvroType, UnusableError, type_of
 
 MOST_TYPES = 10_000
-"""In the fields of a contract, when each use of a named type is counted."""
+"""The maximum number of types in a contract's fields, with each use of a named type counted."""
 MOST_FIXED = 1_000_000
-"""Bytes of a fixed in the fields of a contract: Avro takes that much memory before it reads."""
+"""The maximum bytes of a fixed in a contract's fields: Avro allocates that much memory before it reads."""
 MOST_MEMORY = 512 << 20
-"""Bytes that the arrays and maps of a value may take."""
+"""The maximum bytes of memory for the arrays and maps of a value."""
 _ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"
-_WHOLE, _VALUE, _SKIPPED = "w", "v", "s"  # what a named type is written for
+_WHOLE, _VALUE, _SKIPPED = "w", "v", "s"  # the purpose of a named type
 _WITHIN = {"array": "items", "map": "values"}
 _COUNTED = 10**12
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a contract wants at a place of a record.
+    """What a contract needs at a position of a record.
 
     is_value  a value of the contract's type, or the event time
-    is_whole  whatever is there, as JSON
-    inner     by the names of fields, if it is a record
+    is_whole  any value, as JSON
+    inner     what it needs of the fields, by name, if it is a record
     """
 
     is_value: bool = False
@@ -48,12 +47,12 @@ class Wanted:
 
     @property
     def is_read_whole(self) -> bool:
-        """Whether a value is read with everything in it."""
+        """Whether a value is read with everything inside it."""
         return self.is_whole or (self.is_value and bool(self.inner))
 
 
 def wanted_of(contract: Contract) -> Wanted:
-    """Return what a contract wants of a record."""
+    """Return what a contract needs of a record."""
     leaves = {one.path: one.type is FieldType.JSON for one in contract.fields}
     leaves.setdefault(contract.event_time_path, False)
 
@@ -66,17 +65,17 @@ def wanted_of(contract: Contract) -> Wanted:
 
 
 def name_of(position: int) -> str:
-    """Return the name that a field has in these schemas."""
+    """Return a field's name in these schemas."""
     return f"f{position}"
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """How records are read by a schema: its type, what of it is wanted, and the two schemas.
+    """The projection of a schema: its type, the needed parts, and the two schemas.
 
-    most   bytes that a value may have, for what it would be in memory at worst; null: any number
-    first  what has to stand before a record. Avro would read into the record before otherwise, which keeps as
-           much memory as the strings of any record have claimed. So a record is the only branch of a union
+    most   the maximum bytes of a value, from its worst case in memory; null: no limit
+    first  bytes before each record, which make the record the only branch of a union. Otherwise Avro would
+           decode into a reused record, which keeps as much memory as the strings of any record have claimed
     """
 
     type: AvroType
@@ -88,14 +87,14 @@ class Projection:
 
 
 def projection_of(contract: Contract, text: str, after: int = 0) -> Projection:
-    """Return how a contract's fields, and so many bytes after a record, are read by a schema.
+    """Return the projection of a schema to a contract's fields, and to `after` bytes that follow the record.
 
-    Raises UnusableError if they are not: `avro_types` says why, or they are of too many types, or of a fixed
-    that is too large, or the schema is not that of a record.
+    Raises UnusableError for the reasons of `avro_types`, for too many types, for a fixed that is too large,
+    and for a schema that is not a record's.
     """
     root, wanted = type_of(text), wanted_of(contract)
     if root.bare.kind != "record":
-        raise UnusableError("is not that of a record")
+        raise UnusableError("is not a record schema")
     _require_room(root, wanted)
     end = {"type": "fixed", "name": f"{_ENVELOPE}_{AFTER}", "size": after}
 
@@ -122,7 +121,7 @@ def _require_room(root: AvroType, wanted: Wanted) -> None:
 
 
 def _nodes(type_: AvroType, wanted: Wanted) -> int:
-    """Return how many types are read."""
+    """Return the number of types that are read."""
     steps = _steps(type_, wanted)
     if steps is None:
         return type_.nodes
@@ -130,7 +129,7 @@ def _nodes(type_: AvroType, wanted: Wanted) -> int:
 
 
 def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]] | None:
-    """Return the wanted fields of a record, by their positions; null for what is read whole."""
+    """Return the needed fields of a record, by position; null for a type that is read whole."""
     bare = type_.bare
     if bare.kind != "record" or wanted.is_read_whole or wanted.is_value:
         return None
@@ -140,13 +139,13 @@ def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]
     ]
 
 
-# What a value takes in memory, in bytes, with Avro's object, Spark's, and its JSON: as measured, roundly.
+# Bytes of memory of a value, with Avro's object, Spark's and its JSON, as roughly measured.
 _ITEM, _EMPTY, _SCALAR, _TEXT, _ENTRY, _ROW, _FIELD = 16, 250, 100, 250, 400, 200, 80
-_PER_CHARACTER = 16  # of a name, which JSON repeats
+_PER_CHARACTER = 16  # of a field name, which JSON repeats
 
 
 def _of_collections(type_: AvroType, wanted: Wanted) -> float:
-    """Return what the arrays and maps that are read take in memory, for a byte of them, at worst."""
+    """Return the memory per byte of the arrays and maps that are read, in the worst case."""
     steps = _steps(type_, wanted)
     if steps is None:
         return _of_collections_in(type_)
@@ -160,9 +159,9 @@ def _of_collections_in(type_: AvroType) -> float:
 
 
 def _per_byte(type_: AvroType) -> float:
-    """Return what a value of a type takes in memory, for each byte of its encoding, at worst.
+    """Return the memory per encoded byte of a value of a type, in the worst case.
 
-    The bytes of a record are those of its fields, so it is the worst field, and what the record adds to each.
+    A record's bytes are those of its fields, so the result is its worst field plus the record's own overhead.
     """
     inner = max(map(_per_byte, type_.types), default=0.0)
     if type_.kind == "union" and len(type_.members()) <= 1:
@@ -181,14 +180,14 @@ def _per_byte(type_: AvroType) -> float:
 
 
 class _Document:
-    """One of the two schemas; `skips`: what is not wanted is left out. A named type is written out once."""
+    """One of the two schemas; `skips`: unneeded fields are left out. A named type is written out once."""
 
     def __init__(self, *, skips: bool) -> None:
         self._skips = skips
         self._written: set[str] = set()
 
     def at(self, type_: AvroType, wanted: Wanted, place: str) -> Any:
-        """Return a type of which something is wanted. A record on the way to it has a name of its own."""
+        """Return a type with needed parts. A record on a path to such parts gets its own name."""
         steps = _steps(type_, wanted)
         if steps is None:
             is_scalar = not type_.bare.types
@@ -208,7 +207,7 @@ class _Document:
         return {"type": "record", "name": place, "fields": fields}
 
     def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
-        """Return a type that is read; times are Spark's within what is read whole, and numbers elsewhere."""
+        """Return a type that is read; times are Spark's in values read whole, and numbers elsewhere."""
         if type_.kind == "fixed" and type_.size > MOST_FIXED:
             large = f"has a fixed of {type_.size:,} bytes in the contract's fields"
             raise UnusableError(f"{large}; at most {MOST_FIXED:,} are read")
@@ -223,11 +222,11 @@ class _Document:
         return {"type": found, "logicalType": type_.logical} if is_whole and type_.is_time_of_spark else found
 
     def _skipped(self, type_: AvroType) -> Any:
-        """Return a type of the same encoding, as short as it can be."""
+        """Return a type with the same encoding, as short as possible."""
         return self._made(type_, _SKIPPED, self._skipped)
 
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
-        """Return a type with those within it; a named one has its number, after what it is made for."""
+        """Return a type with its inner types; a named one is called by its purpose and number."""
         if type_.kind == "union":
             return [inner(one) for one in type_.types]
         if type_.kind in ("array", "map"):
@@ -242,7 +241,7 @@ class _Document:
 
 
 def _parts(type_: AvroType, inner: Callable[[AvroType], Any], *, is_read: bool) -> dict[str, Any]:
-    """Return the parts of a named type; what is skipped needs neither symbols nor fields without bytes."""
+    """Return the parts of a named type; skipped types need no symbols and no fields without bytes."""
     if type_.kind == "fixed":
         return {"size": type_.size}
     if type_.kind == "enum":

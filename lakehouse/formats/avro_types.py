@@ -1,8 +1,8 @@
-"""Avro's schemas as types, measured before anything is built of them.
+"""Avro schemas as types that are measured before anything is built from them.
 
-A schema comes from whoever may register one. Spark expands each use of a named type, so a short text may mean
-more types than fit in memory. Here a type is one object, however often it is used, and has its measures from
-the types within it: nothing is expanded. Names are free: Avro's encoding has none.
+Anybody with access to the registry can register a schema. Spark expands each use of a named type, so a short
+text can mean more types than fit in memory. Here, a type is one object however often it is used, and its
+measures come from its inner types, so nothing is expanded. Names do not matter: Avro does not encode them.
 
     type_of('{"type": "record", "name": "Metric", "fields": [{"name": "value", "type": ["null", "double"]}]}')
 """
@@ -20,14 +20,14 @@ from lakehouse.errors import first_line
 from lakehouse.printable import cut
 
 MOST_CHARACTERS = 1_000_000
-"""Of a schema's text."""
+"""The maximum length of a schema's text."""
 MOST_NESTED = 32
-"""So many records, arrays and maps may lie within each other."""
-_MOST_BRACKETS = 8 * MOST_NESTED  # a record in a nullable field has four, defaults and properties some more
+"""The maximum nesting of records, arrays and maps."""
+_MOST_BRACKETS = 8 * MOST_NESTED  # a record in a nullable field has four; defaults and properties add some
 _MOST_NAMED = 80  # characters of a name in a message
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
-"""The primitive types, and how many bytes a value of each takes at least."""
+"""The primitive types, and the minimum bytes of a value of each."""
 _LOGICAL = {
     "int": {"date", "time-millis"},
     "long": {
@@ -44,23 +44,23 @@ _MOST_DIGITS = 38
 
 
 class UnusableError(ValueError):
-    """A schema by which no record is read. The message goes on after its name: `has …`, `names …`."""
+    """A schema with which no record can be read. The message continues its name: `has …`, `refers to …`."""
 
 
 @dataclass(frozen=True, eq=False)
 class AvroType:
-    """A type of a schema; two uses of a named one are the same object.
+    """A type of a schema; all uses of a named type are the same object.
 
     kind     record, enum, fixed, array, map, union or the name of a primitive type
-    number   of a named type, in its schema
-    names    of a record's fields, or the symbols of an enum
-    types    of a record's fields, a union's branches, or the items of an array or a map
-    logical  date, time-…, timestamp-…, local-timestamp-… or decimal; others are what they are encoded as
-    size     of a fixed, in bytes
-    scale    of a decimal, and `digits` are as many as are read of it
-    nested   how many records, arrays and maps lie within each other
-    nodes    how many types there are when each use is counted
-    least    bytes that a value takes at least: at zero, no value takes any
+    number   the number of a named type in its schema
+    names    a record's field names, or an enum's symbols
+    types    the types of a record's fields, a union's branches, or an array's or map's items
+    logical  date, time-…, timestamp-…, local-timestamp-… or decimal; other logical types are ignored
+    size     the bytes of a fixed
+    scale    the scale of a decimal; `digits` is the precision with which it is read
+    nested   the depth of nested records, arrays and maps
+    nodes    the number of types, with each use counted
+    least    the minimum bytes of a value; zero: no value takes any
     """
 
     kind: str
@@ -77,7 +77,7 @@ class AvroType:
 
     @property
     def bare(self) -> AvroType:
-        """What a value is if it is not null; of int and long, or of float and double, it is the wide one."""
+        """The type of a non-null value; a union of int and long, or float and double, is the wider one."""
         if self.kind != "union":
             return self
         branches = [one for one in self.types if one.kind != "null"]
@@ -96,21 +96,21 @@ class AvroType:
 
     @property
     def is_time_of_spark(self) -> bool:
-        """Whether Spark has a type for these times or dates, and writes them in ISO 8601."""
+        """Whether Spark has a type for these times or dates, and can write them in ISO 8601."""
         return self.logical == "date" or (self.logical or "").endswith(
             ("timestamp-millis", "timestamp-micros")
         )
 
     def members(self) -> tuple[AvroType, ...]:
-        """Return the types of a union but for null, in Spark's order."""
+        """Return the branches of a union except null, in Spark's order."""
         return tuple(one for one in self.types if one.kind != "null")
 
 
 def type_of(text: str) -> AvroType:
-    """Return the type that a schema's text means.
+    """Parse a schema's text.
 
-    Raises UnusableError for a text that is no schema, is too long or nested too deep, has a type within
-    itself, or an array of items without bytes: a few bytes would be any number of them.
+    Raises UnusableError for a text that is not a schema, is too long or nested too deep, has a recursive
+    type, or has an array whose items take no bytes: there, a few bytes could be any number of items.
     """
     if len(text) > MOST_CHARACTERS:
         raise UnusableError(f"has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read")
@@ -119,17 +119,17 @@ def type_of(text: str) -> AvroType:
     try:
         parsed = json.loads(text)
     except ValueError as error:
-        raise UnusableError(f"is no JSON: {first_line(error)}") from error
+        raise UnusableError(f"is not JSON: {first_line(error)}") from error
     return _Parser().type_of(parsed, "")
 
 
 def named(name: str) -> str:
-    """Return a name for a message: on one line, and cut."""
+    """Return a name for a message: on one line, and truncated."""
     return cut(name, _MOST_NAMED)
 
 
 def _brackets(text: str) -> int:
-    """Return how deep a text is nested."""
+    """Return the nesting depth of brackets in a text."""
     most = depth = 0
     for one in _STRINGS.sub("", text):
         if one in "[{":
@@ -145,7 +145,7 @@ def _too_deep() -> UnusableError:
 
 
 class _Parser:
-    """Parses one schema. A name is known from where its type begins, and the type from where it ends."""
+    """Parses one schema. A name is known once its type begins, and its type once it ends."""
 
     def __init__(self) -> None:
         self._known: dict[str, AvroType | None] = {}
@@ -156,7 +156,7 @@ class _Parser:
         if isinstance(given, list):
             return self._union([self.type_of(one, space) for one in given])
         if not isinstance(given, str):
-            raise UnusableError(f"has something that is no type: {named(json.dumps(given))}")
+            raise UnusableError(f"has an invalid type: {named(json.dumps(given))}")
         return _primitive(given, {}) if given in _LEAST else self._used(given, space)
 
     def _given(self, given: dict[str, Any], space: str) -> AvroType:
@@ -177,14 +177,14 @@ class _Parser:
         if full not in self._known:
             full = name
         if full not in self._known:
-            raise UnusableError(f"names a type {named(name)} that it does not have")
+            raise UnusableError(f"refers to an undefined type, {named(name)}")
         found = self._known[full]
         if found is None:
             raise UnusableError(f"has a recursive type, {named(full)}, which is not supported")
         return found
 
     def _begin(self, given: Mapping[str, Any], space: str) -> tuple[str, str]:
-        """Return the full name and the namespace of a type that begins."""
+        """Register a named type that begins; return its full name and namespace."""
         name, own = given.get("name"), given.get("namespace")
         if not isinstance(name, str):
             raise UnusableError(f"has a type without a name: {named(json.dumps(given))}")
@@ -204,7 +204,7 @@ class _Parser:
             raise UnusableError(f"has a record without fields, {named(name)}")
         names = [one.get("name") for one in fields]
         if not all(isinstance(one, str) for one in names) or len(set(names)) < len(names):
-            raise UnusableError(f"has a record, {named(name)}, with fields of the same name, or of none")
+            raise UnusableError(f"has a record, {named(name)}, with duplicate or missing field names")
         types = [self.type_of(one.get("type"), inner) for one in fields]
         least = sum(one.least for one in types)
         found = _made("record", types, nested=1, least=least, names=tuple(names), number=number)
@@ -239,7 +239,7 @@ class _Parser:
 
     def _union(self, branches: list[AvroType]) -> AvroType:
         if not branches:
-            raise UnusableError("has a union of nothing")
+            raise UnusableError("has an empty union")
         return _made("union", branches, nested=0, least=1 + min(one.least for one in branches))
 
 
@@ -252,7 +252,7 @@ def _made(
     names: tuple[str, ...] = (),
     number: int = 0,
 ) -> AvroType:
-    """Return a type of others, with its measures."""
+    """Return a type with its inner types, and its measures."""
     types = tuple(types)
     depth = nested + max((one.nested for one in types), default=0)
     if depth > MOST_NESTED:
@@ -273,9 +273,10 @@ def _primitive(kind: str, given: Mapping[str, Any]) -> AvroType:
 
 
 def _decimal(given: Mapping[str, Any], most: int) -> tuple[int, int]:
-    """Return how many digits of a decimal are read, and how many of those after the point; zero: it is none.
+    """Return the precision and scale with which a decimal is read; zeros if the type is not a decimal.
 
-    As many as there may be: Spark cuts the bytes of a number that is longer than a schema of few digits says.
+    The precision is the greatest possible: Spark truncates numbers with more digits than their schema
+    declares.
     """
     precision, scale = given.get("precision"), given.get("scale", 0)
     if given.get("logicalType") != "decimal" or type(precision) is not int or type(scale) is not int:

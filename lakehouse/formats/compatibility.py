@@ -1,8 +1,8 @@
-"""Compares a schema with a contract, field by field, before records are written.
+"""Comparison of a schema with a contract, field by field, before records are written.
 
-A field breaks the contract if every record would be refused for it: the schema lacks a required field, or has
-a type that never matches the contract's. A required field that the schema makes optional is a warning: only
-records without it are refused.
+A field breaks the contract if every record would be refused because of it: the schema lacks a required field,
+or has a type that never matches the contract's. A required field that the schema makes optional is a warning:
+only records without it are refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS: Mapping[RecordFormat, SchemaKind] = {
     "json-schema": "JSON",
     "json": "JSON",
 }
-"""What a registry calls the schemas of a format."""
+"""The registry's name for the schemas of a format."""
 
 _AVRO_TIMES = frozenset({"timestamp-millis", "timestamp-micros"})
 _LOCAL_TIMES = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
@@ -56,7 +56,7 @@ _NUMBERS_TOO = frozenset({"int", "long", "integer"})
 
 @dataclass(frozen=True)
 class Finding:
-    """A conflict between a schema and a contract, in all records (breaks) or in some (a warning)."""
+    """A conflict between a schema and a contract, in all records (`breaks`) or in some (a warning)."""
 
     text: str
     breaks: bool = True
@@ -64,14 +64,14 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Found:
-    """The types that a field can have in a schema, but for null, and whether a record may lack it."""
+    """The possible types of a field in a schema, except null, and whether a record may lack the field."""
 
     types: frozenset[str]
     may_lack: bool
 
 
 def findings(source: Source, schema: Registered) -> list[Finding]:
-    """Return what the contract of a source has against records of a schema; none: it accepts them.
+    """Return the conflicts between a source's contract and a schema; none: its records are accepted.
 
     Raises ValueError for a schema that cannot be read.
     """
@@ -120,11 +120,11 @@ def _judged(
 def _of_types(name: str, found: _Found, fits: frozenset[str], of: str) -> Iterator[Finding]:
     if wrong := sorted(found.types - fits):
         is_never = not found.types & fits
-        yield Finding(f"{name} is to be a {of}, and can be {' or '.join(wrong)} in the schema", is_never)
+        yield Finding(f"{name} must be a {of}, but can be {' or '.join(wrong)} in the schema", is_never)
 
 
 def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
-    """Return what an Avro schema has at a path; null if it has nothing there."""
+    """Return the types at a path of an Avro schema; null if there is no such field."""
     may_lack, type_ = root.is_nullable, root.bare
     for name in path:
         if type_.kind != "record" or name not in type_.names:
@@ -135,7 +135,7 @@ def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
 
 
 def _in_json(schema: Any, path: tuple[str, ...]) -> _Found | None:
-    """Return what a JSON Schema has at a path; null if it names nothing there."""
+    """Return the types at a path of a JSON Schema; null if there is no such property."""
     may_lack = False
     for name in path:
         if not isinstance(schema, dict) or name not in schema.get("properties", {}):
@@ -150,7 +150,7 @@ def _in_json(schema: Any, path: tuple[str, ...]) -> _Found | None:
 
 
 def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
-    """Yield the findings on the first message of a schema; all of its fields may be absent."""
+    """Yield the conflicts with a schema's first message; all of its fields may be absent."""
     descriptor = message_class(compiled(text), [0]).DESCRIPTOR
     for field in source.contract.fields:
         wanted = Wanted(field.column, field.path, field.type.value, field.required, field.scale)
@@ -160,9 +160,9 @@ def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
         elif found.is_open and field.required:
             yield Finding(f"{field.name} is required, and a record may lack it", breaks=False)
         elif found.is_there and not found.is_open and found.get is None and not field.accepts_numbers:
-            yield Finding(f"{field.name} is to be a {field.type.value}, and has another type in the schema")
+            yield Finding(f"{field.name} must be a {field.type.value}, but has another type in the schema")
     time = taken(descriptor, source.contract.event_time_path, time_taker(Times((), 1, 0, 0)))
     if time.is_there and time.get is None:
         yield Finding(
-            f"{source.contract.event_time} is to be a time, and has another type in the schema", breaks=False
+            f"{source.contract.event_time} must be a time, but has another type in the schema", breaks=False
         )

@@ -1,7 +1,7 @@
-"""Contracts as schemas: the contract accepts records that a producer writes with such a schema.
+"""Schemas generated from contracts: records that are written with them meet the contract.
 
-An optional field is nullable, and so is the event time, because Kafka's timestamp can replace it.
-A JSON field is a string with JSON text, and in Protobuf, which has no decimals, a DECIMAL is its digits.
+An optional field is nullable, and so is the event time, because Kafka's timestamp can replace it. A JSON
+field is a string with JSON text. Protobuf has no decimals, so there a DECIMAL is a string of digits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _JSON_TIME = {"type": ["integer", "string", "null"]}
 
 @dataclass(frozen=True)
 class Leaf:
-    """A field of a schema; `field` is null for an event time that is no field of the contract's."""
+    """A field of a schema; `field` is null for an event time that is not a field of the contract."""
 
     field: Field | None
     required: bool
@@ -54,7 +54,7 @@ Tree = Mapping[str, "Leaf | Tree"]
 def schema_of_contract(source: Source, format_: str) -> Registered:
     """Return a source's contract as a schema of a format; for json, as JSON Schema.
 
-    Raises SettingsError for a name that the format cannot have.
+    Raises SettingsError for a name that the format does not allow.
     """
     if format_ == "avro":
         return Registered("AVRO", json.dumps(_avro(source.contract, name_of(source)), indent=2))
@@ -64,19 +64,19 @@ def schema_of_contract(source: Source, format_: str) -> Registered:
 
 
 def subject_of(topic: str) -> str:
-    """Return the subject under which a registry has the schemas of a topic's values."""
+    """Return the registry subject of a topic's values."""
     return f"{topic}-value"
 
 
 def name_of(source: Source) -> str:
-    """Return the name of a source's record: metrics_events is MetricsEvents."""
+    """Return the name of a source's record: metrics_events becomes MetricsEvents."""
     return "".join(word.capitalize() for word in re.split(r"[^A-Za-z0-9]+", source.table))
 
 
 def tree_of(contract: Contract) -> Tree:
-    """Return the fields of a record, with objects as trees of their own.
+    """Return the fields of a record, with objects as nested trees.
 
-    Raises SettingsError for a field that is also an object with fields, which no schema can say.
+    Raises SettingsError for a field that is also an object with fields, which no schema can express.
     """
     leaves = {field.path: Leaf(field, field.required) for field in contract.fields}
     leaves.setdefault(contract.event_time_path, Leaf(None, required=False))
@@ -96,17 +96,17 @@ def tree_of(contract: Contract) -> Tree:
 def _both(path: Sequence[str]) -> SettingsError:
     return SettingsError(
         f"{printable('.'.join(path))}: the contract has fields in an object, and the object itself as a "
-        "field, which no schema can say; leave out one of them"
+        "field, which no schema can express; leave out one of them"
     )
 
 
 def is_required(node: Leaf | Tree) -> bool:
-    """Tell whether a record must have it: itself, or a field in it."""
+    """Tell whether a record must have a field, or a field inside it."""
     return node.required if isinstance(node, Leaf) else any(map(is_required, node.values()))
 
 
 def _avro(contract: Contract, name: str) -> dict[str, Any]:
-    taken = {name}  # names of records are those of the whole schema
+    taken = {name}  # record names are unique in the whole schema
 
     def record(tree: Tree, name: str) -> dict[str, Any]:
         return {"type": "record", "name": name, "fields": [one(*item) for item in tree.items()]}
@@ -165,7 +165,7 @@ def _protobuf(contract: Contract, name: str) -> str:
     def message(tree: Tree, name: str, indent: str) -> Iterator[str]:
         yield f"{indent}message {name} {{"
         _require_json_names(tree)
-        taken = {name, *tree}  # names of messages are those of fields beside them, too
+        taken = {name, *tree}  # messages share their names with the fields beside them
         for number, (key, node) in enumerate(tree.items(), start=1):
             _require_name(key, "Protobuf")
             if isinstance(node, Leaf):
@@ -180,7 +180,7 @@ def _protobuf(contract: Contract, name: str) -> str:
 
 
 def _require_json_names(names: Iterable[str]) -> None:
-    """Raise SettingsError for fields that Protobuf cannot tell from each other where it writes JSON."""
+    """Raise SettingsError for fields whose JSON names are the same in Protobuf."""
     found: dict[str, str] = {}
     for name in names:
         in_json = re.sub(r"_+(.?)", lambda match: match[1].upper(), name)
@@ -193,7 +193,7 @@ def _require_json_names(names: Iterable[str]) -> None:
 
 
 def _type_name(name: str, taken: set[str]) -> str:
-    """Return the name of an object's type, which is then taken."""
+    """Return an unused name for an object's type, and mark it as used."""
     found, number = name.capitalize(), 2
     while found in taken:
         found, number = f"{name.capitalize()}_{number}", number + 1
@@ -204,6 +204,6 @@ def _type_name(name: str, taken: set[str]) -> str:
 def _require_name(name: str, of: str) -> None:
     if not _NAME.fullmatch(name):
         raise SettingsError(
-            f"{of} has no field called {name!r}: names there are of letters, digits and _; json and "
-            "json-schema have any"
+            f"{of} does not allow the field name {name!r}, only letters, digits and _; json and "
+            "json-schema allow any"
         )

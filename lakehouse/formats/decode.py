@@ -1,18 +1,18 @@
-"""Decodes records in formats other than JSON, with schemas of a registry.
+"""Decoding of records in formats other than JSON, with schemas from a registry.
 
-A value begins with a zero and the id of its writer's schema (`wire`). Bronze keeps the bytes. Before silver,
-a replay or a rebuild judges them, `decoded` adds the columns of `lakehouse.records.decoding`; only the
-contract decides whether fields are valid.
+A value begins with a zero byte and the id of its writer's schema (`wire`). Bronze keeps the bytes. Before
+silver, a replay or a rebuild validates records, `decoded` adds the columns of `lakehouse.records.decoding`;
+only the contract decides whether fields are valid.
 
 | rule | broken by |
 | --- | --- |
-| not_framed | a value that does not begin so |
-| unknown_schema | an id that no registry can have, or this one does not, or that was not looked up |
-| undecodable | a value that its schema does not fit, and a schema that cannot be read |
+| not_framed | a value with another beginning |
+| unknown_schema | an id that is impossible, that the registry does not have, or that was not looked up |
+| undecodable | a value that does not match its schema, or a schema that cannot be read |
 | trailing_bytes | bytes after the record |
 | schema_lacks_field | a required field that the writer's schema does not have |
 
-If the registry does not answer, that is no verdict: the step fails, waits and is tried again.
+If the registry does not answer, no record is judged: the step fails, waits and is retried.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from lakehouse.stream import Source
 
 
 def decoded(rows: DataFrame, source: Source, lake: str | None) -> DataFrame:
-    """Return bronze rows with the columns that judging the source's formats needs; for JSON, unchanged.
+    """Return bronze rows with the decoded columns that validation needs; for JSON, unchanged.
 
-    `lake` is the root of the tables, where schemas are kept; null: nowhere. For Avro and Protobuf, and for
-    deletions whose keys are Avro, the rows are read once more, for the ids of schemas. Raises RegistryError
-    if a schema is not known yet and the registry does not answer.
+    `lake` is the root of the tables, where schemas are stored; null: they are not stored. For Avro and
+    Protobuf, and for deletions with Avro keys, an extra pass over the rows collects the schema ids. Raises
+    RegistryError if a schema is not known yet and the registry does not answer.
     """
     if source.key_form.kind == "avro":
         rows = keys.decoded(rows, source, lambda them, of, decode: _looked_up(them, of, lake, decode))
@@ -53,7 +53,7 @@ def _looked_up(
     lake: str | None,
     decode: keys.Decode,
 ) -> DataFrame:
-    """Return the rows decoded by the schemas that their values name."""
+    """Return the rows decoded with the schemas that their values name."""
     spark, store = rows.sparkSession, store_of(lake, source.registry.url if lake is None else "")
     ids = wire.ids_in(rows, store.known(spark))
     found = store.look_up(spark, source.registry, ids.possible)

@@ -1,10 +1,10 @@
-"""Records of JSON written in the format of their source, for what produces them here: samples, loads, tests.
+"""Encoding of JSON records in the format of their source, for samples, loads and tests.
 
     encode = encoder(source, schema_id, schema)
     producer.send(topic, encode(b'{"serviceId": "api", …}'))
 
-A value that does not fit its schema, such as a malformed sample, is sent unencoded after the first five
-bytes.
+A value that does not fit its schema, such as a malformed sample, is sent unencoded after the five bytes of
+the header.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakehouse.kafka.schema_registry import Registered, register
 from lakehouse.stream import Source
 
 Encode = Callable[[bytes | None], bytes | None]
-_FIRST_MESSAGE = b"\x00"  # of its file: a list of one index is shortened to this
+_FIRST_MESSAGE = b"\x00"  # of its file: the short form of the index list [0]
 _UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
@@ -36,7 +36,7 @@ _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": time
 def registered_encoder(source: Source, topic: str) -> Encode:
     """Register the source's contract under its topic, and return the encoder of its records.
 
-    Raises RegistryError if the registry does not take it; JSON needs none.
+    Raises RegistryError if the registry refuses it; JSON needs no schema.
     """
     if source.format == "json":
         return lambda value: value
@@ -45,7 +45,7 @@ def registered_encoder(source: Source, topic: str) -> Encode:
 
 
 def encoder(source: Source, schema_id: int, schema: Registered) -> Encode:
-    """Return what writes a record of JSON by the schema of its contract that has this id."""
+    """Return the encoder of JSON records, with the schema of the contract that has this id."""
     write = {"avro": _avro, "protobuf": _protobuf}.get(source.format, _as_it_is)(source, schema)
     first = wire.header(schema_id)
 
@@ -87,12 +87,12 @@ def _for_avro(leaf: Leaf, value: Any, unit: TimeUnit) -> Any:
 
 
 def _number(time: Any, unit: TimeUnit) -> int:
-    """Return an event time as a number; raises TypeError or ValueError for what is none."""
+    """Return an event time as a number; raises TypeError or ValueError if it is not a time."""
     if isinstance(time, str):
         since = datetime.fromisoformat(time) - _EPOCH
         return since // _PARTS[unit] if unit in _PARTS else since // _PARTS["us"] * 1000
     if type(time) is not int:
-        raise TypeError("the time is no whole number")
+        raise TypeError("the time is not an integer")
     return time
 
 
@@ -105,7 +105,7 @@ def _for_any(leaf: Leaf, value: Any) -> Any:
     if kind is FieldType.DECIMAL and type(value) is int:
         return Decimal(value)
     if isinstance(value, bool) and kind is not FieldType.BOOLEAN:
-        raise TypeError("a boolean is no number")
+        raise TypeError("a boolean is not a number")
     return value
 
 
@@ -126,7 +126,7 @@ def _for_protobuf(leaf: Leaf, value: Any, unit: TimeUnit) -> Any:
         return None if value is None else _number(value, unit)
     if leaf.field.type is FieldType.DECIMAL and value is not None:
         if isinstance(value, bool | str):
-            raise TypeError("that is no number")
+            raise TypeError("that is not a number")
         return str(value)
     return _for_any(leaf, value)
 
@@ -144,7 +144,7 @@ def _loads(value: bytes) -> Any:
 
 
 def _values(record: Any, tree: Tree, of: Callable[[Leaf, Any], Any]) -> Mapping[str, Any]:
-    """Return a record's fields that a tree has; what is absent stays so."""
+    """Return a record's fields in the order of a tree; absent fields stay absent."""
     if unknown := record.keys() - tree.keys():
         raise ValueError(f"the schema has no {', '.join(unknown)}")
     return {

@@ -1,7 +1,7 @@
-"""Keys of deletions in Avro: the id that each says, by the schema of its writer.
+"""Decoding of Avro keys of deletions to ids, with their writers' schemas.
 
-A key is read as a value is (`lakehouse.formats.avro`), with the same guards. A schema that is no record's,
-such as "string" or "long", is read as that of a record with one field, which Avro writes in the same bytes.
+A key is read like a value (`lakehouse.formats.avro`), with the same guards. A schema that is not a record's,
+such as "string" or "long", is read as a record with one field, which has the same encoding in Avro.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ Decode = Callable[[DataFrame, Source, Schemas], DataFrame]
 def decoded(
     rows: DataFrame, source: Source, looked_up: Callable[[DataFrame, Source, Decode], DataFrame]
 ) -> DataFrame:
-    """Return bronze rows with the columns that `lakehouse.records.deletions` has for keys in Avro.
+    """Return bronze rows with the columns of `lakehouse.records.deletions` for Avro keys.
 
-    `looked_up` decodes the values of a frame with the schemas that they name. Only keys of records without a
-    value are read.
+    `looked_up` decodes the values of a frame with the schemas that they name. Only the keys of records
+    without a value are read.
     """
     key = F.when(F.col("value").isNull(), F.col("key"))
     aside = rows.withColumns({_ASIDE: F.col("value"), "value": key})
@@ -45,7 +45,7 @@ def decoded(
 
 
 def _source_of_keys(source: Source) -> Source:
-    """Return a source whose records are keys: their fields are the id, as text and as a number."""
+    """Return a source whose records are the keys: their fields are the id, as text and as a number."""
     name = json_path.text_of(source.key_form.path or (_WHOLE,))
     text = Field(name, "text", FieldType.STRING, required=False)
     number = Field(name, "number", FieldType.LONG, required=False)
@@ -61,7 +61,7 @@ def _decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 
 def _wrapped(schema: Registered) -> Registered:
-    """Return the schema of a record with one field of this schema; one that is no JSON as it is."""
+    """Return the schema of a record with one field of this schema; unchanged if it is not JSON."""
     try:
         within = json.loads(schema.text)
     except ValueError:
@@ -72,14 +72,14 @@ def _wrapped(schema: Registered) -> Registered:
 
 
 def _id() -> Column:
-    """Return the id of a key that is not refused; null if it is neither text nor a whole number."""
+    """Return the id of a key that is not refused; null if it is neither text nor an integer."""
     text, number = decoding.typed("text"), decoding.typed("number").cast("string")
     usable = F.coalesce(F.when(F.is_valid_utf8(text) & (text != ""), text), number)
     return F.when(F.col(decoding.REFUSED).isNull(), usable)
 
 
 def _refused(source: Source) -> Column:
-    """Return the reason against a key, with the key; null for none."""
+    """Return the reason against a key, quoting the key; null if there is none."""
     first = F.get(decoding.REFUSED, 0)
     said = F.concat(
         F.lit("a deletion's key, "), shown_bytes(F.col("key")), F.lit(", as Avro: "), first["message"]

@@ -1,6 +1,7 @@
-"""Protobuf, decoded in Python beside Spark's tasks, a column of records at a time (`protobuf_reading`).
+"""Protobuf, decoded in Python workers, one column of records at a time (`protobuf_reading`).
 
-The registry has a schema's text, which only protoc can read. The driver compiles each text once with protoc.
+The registry has a schema as text, which only protoc can parse. The driver compiles each text once with
+protoc.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from lakehouse.stream import Source
 _READ = "_protobuf"
 _COMPILER = str(Path(__file__).with_name("protobuf_compiler.py"))
 _MOST_TEXT = 1_048_576  # bytes of a schema
-_MOST_CPU_S, _MOST_MEMORY = 10, 2 << 30  # of a compilation, which takes 0.1 s and 0.1 GB as a rule
+_MOST_CPU_S, _MOST_MEMORY = 10, 2 << 30  # per compilation, which usually takes 0.1 s and 0.1 GB
 _COMPILED_IN_S = 60  # even if the machine is busy
-_LONGEST = 500  # characters of a complaint
+_LONGEST = 500  # characters of an error message
 _TRACE = "Traceback (most recent call last):"
 _NO_COMPLAINT = re.compile(
     r"^WARNING: All log messages before absl|^[IWEF]\d{4} \d\d:\d\d:\d\d|^\[libprotobuf|: warning: "
@@ -44,7 +45,7 @@ _NO_COMPLAINT = re.compile(
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
-    """Return the records with what `lakehouse.records.decoding` lists, decoded by these schemas."""
+    """Return the records with the columns of `lakehouse.records.decoding`, decoded with these schemas."""
     for step in _steps(source, tuple(schemas.items())):
         rows = step.added_to(rows)
     return rows
@@ -115,9 +116,9 @@ def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
 
 @cache
 def _files_of(schema: Registered) -> bytes | str:
-    """Return the descriptors of a schema's files; as text, why there are none."""
+    """Return the descriptors of a schema's files, or the reason why there are none as text."""
     if schema.kind != "PROTOBUF":
-        return f"is of {schema.kind}, not of PROTOBUF"
+        return f"is a {schema.kind} schema, not PROTOBUF"
     if schema.has_references:
         return "refers to other schemas, which is not supported"
     try:
@@ -128,10 +129,10 @@ def _files_of(schema: Registered) -> bytes | str:
 
 @cache
 def compiled(text: str) -> bytes:
-    """Return the set of file descriptors of a schema's text, its own last.
+    """Return the file descriptor set of a schema's text; the schema's own file is last.
 
-    The text is what protoc reads, or a file's descriptor in Base64. Raises ValueError, with protoc's first
-    complaint, for a text that is none, and for one that takes too long.
+    The text is protoc's input, or a file descriptor in Base64. Raises ValueError, with protoc's first error,
+    for a text that is neither, and for one that takes too long to compile.
     """
     content = text.encode()
     if len(content) > _MOST_TEXT:
@@ -159,7 +160,7 @@ def compiled(text: str) -> bytes:
 
 
 def _complaint(said: str) -> str:
-    """Return the compiler's first complaint, without its log, its warnings and a stack trace."""
+    """Return the compiler's first error, without log lines, warnings and stack traces."""
     lines = [line.strip() for line in said.splitlines()]
     if _TRACE in lines:
         return f"the compiler fails: {lines[-1].partition(':')[0]}"

@@ -1,4 +1,4 @@
-"""Converts fields of Protobuf messages to columns of the contract's types."""
+"""Conversion of Protobuf fields to columns of the contract's types."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from lakehouse.formats.protobuf_kinds import (
 )
 
 Convert = Callable[[Any], Any]
-"""Makes a value of a message one of the contract's type. Raises UnfitError."""
+"""Converts a message's value to the contract's type. Raises UnfitError."""
 Take = Callable[[FieldDescriptor], Convert | None]
-"""Says how a field's values are converted; null: it cannot be taken."""
+"""Returns the converter for a field's values; null if they cannot be converted."""
 Get = Callable[[Sequence[Any]], tuple[list[Any], dict[int, UnfitError]]]
-"""Takes a field's values out of messages, null where one is absent or unfit; and which are unfit, and why."""
+"""Returns a field's values from messages, null if absent or unfit, and the errors by position."""
 _MICROS = 1_000_000
 _MOST_DIGITS, _MOST_PLACES, _MOST_LONG = 29, 9, 2**63 - 1
 _EXACT = Context(prec=_MOST_DIGITS + _MOST_PLACES + 1, rounding=ROUND_HALF_UP)
@@ -38,7 +38,7 @@ _OPEN = frozenset({"map", "struct", "value", "any"})
 
 @dataclass(frozen=True)
 class Wanted:
-    """A field of the contract, in plain values; `type` is the name of its FieldType."""
+    """A field of the contract as plain values; `type` is the name of its FieldType."""
 
     column: str
     path: tuple[str, ...]
@@ -48,13 +48,13 @@ class Wanted:
 
     @property
     def name(self) -> str:
-        """The path as the contract writes it."""
+        """The path as written in the contract."""
         return ".".join(re.sub(r"([.\\])", r"\\\1", name) for name in self.path)
 
 
 @dataclass(frozen=True)
 class Times:
-    """The event time: its path, how many parts a number has in a second, and the span that is accepted."""
+    """The event time: its path, its units per second as a number, and the accepted range."""
 
     path: tuple[str, ...]
     per_second: int
@@ -64,11 +64,11 @@ class Times:
 
 @dataclass(frozen=True)
 class Taken:
-    """How a field is taken of messages of one type.
+    """The access to a field in messages of one type.
 
-    get      null where the type has nothing that fits
+    get      null if the type has no fitting field
     is_there whether the type has the field, or may have it
-    is_open  whether each record says if the field is there: the path leads into a map, a Struct or an Any
+    is_open  whether only the record tells if the field exists: the path leads into a map, a Struct or an Any
     """
 
     get: Get | None
@@ -77,7 +77,7 @@ class Taken:
 
 
 def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
-    """Return how the field at a path is taken; there may be none, or one that does not fit."""
+    """Return the access to the field at a path; the field may not exist or not fit."""
     steps, here = list[FieldDescriptor](), cast("Descriptor | None", descriptor)
     for name in path:
         found = None if here is None else named(here, name)
@@ -93,9 +93,9 @@ def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
 
 
 def _getter(steps: Sequence[FieldDescriptor], convert: Convert) -> Get:
-    """Return what takes the values out of messages."""
+    """Return the function that gets a field's values from messages."""
     *outer, last = steps
-    # An absent one reads as the type's zero, but for the first value of an enum.
+    # An absent field reads as the type's zero, but an absent enum as its first value.
     by_value = not outer and last.message_type is None and last.enum_type is None
     by_value = by_value or not (outer or last.has_presence)
 
@@ -150,9 +150,9 @@ def _same(value: Any) -> Any:
 
 
 def taker(wanted: Wanted, json: JsonOf | None = None) -> Take:
-    """Return what says, of a field, how its values become those of the contract's type; null: not at all.
+    """Return the function that selects the converter for a field to the contract's type; null: there is none.
 
-    Text stays the bytes that were read. Without `json`, the values of JSON fields are not converted.
+    Text remains the raw bytes. Without `json`, the values of JSON fields are not converted.
     """
 
     def take(one: FieldDescriptor) -> Convert | None:
@@ -195,7 +195,7 @@ def _of_kind(wanted: Wanted, kind: str, one: FieldDescriptor) -> Convert | None:
 
 
 def time_taker(times: Times) -> Take:
-    """Return what says, of a field, how its values become microseconds since the epoch; null: not at all."""
+    """Return the function that selects a field's converter to epoch microseconds; null: there is none."""
     factor, parts = _MICROS // times.per_second or 1, times.per_second // _MICROS or 1
 
     def of_number(number: int) -> int:
@@ -233,14 +233,14 @@ def _long(number: int) -> int:
 
 
 def _decimal(text: str, scale: int | None) -> Decimal:
-    """Return digits as an exact decimal, rounded half up to the scale."""
+    """Return a decimal from its digits, rounded half up to the scale."""
     if not NUMBER.fullmatch(text):
         raise UnfitError
     whole, _, places = text.lstrip("-").partition(".")
     if len(whole) > _MOST_DIGITS or (scale is None and len(places.rstrip("0")) > _MOST_PLACES):
         raise UnfitError
     to = Decimal(1).scaleb(-(_MOST_PLACES if scale is None else scale))
-    # To round half up, one digit more than are kept decides.
+    # Rounding half up needs only one digit more than are kept.
     rounded = Decimal(text[: text.find(".") + 2 + _MOST_PLACES] if places else text).quantize(
         to, context=_EXACT
     )

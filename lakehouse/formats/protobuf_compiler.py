@@ -1,10 +1,10 @@
-"""Compiles the text of one schema, as a program of its own: whatever it does ends with that program.
+"""Compiler of one schema's text, as a separate program, so that crashes and limits end only that program.
 
     python -P protobuf_compiler.py CPU-SECONDS BYTES < schema > descriptors
 
-The text is what protoc reads, or a file's descriptor in Base64, which Confluent's serializers for Python and
-.NET register. The output is a set of file descriptors, the schema's own the last. Imports are found among
-those that come with Protobuf (google/protobuf/…), and nowhere else. It runs in an empty directory.
+The text is protoc's input, or a file descriptor in Base64, which Confluent's serializers for Python and .NET
+register. The output is a file descriptor set; the schema's own file is last. Only imports that come with
+Protobuf (google/protobuf/…) are found. The program runs in an empty directory.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _OWN = re.compile(r"google/protobuf/[a-z_/]+\.proto")
 
 
 def main(cpu_s: int, most_bytes: int) -> None:
-    """Compile what is read, within limits. Exits with a message for what is no schema."""
-    # SIGXCPU says which limit it was; at the hard limit it would be SIGKILL.
+    """Compile standard input within limits. Exits with a message for an invalid schema."""
+    # The soft limit ends with SIGXCPU, which names the cause; the hard limit would be a SIGKILL.
     limits = {resource.RLIMIT_CPU: (cpu_s, cpu_s + 1), resource.RLIMIT_AS: (most_bytes, most_bytes)}
     for limit, most in limits.items():
-        with contextlib.suppress(OSError, ValueError):  # a system may have lower ones
+        with contextlib.suppress(OSError, ValueError):  # the system's limits may be lower
             resource.setrlimit(limit, most)
     text = sys.stdin.buffer.read()
     described = _described(text)
@@ -47,7 +47,7 @@ def main(cpu_s: int, most_bytes: int) -> None:
 
 
 def _described(text: bytes) -> FileDescriptorProto | None:
-    """Return the descriptor that a text is in Base64; null for other text, which has what Base64 has not."""
+    """Decode a file descriptor in Base64; null for schema text, which has characters outside Base64."""
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(b"".join(text.split()), validate=True))
     except (binascii.Error, DecodeError):
@@ -56,7 +56,7 @@ def _described(text: bytes) -> FileDescriptorProto | None:
 
 
 def _with_imports(described: FileDescriptorProto) -> FileDescriptorSet:
-    """Return a descriptor's file after those that it imports."""
+    """Return a descriptor's file, preceded by its imports."""
     for name in described.dependency:
         if not _OWN.fullmatch(name):
             sys.exit(f"it imports {name!r}, which it does not contain")

@@ -1,8 +1,7 @@
-"""Records that their columns do not prove valid, as JSON that is examined then.
+"""JSON of records that are not proven valid by their columns, for examination.
 
-It has the contract's fields alone: what is outside cannot refuse a record. Of an object or an array, where
-the contract wants another type, only the kind is written, and of a JSON field that is a column already, only
-that it is there.
+The JSON has the contract's fields only: no other field can refuse a record. Of an object or array in place of
+another type, only the kind is written; of a JSON field that is already a column, only its presence.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from lakehouse.formats.protobuf_kinds import (
 )
 
 EVENT_TIME = "event_time"
-"""The column of the event time, and its type here."""
+"""The column of the event time, and its type in this module."""
 _LONGEST_TEXT, _LONGEST_NUMBER = 100, 1_000  # in characters
 _EXPECTED = {
     "string": "a string",
@@ -54,9 +53,9 @@ _EXPECTED = {
 
 @dataclass
 class _Node:
-    """A name of the contract's paths: the field that ends there, if any, and the names below it.
+    """A name on the contract's paths: the field that ends there, if any, and the names below it.
 
-    `is_column`: its values are taken as a column.
+    `is_column`: the field's values are already a column.
     """
 
     leaf: Wanted | None = None
@@ -65,15 +64,15 @@ class _Node:
 
     @property
     def type(self) -> str:
-        """The type of the contract's field; empty for none."""
+        """The type of the contract's field; empty if there is none."""
         return "" if self.leaf is None else self.leaf.type
 
 
 class Examined:
-    """Writes messages of one type."""
+    """Writes the JSON of messages of one type."""
 
     def __init__(self, descriptor: Descriptor, wanted: Iterable[tuple[Wanted, Taken]], json: JsonOf) -> None:
-        """Take the contract's fields, the event time among them, and how each is taken as a column."""
+        """Take the contract's fields, including the event time, with the access to each as a column."""
         self._descriptor, self._json = descriptor, json
         self._root = _Node()
         for one, taken in wanted:
@@ -84,20 +83,20 @@ class Examined:
                 node.leaf, node.is_column = one, taken.get is not None
 
     def body(self, message: Any) -> tuple[str, dict[Wanted, UnfitError]]:
-        """Return a message's JSON, and what is unfit in it where JSON cannot show it."""
+        """Return a message's JSON, and the errors that JSON cannot show, by field."""
         body = _Body(self._json)
         return body.object(self._root, message, self._descriptor), body.unfit
 
 
 class _Body:
-    """Writes one record."""
+    """Writes the JSON of one record."""
 
     def __init__(self, json: JsonOf) -> None:
         self._json = json
         self.unfit: dict[Wanted, UnfitError] = {}
 
     def object(self, node: _Node, message: Any, descriptor: Descriptor) -> str:
-        """Return those fields of a message that lie below a node."""
+        """Return the fields of a message that are below a node."""
         entries = dict[str, Callable[[_Node], str]]()
         for name in node.below:
             one = named(descriptor, name)
@@ -176,7 +175,7 @@ class _Body:
 
 
 def _scalar(type_: str, value: Any, kind: str) -> str:
-    """Return a value as JSON, as far as the type that the contract wants has to see it."""
+    """Return a value as JSON, reduced to what its contract type needs."""
     if kind == "text":
         return _text(type_, text_of(value))
     if kind == "bytes":

@@ -1,18 +1,18 @@
-"""The indexes by which a value names its message: in its schema's file, then in each message around it.
+"""The indexes with which a value names its message type: in the schema's file, then in each outer message.
 
-They lie after the schema's id: their count, then each, as varints in zigzag. A lone zero stands for the first
-message. Confluent's older serializers (`use.deprecated.format`) write plain varints: what has a negative
-number in zigzag can only be of these. The rest is read in zigzag, though `02 02` could be either.
+They follow the schema's id: their count, then each index, as zigzag varints. A single zero means the first
+message. Confluent's older serializers (`use.deprecated.format`) write plain varints: data that would be
+negative as zigzag must be of this kind. Everything else is read as zigzag, although `02 02` is ambiguous.
 """
 
 from __future__ import annotations
 
-_MOST_BYTES, _MOST = 64, 32  # of all indexes, and so many of them: no compiler takes messages nested deeper
+_MOST_BYTES, _MOST = 64, 32  # bytes and count of indexes: compilers refuse deeper nesting
 _CONTINUES = 0x80
 
 
 def indexes_of(data: bytes) -> tuple[tuple[int, ...], int] | None:
-    """Return the indexes that bytes begin with, and where they end; null if there are none."""
+    """Return the indexes at the beginning of bytes, and their end; null if there are none."""
     return _read(data, is_zigzag=True) or _read(data, is_zigzag=False)
 
 

@@ -1,8 +1,8 @@
-"""Writes values of Protobuf messages as JSON, for JSON fields of the contract.
+"""JSON of Protobuf values, for JSON fields of the contract.
 
-The mapping is Protobuf's own (ProtoJSON): fields have their names in JSON, each once, and unset ones are left
-out. Only whole numbers of 64 bits are numbers here, not text. Work and memory are bounded: by the bytes of
-the value, and by its depth.
+The mapping is Protobuf's own (ProtoJSON): fields have their JSON names, or their own names if JSON names
+clash, and unset fields are left out. The only difference: 64-bit integers are numbers, not text. Time and
+memory are bounded by the size of the value, and by its nesting depth.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from lakehouse.formats.protobuf_kinds import (
     value_of,
 )
 
-_LEAST, _PER_BYTE, _MOST = 16_384, 24, 16_777_216  # characters of JSON, for each byte of a value, and at all
+_LEAST, _PER_BYTE, _MOST = 16_384, 24, 16_777_216  # characters of JSON: minimum, per byte of a value, maximum
 DEEPEST = 100
-"""So many messages may lie in each other, as Protobuf's own parser has it."""
+"""The maximum nesting of messages, the same as in Protobuf's own parser."""
 _EPOCH, _DAYS = datetime(1970, 1, 1, tzinfo=UTC), (-62_135_596_800, 253_402_300_799)  # the years 1 to 9999
 _MOST_SECONDS = 315_576_000_000  # of a Duration
 _WHOLE_DOUBLES = 2**53
 _NANOS = 1_000_000_000
 _PATH = re.compile(r"[a-z0-9]*(?:_[a-z0-9]+)*(?:\.[a-z0-9]*(?:_[a-z0-9]+)*)*")
 quoted: Callable[[str], str] = json.encoder.encode_basestring
-"""Writes text as JSON, all of it in characters that are not escaped if they need not be."""
+"""Writes text as JSON, with no more escapes than necessary."""
 
 
 @dataclass
 class _Out:
-    """The JSON that is written, and how much more may be."""
+    """The JSON written so far, and its remaining limits."""
 
     left: int
     depth: int = 0
@@ -61,9 +61,7 @@ class _Out:
     def spend(self, characters: int) -> None:
         self.left -= characters
         if self.left < 0:
-            raise UnfitError(
-                "undecodable", "would be JSON of too many characters for the bytes that it came in"
-            )
+            raise UnfitError("undecodable", "would be too much JSON for its size in bytes")
 
     def deeper(self) -> None:
         self.depth += 1
@@ -77,7 +75,7 @@ Write = Callable[[_Out, Any], None]
 class JsonOf:
     """Writes the values of a schema's fields.
 
-    `types` has the schema's types as they are declared, and `parsed` as they are read: with text as bytes.
+    `types` has the schema's declared types, and `parsed` the types as read: with text as bytes.
     """
 
     def __init__(self, types: DescriptorPool, parsed: DescriptorPool) -> None:
@@ -94,14 +92,14 @@ class JsonOf:
         }
 
     def of_field(self, one: FieldDescriptor) -> Callable[[Any], str]:
-        """Return what writes a field's value as JSON, or all values of one that is repeated.
+        """Return the function that writes a field's value as JSON, or all values of a repeated field.
 
-        That raises UnfitError for what JSON cannot hold.
+        The function raises UnfitError for values that JSON cannot hold.
         """
         return self._written(self._of_field(one))
 
     def of_value(self, value: Any) -> str:
-        """Return a Value as JSON. Raises UnfitError for what JSON cannot hold."""
+        """Return a Value as JSON. Raises UnfitError for values that JSON cannot hold."""
         return self._written(self._value)(value)
 
     def _written(self, write: Write) -> Callable[[Any], str]:
@@ -113,9 +111,9 @@ class JsonOf:
         return written
 
     def any_of(self, value: Any) -> tuple[Descriptor, Message]:
-        """Return what an Any holds, with its declared type.
+        """Return the message in an Any, with its declared type.
 
-        Raises UnfitError if the schema has no such type.
+        Raises UnfitError if the schema does not have the type.
         """
         name = text_of(value.type_url).rpartition("/")[2]
         try:
@@ -151,14 +149,14 @@ class JsonOf:
         return self._special.get(kind) or (lambda out, message: self._object(out, message, descriptor))
 
     def _object(self, out: _Out, message: Any, descriptor: Descriptor, first: str = "") -> None:
-        """Write a message; `first` is what its object begins with."""
+        """Write a message; `first` is written at the beginning of its object."""
         out.deeper()
         out.add("{" + first)
         comma = "," if first else ""
         fields = self._fields_of(descriptor)
         for one, value in message.ListFields():
             name, write = fields.get(one.number) or (None, None)
-            if name is not None and write is not None:  # else an extension
+            if name is not None and write is not None:  # otherwise it is an extension
                 out.add(f"{comma}{name}:")
                 write(out, value)
                 comma = ","
@@ -166,7 +164,7 @@ class JsonOf:
         out.depth -= 1
 
     def _fields_of(self, descriptor: Descriptor) -> dict[int, tuple[str, Write]]:
-        """Return the names in JSON and the writers of a message's fields, by their numbers."""
+        """Return the JSON names and the writers of a message's fields, by field number."""
         known = self._fields.get(descriptor.full_name)
         if known is None:
             names = Counter(one.json_name for one in descriptor.fields)
@@ -250,7 +248,7 @@ def entries_of(values: Any) -> list[tuple[Any, Any]]:
 
 
 def key_text(key: Any) -> str:
-    """Return a map's key as JSON names it."""
+    """Return a map's key as a JSON name."""
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
@@ -274,28 +272,28 @@ def value_text(value: Any) -> str:
 
 
 def time_text(stamp: Any) -> str:
-    """Return a Timestamp in ISO 8601. Raises UnfitError outside of the years 1 to 9999."""
+    """Return a Timestamp in ISO 8601. Raises UnfitError outside the years 1 to 9999."""
     micros_of(stamp)
     first, last = _DAYS
     if not first <= stamp.seconds <= last:
         raise UnfitError(
-            "bad_timestamp", f"has a Timestamp of {stamp.seconds} s, outside of the years 1 to 9999"
+            "bad_timestamp", f"has a Timestamp of {stamp.seconds} s, outside the years 1 to 9999"
         )
     whole = (_EPOCH + timedelta(seconds=stamp.seconds)).replace(tzinfo=None).isoformat()
     return f"{whole}{_fraction(stamp.nanos)}Z"
 
 
 def duration_text(duration: Any) -> str:
-    """Return a Duration in seconds. Raises UnfitError for what is none."""
+    """Return a Duration in seconds. Raises UnfitError for an invalid one."""
     seconds, nanos = duration.seconds, duration.nanos
     if abs(seconds) > _MOST_SECONDS or abs(nanos) >= _NANOS or seconds * nanos < 0:
-        raise UnfitError("undecodable", f"has a Duration of {seconds} s and {nanos} ns, which is none")
+        raise UnfitError("undecodable", f"has a Duration of {seconds} s and {nanos} ns, which is invalid")
     sign = "-" if seconds < 0 or nanos < 0 else ""
     return f"{sign}{abs(seconds)}{_fraction(abs(nanos))}s"
 
 
 def _fraction(nanos: int) -> str:
-    """Return the fraction of a second with as many digits as it needs: none, 3, 6 or 9."""
+    """Return the fraction of a second with 0, 3, 6 or 9 digits, as few as possible."""
     digits = f"{nanos:09}"
     while digits.endswith("000"):
         digits = digits[:-3]
@@ -303,7 +301,7 @@ def _fraction(nanos: int) -> str:
 
 
 def mask_text(mask: Any) -> str:
-    """Return the paths of a FieldMask, by their names in JSON. Raises UnfitError for one without."""
+    """Return the paths of a FieldMask with JSON names. Raises UnfitError for a path without a JSON name."""
     paths = [text_of(one) for one in mask.paths]
     if wrong := next((one for one in paths if not _PATH.fullmatch(one)), None):
         raise UnfitError(
@@ -313,12 +311,12 @@ def mask_text(mask: Any) -> str:
 
 
 def number_text(number: float) -> str:
-    """Return a double as JSON; NaN and infinities are text."""
+    """Return a double as JSON; NaN and infinities become text."""
     return repr(number) if math.isfinite(number) else f'"{_NOT_FINITE.get(number, "NaN")}"'
 
 
 def _bytes_of(value: Any) -> int:
-    """Return how many bytes a value is encoded in, or all of a field's values, more or less."""
+    """Return the approximate encoded size of a value, or of all values of a field."""
     if isinstance(value, Message):
         return value.ByteSize()
     if isinstance(value, bytes | str):

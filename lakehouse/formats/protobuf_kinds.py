@@ -1,4 +1,4 @@
-"""What the fields of Protobuf messages are, in words that columns and JSON are made by."""
+"""Kinds of Protobuf fields, as used for columns and JSON."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _OF_TYPES = {
     FieldDescriptor.CPPTYPE_ENUM: "enum",
 }
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
-"""Digits as JSON has them in a number, without an exponent."""
+"""Digits of a JSON number, without an exponent."""
 _MICROS, _NANOS = 1_000_000, 1_000_000_000
 
 
 class UnfitError(ValueError):
-    """A value that is not what its field must be.
+    """A value that its field does not allow.
 
-    rule, what   the reason of the dead letter; `what` is said of the field's name ("is not UTF-8"). Without
-                 a rule, JSON can show the value, and whoever judges JSON finds the reason.
+    rule, what   the dead letter's reason; `what` follows the field's name ("is not UTF-8"). Without a rule,
+    JSON can show the value, and the validation of the JSON finds the reason.
     """
 
     def __init__(self, rule: str | None = None, what: str = "") -> None:
@@ -57,21 +57,21 @@ class UnfitError(ValueError):
 
 
 def kind_of(field: FieldDescriptor) -> str:
-    """Return what a field's values are, in one word; "list" and "map" if it has several."""
+    """Return the kind of a field's values; "list" or "map" if it is repeated."""
     if field.is_repeated:
         return "map" if is_map(field) else "list"
     return kind_of_one(field)
 
 
 def kind_of_one(field: FieldDescriptor) -> str:
-    """Return what one value of a field is, in one word."""
+    """Return the kind of a single value of a field."""
     if field.message_type is not None:
         return kind_of_message(field.message_type)
     return "bytes" if field.type == FieldDescriptor.TYPE_BYTES else _OF_TYPES[field.cpp_type]
 
 
 def kind_of_message(descriptor: Descriptor) -> str:
-    """Return what a message of this type is, in one word: most are an "object"."""
+    """Return the kind of a message type: mostly "object"."""
     return _OF_MESSAGES.get(descriptor.full_name, "object")
 
 
@@ -81,26 +81,26 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:
-    """Return the field of this name, or of this name in JSON."""
+    """Return the field with this name or JSON name."""
     known = descriptor.fields_by_name.get(name)
     return known or next((one for one in descriptor.fields if one.json_name == name), None)
 
 
 def value_of(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field `value` of a field's messages: of a wrapper, or of a map's entries."""
+    """Return the field `value` of a field's message type: of a wrapper or a map entry."""
     if field.message_type is None:
         raise TypeError(f"{field.full_name} has no messages")
     return field.message_type.fields_by_name["value"]
 
 
 def names_of_enum(field: FieldDescriptor) -> dict[int, str]:
-    """Return the names of an enum's values by their numbers."""
+    """Return the names of an enum's values, by number."""
     values = {} if field.enum_type is None else field.enum_type.values_by_number
     return {number: value.name for number, value in values.items()}
 
 
 def text_of(value: bytes) -> str:
-    """Return the text of a string field, which is read as bytes. Raises UnfitError if it is not UTF-8."""
+    """Return the text of a string field, which is parsed as bytes. Raises UnfitError if it is not UTF-8."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -108,9 +108,9 @@ def text_of(value: bytes) -> str:
 
 
 def micros_of(stamp: Any) -> int:
-    """Return a Timestamp in microseconds since the epoch; parts of one are cut off.
+    """Return a Timestamp in epoch microseconds, rounded down.
 
-    Raises UnfitError for what is none.
+    Raises UnfitError for an invalid Timestamp.
     """
     if not 0 <= stamp.nanos < _NANOS:
         raise UnfitError("bad_timestamp", f"has a Timestamp whose nanoseconds are {stamp.nanos}")

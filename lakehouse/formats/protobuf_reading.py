@@ -1,11 +1,11 @@
-"""Protobuf records read in Python, a column of many at a time: Spark has no reader of its own for them here.
+"""Reading of Protobuf records in Python, many at a time, because Spark's own reader does not fit here.
 
-Executors run this module beside their tasks, so it needs neither Spark nor the lake. A record is parsed once.
-The contract's fields become typed columns; a mask marks the records that these columns prove valid, within
-the bounds of `lakehouse.records`. Any other record is converted to JSON, and examined as JSON.
+Executors run this module beside their tasks, so it needs neither Spark nor the lake. Each record is parsed
+once. The contract's fields become typed columns; a mask marks the records that these columns prove valid,
+within the bounds of `lakehouse.records`. Any other record is converted to JSON and examined as JSON.
 
-No record stops the reading: whatever goes wrong is a reason against the one record. So that memory suffices,
-a record that would take more than 256 MiB of it once it is parsed is refused.
+No record stops the reading: any failure becomes a reason against that one record. To bound memory, records
+that would take more than 256 MiB once parsed are refused.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _WHY = {
     "MaxDepth": f"the value nests deeper than Protobuf's limit of {DEEPEST} messages",
     "bad UTF-8": "a key of a map in the value is not UTF-8",
 }
-"""What the parser says of a value that is not merely none, and what that means."""
+"""Parts of the parser's error messages, with the reasons that they stand for."""
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _REASON = pa.struct([("rule", pa.string()), ("column", pa.string()), ("message", pa.string())])
 
 
 @dataclass
 class Reading:
-    """What is read, and the schemas by their ids: sets of file descriptors, a schema's own file the last."""
+    """The wanted fields, and the schemas by id: file descriptor sets, a schema's own file last."""
 
     wanted: tuple[Wanted, ...]
     times: Times
@@ -62,7 +62,7 @@ class Reading:
     _readers: dict[tuple[int, tuple[int, ...]], _Reader] = field(default_factory=dict)
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Return a struct for each value: the columns of `type_`; null for one without a schema here."""
+        """Return a struct of `type` for each value; null for a value without one of the schemas."""
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         parts, order = list[pa.StructArray](), list[pa.Array]()
         for first, places in self._groups(values):
@@ -78,7 +78,7 @@ class Reading:
         return pa.concat_arrays(parts).take(pc.index_in(pa.array(range(len(values)), places.type), places))
 
     def _groups(self, values: pa.Array) -> Iterator[tuple[bytes, pa.Array]]:
-        """Yield the first bytes of values with one of the schemas, and where those that begin so are."""
+        """Yield each header with a known schema, and the positions of all values with this header."""
         beginnings = pc.binary_slice(values, 0, _HEADER + 1)
         longer: dict[bytes, list[int]] = {}
         for first in pc.unique(beginnings).to_pylist():
@@ -97,7 +97,7 @@ class Reading:
 
     @property
     def type(self) -> pa.StructType:
-        """The type of what is read."""
+        """The type of the structs."""
         typed = [(one.column, _ARROW[one.type]) for one in self.wanted]
         return pa.struct(
             [
@@ -111,7 +111,7 @@ class Reading:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what is made of the rest."""
+        """Leave out the caches."""
         return vars(self) | {"_readers": {}, "_types": {}}
 
     def _part(self, first: bytes, bodies: list[bytes]) -> pa.StructArray:
@@ -126,7 +126,7 @@ class Reading:
         return reader.read(bodies)
 
     def _reader(self, schema_id: int, index: bytes) -> _Reader | None:
-        """Return what reads the message that a value's first bytes name; null for none."""
+        """Return the reader of the message type that a header names; null if there is none."""
         found = indexes_of(index)
         if found is None:
             return None
@@ -164,12 +164,12 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
-        """Return what is read of records that are given without their first bytes."""
+        """Return the structs of records, given without their headers."""
         parts = [self._read_safely(some) for some in self._portions(bodies)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _portions(self, bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield as many records at a time as memory suffices for: mostly all."""
+        """Yield portions of the records that fit in memory: mostly all at once."""
         if sum(map(len, bodies)) <= self._most:
             yield bodies
             return
@@ -189,7 +189,7 @@ class _Reader:
             )
         try:
             return self._read([self._parse(body) for body in bodies])
-        except Exception as error:  # noqa: BLE001 - nothing in a record may raise, whatever it is
+        except Exception as error:  # noqa: BLE001 - no record may stop the reading
             if len(bodies) == 1:
                 return _refused(self._reading.type, 1, self._why(error))
         half = len(bodies) // 2
@@ -201,7 +201,7 @@ class _Reader:
         for sign, why in _WHY.items():
             if sign in str(error):
                 return why
-        return f"the value is no record of schema {self._schema_id}, or is cut off"
+        return f"the value is not a record of schema {self._schema_id}, or is truncated"
 
     def _read(self, messages: list[Message]) -> pa.StructArray:
         arrays, masks = list[pa.Array](), list[pa.Array]()
@@ -244,7 +244,7 @@ class _Reader:
     def _is_proven(
         self, one: Wanted, column: Taken, array: pa.Array, unfit: Mapping[int, UnfitError]
     ) -> pa.Array:
-        """Tell which records can have no reason against this field."""
+        """Return a mask of the records with no possible reason against this field."""
         count = len(array)
         if column.get is None:
             return _all(count, is_so=not (one.required or column.is_there or len(one.path) > 1))
@@ -260,7 +260,7 @@ class _Reader:
         return pc.and_(sound, pa.array([place not in unfit for place in range(count)])) if unfit else sound
 
     def _times(self, messages: list[Message]) -> tuple[pa.Array, Mapping[int, UnfitError]]:
-        """Return the event times that are accepted, and which are not."""
+        """Return the accepted event times, and the errors of the others by position."""
         if self._time.get is None:
             return pa.nulls(len(messages), _TIMESTAMP), {}
         values, unfit = self._time.get(messages)
@@ -268,7 +268,7 @@ class _Reader:
 
 
 def _array(one: Wanted, column: Taken, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, UnfitError]]:
-    """Return a field's column, null where a value is absent or unfit, and which are unfit."""
+    """Return a field's column, null if a value is absent or unfit, and the errors by position."""
     type_ = _ARROW[one.type]
     if column.get is None:
         return pa.nulls(len(messages), type_), {}
@@ -302,7 +302,7 @@ def _all(count: int, *, is_so: bool) -> pa.Array:
 
 
 def _refused(type_: pa.StructType, count: int, why: str) -> pa.StructArray:
-    """Return what is read of records that cannot be: why."""
+    """Return the structs of records that are refused, with the reason."""
     nothing = {one.name: pa.nulls(count, one.type) for one in type_}
     nothing["proven"], nothing["refused"] = _all(count, is_so=False), pa.array([why] * count)
     return pa.StructArray.from_arrays(list(nothing.values()), fields=list(type_))

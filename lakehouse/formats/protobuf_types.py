@@ -1,8 +1,8 @@
-"""The types of a schema's messages, as they are declared and as records are parsed.
+"""The types of a schema's messages, as declared and as parsed.
 
-A record is parsed as a copy of its type with nothing but the contract's fields: the parser passes over the
-others, whatever they hold. Text is read as bytes, so that one that is not UTF-8 refuses no more than its own
-field, and a field that is not there has no default.
+A record is parsed with a copy of its type that has the contract's fields only: the parser skips all others,
+whatever they contain. Text is parsed as bytes, so that invalid UTF-8 affects only its own field, and absent
+fields have no default.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from google.protobuf.message_factory import GetMessageClass
 from lakehouse.formats.protobuf_kinds import kind_of, named
 
 Tree = Mapping[str, "Tree"]
-"""The names of paths, and those below each."""
+"""The names on paths, with the names below each."""
 _NARROWED = "Narrowed"
 
 
 class Types:
-    """The types of one schema: a set of file descriptors, its own the last."""
+    """The types of one schema: a file descriptor set, the schema's own file last."""
 
     def __init__(self, schema: bytes) -> None:
         files = FileDescriptorSet.FromString(schema)
@@ -48,7 +48,7 @@ class Types:
         self._copies = 0
 
     def message(self, index: Sequence[int]) -> Descriptor | None:
-        """Return the declared type of a message by its indexes, at least one; null if there is none."""
+        """Return a message's declared type by its indexes, at least one; null if there is none."""
         here, names = self._own.message_type, [self._own.package] if self._own.package else []
         for number in index:
             if not 0 <= number < len(here) or here[number].options.map_entry:
@@ -58,7 +58,7 @@ class Types:
         return self.declared.FindMessageTypeByName(".".join(names))
 
     def narrowed(self, declared: Descriptor, tree: Tree) -> Descriptor:
-        """Return the type by which messages of a declared type are parsed for the fields of a tree."""
+        """Return the type that parses messages of a declared type for the fields of a tree."""
         return self.parsed.FindMessageTypeByName(self._narrowed(declared, tree))
 
     def _narrowed(self, declared: Descriptor, tree: Tree) -> str:
@@ -89,7 +89,7 @@ class Types:
 
 
 def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
-    """Return the names of paths as a tree; one that ends has all of what lies below."""
+    """Return paths as a tree of names; a path that ends includes everything below it."""
     ends, tree = set(paths), dict[str, Any]()
     for path in ends:
         if not any(path[:length] in ends for length in range(1, len(path))):
@@ -100,7 +100,7 @@ def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
 
 
 def _kept(declared: Descriptor, tree: Tree) -> Mapping[int, Tree]:
-    """Return the fields of a tree by their numbers, and those of their oneofs, which unset each other."""
+    """Return the fields of a tree by number, with all fields of their oneofs, which unset each other."""
     kept: dict[int, Tree] = {}
     for name, below in tree.items():
         if (one := named(declared, name)) is not None:
@@ -113,7 +113,7 @@ def _kept(declared: Descriptor, tree: Tree) -> Mapping[int, Tree]:
 
 
 def _with_fields(whole: DescriptorProto, fields: list[FieldDescriptorProto]) -> DescriptorProto:
-    """Return a message with these of its fields, and the oneofs that they are in."""
+    """Return a message type with these of its fields, and their oneofs."""
     oneofs = sorted({one.oneof_index for one in fields if one.HasField("oneof_index")})
     for one in fields:
         if one.HasField("oneof_index"):
@@ -124,7 +124,7 @@ def _with_fields(whole: DescriptorProto, fields: list[FieldDescriptorProto]) -> 
 
 def _read_text_as_bytes(message: DescriptorProto) -> None:
     for one in message.field:
-        if not (message.options.map_entry and one.name == "key"):  # only text may be a key
+        if not (message.options.map_entry and one.name == "key"):  # only text can be a key
             _read_as_bytes(one)
     for one in message.extension:
         _read_as_bytes(one)
@@ -139,7 +139,7 @@ def _read_as_bytes(one: FieldDescriptorProto) -> None:
 
 
 def message_class(schema: bytes, index: list[int]) -> Any:
-    """Return the class of a message by its indexes in a schema, which must have it."""
+    """Return a message class by its indexes in a schema; raises LookupError if there is none."""
     descriptor = Types(schema).message(index)
     if descriptor is None:
         raise LookupError(f"there is no message {index}")

@@ -1,8 +1,7 @@
-"""How much memory a record takes once it is parsed.
+"""The memory that a record takes once it is parsed.
 
-A message within another takes two bytes of a record at least, and in memory room for each field that its
-type has. So a record of a megabyte can take gigabytes. Most types cannot; of the others a great record is
-measured.
+A nested message takes at least two bytes of a record, but in memory space for each field of its type. So a
+record of one megabyte can take gigabytes. Most types cannot; for the others, large records are measured.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-_LARGE, _SMALL = 16, 8  # bytes of memory for a field: of text, and of another
+_LARGE, _SMALL = 16, 8  # bytes of memory for a text field, and for any other
 _EMPTY = 64  # bytes of memory for a message without fields
-_LEAST = 2  # bytes of a record for a message in another
+_LEAST = 2  # bytes of a record for a nested message
 _VARINT, _LENGTH, _BEGIN, _END = 0, 2, 3, 4  # how values are encoded
 _FIXED = {1: 8, 5: 4}
 _CONTINUES, _LONGEST = 0x80, 63
 
 
 def most_per_byte(parsed: Descriptor) -> float:
-    """Return how many bytes of memory each byte of a record may take, but for the outermost message."""
+    """Return the maximum bytes of memory per byte of a record, except for the outermost message."""
     known, waiting = dict[str, Descriptor](), [parsed]
     while waiting:
         for one in waiting.pop().fields:
@@ -32,14 +31,14 @@ def most_per_byte(parsed: Descriptor) -> float:
 
 
 class Scale:
-    """Measures records of one parsed type."""
+    """Measures the memory of records of one parsed type."""
 
     def __init__(self, parsed: Descriptor) -> None:
         self._parsed = parsed
         self._types: dict[str, tuple[int, dict[int, Descriptor]]] = {}
 
     def exceeds(self, body: bytes, most: int) -> bool:
-        """Tell whether the messages in a record take more bytes of memory than that."""
+        """Tell whether the messages in a record take more than `most` bytes of memory."""
         size, _ = self._type(self._parsed)
         left = most - size
         waiting = [(0, len(body), self._parsed)]
@@ -53,7 +52,7 @@ class Scale:
         return left < 0
 
     def _type(self, parsed: Descriptor) -> tuple[int, dict[int, Descriptor]]:
-        """Return the size of a message, and which of its fields are messages."""
+        """Return the size of a message type, and its fields that are messages."""
         found = self._types.get(parsed.full_name)
         if found is None:
             inner = {one.number: one.message_type for one in parsed.fields if one.message_type is not None}
@@ -63,7 +62,7 @@ class Scale:
     def _inner(
         self, body: bytes, place: int, end: int, parsed: Descriptor
     ) -> Iterator[tuple[int, int, Descriptor]]:
-        """Yield the messages in a message, with where each begins and ends; of a group, no place."""
+        """Yield the messages in a message, each with its start and end; a group's range is empty."""
         groups: list[Descriptor | None] = [parsed]
         while place < end and groups:
             tag, place = _varint(body, place, end)
@@ -85,17 +84,17 @@ class Scale:
             elif kind in _FIXED:
                 place += _FIXED[kind]
             else:
-                return  # is malformed, which the parser says
+                return  # malformed; the parser reports it
 
 
 def _bytes_of(parsed: Descriptor) -> int:
-    """Return how many bytes of memory a message without values takes, more or less."""
+    """Return the approximate bytes of memory of a message without values."""
     is_text = FieldDescriptor.CPPTYPE_STRING
     return _EMPTY + sum(_LARGE if one.cpp_type == is_text else _SMALL for one in parsed.fields)
 
 
 def _varint(body: bytes, place: int, end: int) -> tuple[int, int]:
-    """Return the number at a place, and where it ends."""
+    """Return the number at a position, and where it ends."""
     number = shift = 0
     while place < end:
         byte = body[place]

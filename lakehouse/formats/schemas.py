@@ -1,12 +1,12 @@
-"""Schemas by the ids in records: asked from the registry once, then kept.
+"""Schemas by their ids in records: fetched from the registry once, then stored.
 
-An id always means the same schema. So each schema is kept in this process and in the lake, in
+An id always means the same schema. So each schema is stored in this process and in the lake, in
 `<lake>/_lakehouse_schemas/<id>.json`, where a rebuild, a replay and an audit find it without the registry. A
-file there that is damaged is written anew.
+damaged file there is rewritten.
 
-That there is no schema is remembered for `MISSING_FOR_S` only, in this process: it may be registered later.
-A micro-batch asks for new ids by one connection, until the registry has had no schema for `MOST_MISSING` of
-them. So bytes that happen to look like an id cost a few requests, whatever their number.
+A missing schema is remembered for `MISSING_FOR_S` only, in this process, because it may be registered later.
+A micro-batch requests new ids on one connection, until the registry has had no schema for `MOST_MISSING` of
+them. So bytes that happen to look like ids cost only a few requests, however many there are.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from lakehouse.spark import storage
 
 DIRECTORY = "_lakehouse_schemas"
 MOST_MISSING = 20
-"""So many ids without a schema are asked for in one micro-batch."""
+"""The maximum number of ids without a schema that one micro-batch requests."""
 MISSING_FOR_S = 60.0
-"""So long an id without a schema is not asked for again."""
+"""The seconds during which an id without a schema is not requested again."""
 MOST_REMEMBERED = 1_000
-"""So many ids without a schema are remembered; beyond that the oldest are asked for again."""
+"""The maximum number of remembered ids without a schema; beyond that, the oldest are requested again."""
 
 Schemas = Mapping[int, Registered]
-"""By the ids."""
+"""Schemas by id."""
 _FILE = re.compile(r"([1-9][0-9]*)\.json")
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Found:
-    """What is known of ids: their schemas, and for those without one what the registry has answered.
+    """The result for ids: their schemas and, for ids without one, the registry's answer.
 
     Ids in neither were not looked up. `asked` counts the requests.
     """
@@ -57,15 +57,15 @@ class Found:
 
 @lru_cache(maxsize=16)
 def store_of(lake: str | None, url: str) -> SchemaStore:
-    """Return this process's store of a lake's schemas; without a lake, of the registry's at this URL."""
+    """Return this process's store of a lake's schemas; without a lake, of the registry at this URL."""
     del url
     return SchemaStore(lake)
 
 
 class SchemaStore:
-    """The schemas of one registry, kept in this process and in a lake; null: in no lake.
+    """The schemas of one registry, stored in this process and in a lake; null: in no lake.
 
-    `now` returns a time in seconds that never goes back. Threads may share a store.
+    `now` returns a monotonic time in seconds. Thread-safe.
     """
 
     def __init__(self, lake: str | None, *, now: Callable[[], float] = time.monotonic) -> None:
@@ -77,20 +77,20 @@ class SchemaStore:
         self._kept: frozenset[int] | None = None
 
     def known(self, spark: SparkSession) -> frozenset[int]:
-        """Return the ids whose schemas need no registry."""
+        """Return the ids whose schemas are available without the registry."""
         if self._kept is None:
             self._kept = self._listed(spark)
         return self._kept | self._known.keys()
 
     def look_up(self, spark: SparkSession, access: RegistryAccess, ids: Sequence[int]) -> Found:
-        """Return what is known of ids, of which the first are asked for first.
+        """Return the result for ids; earlier ones are requested first.
 
         Raises RegistryError if the registry is needed and does not answer.
         """
         missing = self._remembered(ids)
         new = [one for one in ids if one not in self._known and one not in missing]
         if set(new) - self.known(spark):
-            self._kept = self._listed(spark)  # another process may have asked
+            self._kept = self._listed(spark)  # another process may have stored it
         asked, count = 0, 0
         with ExitStack() as stack:
             client: RegistryClient | None = None
@@ -98,7 +98,7 @@ class SchemaStore:
                 if self._is_kept(spark, one):
                     continue
                 if count == MOST_MISSING:
-                    continue  # the next may be kept
+                    continue  # the next may be stored
                 client = client or stack.enter_context(RegistryClient(access))
                 answer = self._ask(spark, client, one)
                 if isinstance(answer, Missing):
@@ -109,7 +109,7 @@ class SchemaStore:
         return Found({one: self._known[one] for one in sorted(ids) if one in self._known}, missing, asked)
 
     def _is_kept(self, spark: SparkSession, one: int) -> bool:
-        """Tell whether the lake has the schema, which is then known."""
+        """Tell whether the lake has the schema; if so, load it."""
         if one not in (self._kept or ()):
             return False
         found = self._read(spark, one)
@@ -120,7 +120,7 @@ class SchemaStore:
         return found is not None
 
     def _ask(self, spark: SparkSession, client: RegistryClient, one: int) -> Registered | Missing:
-        """Ask the registry, and keep the schema; in place of a damaged file there has to be an answer."""
+        """Ask the registry, and store the schema; a damaged file requires an answer."""
         damaged = self._path(one) if one in (self._kept or ()) else None
         way_out = f"; {damaged} is damaged: restore it from a copy of the lake, or remove it"
         try:
@@ -136,7 +136,7 @@ class SchemaStore:
         if self._directory is not None:
             storage.write_text(spark, self._path(one), json.dumps(vars(found)))
         if damaged is not None:
-            _log.warning("%s was damaged, and is written anew from the registry", damaged)
+            _log.warning("%s was damaged; it has been restored from the registry", damaged)
         self._known[one] = found
         return found
 
@@ -147,11 +147,11 @@ class SchemaStore:
         return frozenset(int(one[1]) for one in names if one is not None)
 
     def _read(self, spark: SparkSession, one: int) -> Registered | None:
-        """Return a kept schema; null if its file is damaged, or has gone."""
+        """Return a stored schema; null if its file is damaged or has been removed."""
         try:
             return registered(json.loads(storage.read_text(spark, self._path(one))))
         except (OSError, Py4JError):
-            if storage.exists(spark, self._path(one)):  # or somebody has just removed it
+            if storage.exists(spark, self._path(one)):  # otherwise it has just been removed
                 raise
         except (KeyError, RecursionError, TypeError, ValueError):
             pass
@@ -175,7 +175,7 @@ class SchemaStore:
 
 
 def no_schema(one: int, missing: Missing) -> str:
-    """Return the sentence for an id without a schema."""
+    """Return the message for an id without a schema."""
     return (
         f"the registry has no schema {one}{f': it answered {missing.answered}' if missing.answered else ''}"
     )

@@ -1,6 +1,6 @@
-"""The first bytes of a value with a registered schema: a zero, and the schema's id in four bytes.
+"""The header of a value with a registered schema: a zero byte, and the schema's id in four bytes.
 
-Protobuf has the message's place in its schema after them.
+In Protobuf, the message's indexes in its schema follow.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from lakehouse.records.shown import shown_bytes, with_value
 MAGIC = b"\x00"
 LENGTH = 5
 MOST_IDS = 1_000
-"""So many ids of one micro-batch are looked at. More are no schemas, but what happens to lie there."""
+"""The maximum number of ids that one micro-batch looks up. More are not schemas, but arbitrary bytes."""
 GREATEST_ID = (1 << 31) - 1
-"""Ids are whole numbers of 32 bits with a sign, from 1 on."""
+"""Ids are positive signed 32-bit integers."""
 
 
 class Ids(NamedTuple):
-    """The ids of schemas that records name: those to look up, and whether others can be of no schema."""
+    """The schema ids in records: those to look up, and whether there are impossible ones."""
 
     possible: list[int]
     has_impossible: bool
 
 
 def first_bytes() -> Column:
-    """Return the bytes of a value by which its schema is known."""
+    """Return the header of a value."""
     return F.substring("value", 1, LENGTH)
 
 
 def rest() -> Column:
-    """Return the bytes after those."""
+    """Return the bytes after the header."""
     return F.expr(f"substring(value, {LENGTH + 1})")
 
 
@@ -46,19 +46,19 @@ def is_framed() -> Column:
 
 
 def header(schema_id: int) -> bytes:
-    """Return the first bytes of a value with the schema of this id."""
+    """Return the header for a schema's id."""
     return MAGIC + schema_id.to_bytes(LENGTH - len(MAGIC), "big")
 
 
 def id_of(header_: bytes) -> int:
-    """Return the id of the schema that the first bytes name."""
+    """Return the schema's id from a header."""
     return int.from_bytes(header_[len(MAGIC) : LENGTH], "big")
 
 
 def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
-    """Return the ids of schemas that records name: known ones first, then by the number of their records.
+    """Return the schema ids in records: known ones first, then by their number of records.
 
-    Of more than MOST_IDS the last are left out.
+    Only the first MOST_IDS are returned.
     """
     possible = F.when(_is_possible(), first_bytes()).otherwise(F.lit(MAGIC))
     named = rows.select(F.when(is_framed(), possible).alias("it")).where("it IS NOT NULL")
@@ -69,17 +69,17 @@ def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
 
 
 def _is_possible() -> Column:
-    """Tell whether a registry can have the id of a value that is framed."""
+    """Tell whether the id of a framed value is one that a registry can have."""
     return (F.substring("value", 2, 1) < F.lit(b"\x80")) & (first_bytes() != F.lit(header(0)))
 
 
 def _id() -> Column:
-    """Return the id in a value that is framed, as text."""
+    """Return the id of a framed value, as text."""
     return F.conv(F.hex(F.substring("value", 2, LENGTH - 1)), 16, 10)
 
 
 def not_framed() -> Column:
-    """Return the reasons against a value that begins otherwise, an array; null for any that does not."""
+    """Return the reasons against a value without a header, an array; null for a value with one."""
     message = with_value(
         "the value does not begin with a zero and the four bytes of a schema's id",
         shown_bytes(F.col("value")),
@@ -93,9 +93,9 @@ def refusal(rule: str, message: str) -> Column:
 
 
 def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
-    """Return the reasons of refused values, where a value's id is one of these with the sentence for it.
+    """Return the reasons of refused values, replaced by a message from `missing` for the ids in it.
 
-    Ids that no registry can have are named as such; `refused` has the reasons so far, null for none.
+    An impossible id gets its own message; `refused` has the reasons so far, null for none.
     """
     message = F.concat(
         F.lit("no registry has a schema "), _id(), F.lit(f": ids go from 1 to {GREATEST_ID:,}")
@@ -117,9 +117,9 @@ def unasked() -> Column:
 
 
 def any_json(text: Column) -> Column:
-    """Return a JSON field that came as text: JSON text, or plain text where it is none.
+    """Return a JSON field that arrives as text: JSON text, or plain text if it is not JSON.
 
-    Avro and Protobuf have no other type for any value.
+    Avro and Protobuf have no other type for arbitrary values.
     """
     value = F.try_parse_json(text)
     kept = json_text.from_variant(value, F.schema_of_variant(value))

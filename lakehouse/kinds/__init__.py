@@ -1,11 +1,11 @@
-"""Kinds of streams: each is a function of field names that returns a stream.
+"""Kinds of streams: each is a function that takes field names and returns a stream.
 
-    windowed_statistics   count, sum, minimum, maximum, mean, deviation and percentiles of a value in windows
-    windowed_sums         exact sums of a value in windows
-    running_totals        an exact total for each key, with tombstones, and notifications at a threshold
-    joined_calls          records of one call in several topics, joined into one row
+    windowed_statistics   count, sum, minimum, maximum, mean, deviation and percentiles of a value per window
+    windowed_sums         exact sums of a value per window
+    running_totals        an exact total per key, with tombstones, and notifications at a threshold
+    joined_calls          records of the same call from several topics, joined into one row
 
-They are made of the values of `lakehouse.stream`, which are there for what no kind fits.
+They are built from the values of `lakehouse.stream`. Use those directly if no kind fits.
 """
 
 from lakehouse.kinds.calls import Side, joined_calls

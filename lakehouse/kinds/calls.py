@@ -3,16 +3,16 @@
     topic 1 ── silver.<stream>_<payload 1> ─┬─ gold.<stream> ── topic, Redis
     topic 2 ── silver.<stream>_<payload 2> ─┘
 
-A record has the two ends of a call and a payload, any JSON value or null. A call of a pair, in that order, is
-a maximal set of its events, of any topic, in which neighbours in event time are at most a gap T apart:
+A record has the two ends of a call (its pair) and a payload, any JSON value or null. A call is a maximal set
+of its pair's events, of any topic, in which neighbours in event time are at most a gap T apart:
 
     T = 60 s      a     m  a                      m
                   |--30-|20|--------90 s----------|
                   (a call with both sides )       (a call with one side only)
 
-The join keeps a call's first and last time, counts and earliest payloads. These merge with those of another
-piece of the same call in any order. A call closes when the wall clock is T, the grace and one second past its
-last event. A later event corrects it, and can join two calls into one: then the key that is gone is deleted.
+The join keeps a call's first and last time, event counts and earliest payloads. Parts of the same call can be
+merged in any order. A call closes when the wall clock is T, the grace and one second past its last event. A
+later event corrects it, and can join two calls into one: the key of one of them is then deleted.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ from lakehouse.tables import DELETED, described, shifted
 
 _ON_THE_WAY = ("apart", "call", "touched", "old", "olds", "has_new")
 _PLACE = StructType().add("event_time", "timestamp").add("partition", "integer").add("offset", "long")
-# A payload in transit: its coordinates, in the order that selects the earliest, and the payload.
+# A payload with its record's coordinates, ordered so that the minimum is the earliest payload.
 _FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload: string>"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of a call: its topic, or Records, and the field with its payload, which may be any JSON."""
+    """One side of a call: its topic or Records, and the field with its payload, which may be any JSON."""
 
     records: str | Records
     payload: Named
@@ -78,22 +78,22 @@ def joined_calls(
     to: str | None = "",
     settings_prefix: str = "",
 ) -> Stream:
-    """Return a stream of calls between the two ends `pair`, joined from the topics of its sides.
+    """Return a stream of calls between the two ends `pair`, joined from the topics of `sides`.
 
-    name             the stream's
-    gap_s            events at most so far apart, in event time, are of one call
-    grace_s          how long after that, by the wall clock, a call waits for events before it closes
+    name             the stream's name
+    gap_s            events at most this far apart, in event time, belong to one call
+    grace_s          how long after the gap, by the wall clock, a call waits for events before it closes
     gold             the table of calls; by default the stream's name
-    to               the topic for closed calls; by default that name with hyphens. Null: Redis only
-    settings_prefix  of the settings that gap_s and grace_s come from, for messages
+    to               the topic for closed calls; by default that name with hyphens; null: Redis only
+    settings_prefix  prefix of the settings behind gap_s and grace_s, used in messages
 
-    Bronze and silver have a table for each side, `<stream>_<payload>` by default. Gold has one row per call:
-    both ends, `ts` (its earliest event time, UTC), last_event_time, each side's earliest payload that is not
-    null, as text, and how many events it had, and status. Only closed calls are sent.
+    Bronze and silver have one table per side, `<stream>_<payload>` by default. Gold has one row per call:
+    both ends, `ts` (earliest event time, UTC), last_event_time, the earliest non-null payload of each side as
+    text, the event count of each side, and status. Only closed calls are sent.
     """
     ends = fields_of(pair, FieldType.STRING)
     payloads = [optional(field_of(side.payload, FieldType.JSON)) for side in sides]
-    require_keys(ends, "let it be required")
+    require_keys(ends, "make it required")
     refuse_columns((*ends, *payloads), _ON_THE_WAY)
     sources = tuple(
         source_of(f"{name}_{payload.column}", side.records, (*ends, payload))
@@ -150,9 +150,9 @@ def joined_calls(
 
 @dataclass(frozen=True)
 class Joining:
-    """How events are joined into calls of a pair: `sides` are the payloads' columns by silver table.
+    """The join of events into calls of a pair; `sides` maps silver tables to their payload columns.
 
-    The gap T is `gap_s`, and `grace_s` comes after it.
+    The gap T is `gap_s`; `grace_s` follows it.
     """
 
     pair: tuple[str, str]
@@ -167,14 +167,14 @@ class Joining:
 
     @property
     def payloads(self) -> tuple[str, ...]:
-        """The columns with payloads."""
+        """The payload columns."""
         return tuple(self.sides.values())
 
     @cached_property
     def schema(self) -> StructType:
         """One row per call.
 
-        Of two payloads at one event time, the one with the least partition and offset is kept.
+        Of several payloads at the same event time, the one with the lowest partition and offset is kept.
         """
         one, other = self.pair
         return described(
@@ -207,7 +207,7 @@ class Joining:
         return timedelta(seconds=self.gap_s + self.grace_s + 1)
 
     def counted(self) -> Column:
-        """Return the number of events in parts of calls."""
+        """Return the aggregate that counts the events in parts of calls."""
         first, *others = (F.col(f"{side}_events") for side in self.payloads)
         return F.sum(sum(others, first))
 
@@ -236,7 +236,7 @@ class Joining:
         return self._joined(clean)
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
-        """Return the calls that have new events or are due to close, and the keys that are gone."""
+        """Return calls with new events or due to close, and the keys of calls that no longer exist."""
         due = by_reference(F.lit(shifted(progress.now, -self.closes_after)), F.col("last_event_time"))
         pairs = partials.select(*self.pair, F.lit(True).alias("touched")).distinct()
         standing = current.join(pairs, list(self.pair), "left").where(
@@ -258,7 +258,7 @@ class Joining:
         return changed.select(*self.pair, F.inline(F.concat(F.array(self._standing(closed)), gone)))
 
     def closed_by_now(self) -> Mapping[str, Column]:
-        """Return the columns of an open call that is due to close and has no new event."""
+        """Return the new column values of an open call that is due to close and has no new event."""
         return {
             "status": F.lit("closed"),
             "closed_at": F.col("last_event_time") + F.lit(self.closes_after),
@@ -268,8 +268,8 @@ class Joining:
     def _joined(self, parts: DataFrame) -> DataFrame:
         """Join parts of calls, each from `ts` to `last_event_time`, into calls.
 
-        A part begins a new call if it begins more than the gap after the end of everything before it. Parts
-        that are in the table have their `old` key and status; the call gets a list of these.
+        A part starts a new call if it begins more than the gap after the end of all parts before it. Parts
+        from the table carry their previous key and status as `old`; each call gets a list of these.
         """
         before = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
         up_to = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, 0)
@@ -293,7 +293,7 @@ class Joining:
         )
 
     def _standing(self, closed: Column) -> Column:
-        """Return a joined call as a row of the table, without its pair."""
+        """Return a joined call as a row of the table, without the pair's columns."""
         becomes = self.closed_by_now()
         was_closed = F.exists("olds", lambda old: (old["ts"] == F.col("ts")) & old["was_closed"])
         return self._row(
@@ -314,7 +314,7 @@ class Joining:
         return self._row({"ts": old["ts"], DELETED: F.lit(True)})
 
     def _row(self, values: Mapping[str, Column]) -> Column:
-        """Return the columns after the pair as one struct, null where there is no value."""
+        """Return the columns other than the pair as one struct; columns without a value are null."""
         return F.struct(
             *(
                 values.get(column.name, F.lit(None)).cast(column.dataType).alias(column.name)

@@ -1,7 +1,7 @@
-"""windowed_statistics: count, sum, minimum, maximum, mean, deviation and percentiles of a value in windows.
+"""windowed_statistics: count, sum, minimum, maximum, mean, deviation and percentiles of a value per window.
 
 topic ── silver.<stream> ─┬─ gold.<stream>_<length> ── topic, Redis
-                          └─ …                            one for each of the windows
+                          └─ …                            one per Windows
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _ON_THE_WAY = ("_now", "recomputed")
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """One table of statistics.
+    """One gold table of statistics.
 
     by             the fields of its key, strings
     length_s       the length of its tumbling windows of event time, in seconds
-    absent         by a field of the key or its column, the value in the table if a record lacks it;
-                   silver has null there. Other fields must be there
+    absent         default values for optional key fields, by field name or column; silver keeps the null, the
+                   table has the default. All other key fields are required
     gold           its name; by default `<stream>_<length>`, such as points_1m
-    to             the topic for its rows; by default its name with hyphens. Null: they go to Redis only
-    series         the message's key; by default the key's values with colons between them
-    merge_every_s  in a live run, rows may wait in silver this long
+    to             the topic for its rows; by default its name with hyphens; null: Redis only
+    series         the message key; by default the key's values separated by colons
+    merge_every_s  in a live run, how long rows may wait in silver
     comment        what a row is; catalogs show it
     """
 
@@ -78,13 +78,13 @@ class Windows:
 
     @property
     def instead(self) -> Mapping[str, str]:
-        """The values of columns that records may lack; raises ValueError for a column that is not a key."""
+        """Defaults for optional key columns; raises ValueError for a name that is not part of the key."""
         found = fields_of(self.by, FieldType.STRING)
         columns = {name: one.column for one in found for name in (one.name, one.column)}
         if unknown := sorted(self.absent.keys() - columns.keys()):
             names = ", ".join(one.name for one in found)
             raise ValueError(
-                f"absent names {', '.join(unknown)}, which is not a field of the key; there is {names}"
+                f"absent names {', '.join(unknown)}, which is not a field of the key; the key has {names}"
             )
         return {columns[name]: value for name, value in self.absent.items()}
 
@@ -99,24 +99,25 @@ def windowed_statistics(
     idle_after_s: int = 300,
     quantile_k: int = 1600,
 ) -> Stream:
-    """Return a stream that keeps statistics of `value`, a double, in windows of each value of their keys.
+    """Return a stream that keeps statistics of `value`, a double, per key and window.
 
-    name          the stream's, and by default that of its tables
+    name          the stream's name, and by default that of its tables
     records       the topic, or Records
-    windows       what to group by, and for how long: one table each
-    grace_s       how far past its end a window becomes final, in event time
-    idle_after_s  once no event has come for so long, the wall clock decides that
-    quantile_k    the sketches' size: exact up to so many values, beyond that within 2.446 / k^0.9433 of rank
+    windows       the keys and window lengths: one gold table each
+    grace_s       how far past its end, in event time, a window becomes final
+    idle_after_s  once no event has arrived for this long, the wall clock decides instead
+    quantile_k    the size of the sketches: exact up to k values, beyond that with a rank error within
+                  2.446 / k^0.9433
 
-    Gold has one row per key and window: see `lakehouse.transforms.windows.StatisticsWindows`. Records in any
-    order, and micro-batches cut anywhere, give the same rows. Redis has for each value of the key's last
-    field the latest windows of the others.
+    Gold has one row per key and window: see `lakehouse.transforms.windows.StatisticsWindows`. The order of
+    records and the boundaries of micro-batches do not affect the rows. Redis keeps, for each value of the
+    key's last field, the latest windows of the other fields.
     """
     tables = (windows,) if isinstance(windows, Windows) else tuple(windows)
     measured = field_of(value, FieldType.DOUBLE)
     for table in tables:
         lacking = [one for one in table.fields if one.column not in table.instead]
-        require_keys(lacking, "give its value by `absent`")
+        require_keys(lacking, "give it a default in `absent`")
     refuse_columns((one for table in tables for one in table.fields), _ON_THE_WAY)
     source = source_of(name, records, _in_order(measured, tables))
     kept = (
@@ -129,7 +130,7 @@ def windowed_statistics(
 
 
 def _in_order(measured: Field, tables: Sequence[Windows]) -> tuple[Field, ...]:
-    """Return the fields of all tables, those that have to be there first."""
+    """Return the fields of all tables, required ones first."""
     every = {one.name: one for table in tables for one in table.fields}
     required = [one for one in every.values() if one.required]
     return (*required, measured, *(one for one in every.values() if not one.required))
@@ -194,7 +195,7 @@ def _table(
 
 
 def _with(instead: Mapping[str, str]) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
-    """Return what gives the rows of silver, with these values where a column has none."""
+    """Return a function that returns silver's rows with nulls replaced by these defaults."""
     if not instead:
         return only
 

@@ -1,4 +1,4 @@
-"""windowed_sums: the sum and the number of exact amounts in tumbling windows of each key.
+"""windowed_sums: the sum and the count of exact amounts per key and tumbling window.
 
 topic ── silver.<stream> ── gold.<stream>_<length> ── topic, Redis
 """
@@ -57,23 +57,23 @@ def windowed_sums(
     group: str = "all",
     comment: str = "",
 ) -> Stream:
-    """Return a stream that adds up `value`, an exact decimal, in windows of each value of the fields `by`.
+    """Return a stream that adds up `value`, an exact decimal, per window and value of the fields `by`.
 
-    name      the stream's, and by default that of its tables
+    name      the stream's name, and by default that of its tables
     records   the topic, or Records
-    by        one field or several, strings: a row of gold is one of their values in one window
+    by        one or several fields, strings: gold has one row per combination of their values and window
     length_s  the length of the tumbling windows of event time, in seconds
-    signed    amounts may be zero or less; otherwise these are dead letters, by the rule not_positive
+    signed    amounts may be zero or negative; otherwise these become dead letters, by the rule not_positive
     gold      the gold table; by default `<stream>_<length>`, such as payments_5m
-    to        the topic for its rows; by default its name with hyphens. Null: they go to Redis only
+    to        the topic for its rows; by default its name with hyphens; null: Redis only
     group     the name under which Redis has the latest window of each key
 
-    Gold has one row per key and window, with the key, window_start and window_end (UTC; the end is not part
-    of it), total_<value> (null where decimal(38,9) does not hold it) and count. Records in any order, and
-    micro-batches cut anywhere, give the same rows.
+    Gold has one row per key and window: the key, window_start and window_end (UTC, end exclusive),
+    total_<value> (null if decimal(38,9) cannot hold it) and count. The order of records and the boundaries of
+    micro-batches do not affect the rows.
     """
     keys, amount = fields_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
-    require_keys(keys, "let it be required")
+    require_keys(keys, "make it required")
     refuse_columns(keys, _ON_THE_WAY)
     sums = _Sums(Tumbling(tuple(one.column for one in keys), length_s), amount.column, signed=signed)
     rules = tuple if signed else lambda: (_positive(amount),)
@@ -119,7 +119,7 @@ def _positive(amount: Field) -> Rule:
 
 @dataclass(frozen=True)
 class _Sums:
-    """The transformations of a table of sums in windows; `signed` amounts may be of either sign."""
+    """The transformations of a table of windowed sums; `signed`: amounts may be zero or negative."""
 
     windows: Tumbling
     value: str
@@ -142,7 +142,7 @@ class _Sums:
         )
 
     def message(self, names: dict[str, str]) -> Message:
-        """Return the message of a row, with the key's columns under these JSON names."""
+        """Return a row's message, with the key's columns under these JSON names."""
         return Message(
             {
                 **{name: Plain(column) for name, column in names.items()},
@@ -156,8 +156,8 @@ class _Sums:
     def preaggregate(self, clean: DataFrame) -> DataFrame:
         """Return the total and count of each window over a micro-batch's clean rows, one row per key.
 
-        Each task adds up its own rows before the shuffle. So a key with half of the traffic is as many rows
-        as any other from then on.
+        Each task adds up its own rows before the shuffle, so a key with half of the traffic shuffles no more
+        rows than any other.
         """
         partials = clean.groupBy(*self.windows.by, self.windows.start().alias("window_start")).agg(
             self._sum().alias(self.total), F.count(F.lit(1)).alias("count")
@@ -165,7 +165,7 @@ class _Sums:
         return partials.withColumn("recomputed", F.lit(False)) if self.signed else partials
 
     def fold(self, partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
-        """Return the windows that have new amounts, with these added."""
+        """Return the windows with new amounts, with these added."""
         columns = [*self.windows.keys, self.total, "count"]
         standing = current.select(*columns, F.lit(False).alias("more"))
         coming = partials.select(*columns, F.lit(True).alias("more"))
@@ -183,7 +183,7 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys of which a part of the sum does not fit: with both signs, the whole may."""
+        """Return the keys whose current or new total does not fit (null); together they may."""
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))
         both = current.select(*keys, F.col(self.total).alias("standing")).join(coming, keys)

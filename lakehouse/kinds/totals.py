@@ -1,14 +1,14 @@
-"""running_totals: an exact total for each key, and a notification when it reaches a threshold.
+"""running_totals: an exact total per key, and a notification when it reaches a threshold.
 
     topic ── silver.<stream> ─┬─ gold.<stream>_totals ──────── Redis
                               └─ gold.<stream>_notifications ─ topic, Redis
 
-A record adds its amount, of either sign, to the total of its key. A Kafka record with that key and no value
-is a tombstone: the total starts again from zero.
+A record adds its amount, positive or negative, to the total of its key. A Kafka record with that key and no
+value is a tombstone: it resets the total to zero.
 
-The records of a key lie in one partition, which Kafka's own key ensures, and are ordered by offset. If
-partitions were added to the topic, or records are sent without their key, they lie in several. Each partition
-keeps the order of its offsets, and partitions are merged by the greatest event time so far in each:
+The records of a key are in one partition, if Kafka's key is set, and are ordered by offset. They are in
+several if partitions were added to the topic, or if records are sent without a Kafka key. Each partition then
+keeps its offset order, and partitions are merged by the greatest event time so far in each:
 
     partition 0    10:00  10:20   9:50  tombstone 10:40
     partition 1    10:30  11:00
@@ -65,7 +65,7 @@ _STATE = (
     .add("last_offset", "long")
 )
 
-# Where a record stands among those of its key; null, and so before all others, for the key's row.
+# The position of a record among those of its key; null, and so before all others, for the key's row.
 _PLACE = ("ordered_at", "partition", "offset")
 
 
@@ -83,24 +83,25 @@ def running_totals(
     group: str = "all",
     settings_prefix: str = "",
 ) -> Stream:
-    """Return a stream that adds up `value`, an exact decimal of either sign, for each key in the field `by`.
+    """Return a stream that adds up `value`, an exact decimal of either sign, per key in the field `by`.
 
-    name             the stream's, and by default that of its tables
+    name             the stream's name, and by default that of its tables
     records          the topic, or Records
-    threshold        each time a total reaches it there is a notification
-    notify           or, with "every_update", with every record at or above it
+    threshold        a notification is made each time a total reaches this
+    notify           "crossing", or "every_update" for a notification at every record with a total at or above
+                     the threshold
     gold             the table of totals; by default `<stream>_totals`
     notifications    the table of notifications; by default `<stream>_notifications`
-    to               the topic for notifications; by default that name with hyphens. Null: Redis only
+    to               the topic for notifications; by default that name with hyphens; null: Redis only
     group            the name under which Redis has all keys
-    settings_prefix  of the settings that threshold and notify come from, for messages
+    settings_prefix  prefix of the settings behind threshold and notify, used in messages
 
-    Gold has one row per key: total (null where decimal(38,9) does not hold it), count and last_event_time
-    (UTC) of the records since the last tombstone. A notification has the key, the total after its record as
-    `value`, and the record's partition and offset.
+    Gold has one row per key: total (null if decimal(38,9) cannot hold it), count and last_event_time (UTC) of
+    the records since the last tombstone. A notification has the key, the total after its record as `value`,
+    and the record's partition and offset.
     """
     keyed, amount = field_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
-    require_keys((keyed,), "let it be required")
+    require_keys((keyed,), "make it required")
     refuse_columns((keyed,), _ON_THE_WAY)
     source = source_of(name, records, (keyed, amount), tombstone=keyed.name)
     totals = Totals(keyed.column, amount.column, threshold, notify)
@@ -125,7 +126,7 @@ def running_totals(
                 row_key=joined_key(keyed.column, Plain("partition"), Plain("offset")),
                 group=key(group),
                 member=member,
-                order=MillisThen("event_time", "offset"),  # offsets of two partitions say nothing
+                order=MillisThen("event_time", "offset"),  # offsets of two partitions are not comparable
             ),
         ),
     )
@@ -162,7 +163,7 @@ def running_totals(
 
 @dataclass(frozen=True)
 class Totals:
-    """The transformations of both tables; `by` is the column of the key, `value` that of the amounts."""
+    """The transformations of both tables; `by` is the key column, `value` the amount column."""
 
     by: str
     value: str
@@ -171,12 +172,12 @@ class Totals:
 
     @property
     def notification_keys(self) -> tuple[str, ...]:
-        """The key of a notification: that of its record."""
+        """The key of a notification: the total's key and the coordinates of the record."""
         return (self.by, "partition", "offset")
 
     @cached_property
     def schema(self) -> StructType:
-        """One row per key; last, what the next records need."""
+        """One row per key; the last columns are state for the next fold."""
         return described(
             (self.by, "string", "The key: what the total is of."),
             (
@@ -216,17 +217,17 @@ class Totals:
         )
 
     def events(self, clean: DataFrame) -> DataFrame:
-        """Return the rows unchanged: crossings only show in the order of single records."""
+        """Return the rows unaggregated: crossings depend on the order of single records."""
         value = F.col(self.value).alias("value")
         return clean.select(
             self.by, value, "event_time", "partition", "offset", F.lit(False).alias("recomputed")
         )
 
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys whose new records cannot be added to their rows.
+        """Return the keys whose new records cannot simply be added to their rows.
 
-        A record may come before one that has been added: by its offset or, if the key is in several
-        partitions, by its time. Or the total is unknown because it does not fit.
+        A new record may precede one that is already added: by offset or, if the key is in several partitions,
+        by time. Or the current total is null because it does not fit.
         """
         first = partials.groupBy(self.by, "partition").agg(
             F.min("offset").alias("first"), F.min("event_time").alias("earliest")
@@ -238,9 +239,9 @@ class Totals:
         return known.where((F.col("first") <= last) | ~is_after_all | F.col("total").isNull()).select(self.by)
 
     def fold(self, partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
-        """Return the keys that have new records, each with the list of notifications that these cause.
+        """Return the keys with new records, each with the list of notifications that these cause.
 
-        A key's row enters the sequence as one more record before the new ones.
+        The key's current row enters the sequence as one more record, before the new ones.
         """
         touched = current.join(partials.select(self.by).distinct(), self.by, "left_semi")
         standing = touched.select(
@@ -271,13 +272,13 @@ class Totals:
         return self._rows(self._partitions(counted)).select(*self.schema.names, "notifications")
 
     def notifications(self, folded: DataFrame) -> DataFrame:
-        """Return the notifications from the lists of folded keys."""
+        """Return the notifications in the lists of the folded keys."""
         return folded.select(self.by, F.inline("notifications")).select(*self.notifications_schema.names)
 
     def _ordered_at(self) -> Column:
-        """Return the greatest event time up to a record, among those of its key and partition."""
+        """Return the greatest event time up to a record, within its key and partition."""
         by_partition = Window.partitionBy(self.by).orderBy("partition", "offset")
-        # The greatest pair so far is of this partition, because those before it are smaller.
+        # The greatest pair so far belongs to this partition, because earlier partitions have smaller numbers.
         return F.max(F.struct("partition", "event_time")).over(by_partition).getField("event_time")
 
     def _with_totals(self, sequence: DataFrame) -> DataFrame:
@@ -294,9 +295,9 @@ class Totals:
         )
 
     def _with_crossings(self, sequence: DataFrame) -> DataFrame:
-        """Add `crossing`, the number of crossings so far, and `notified`: the record causes a notification.
+        """Add `crossing`, the crossings so far, and `notified`, whether the record causes a notification.
 
-        An unknown total, one that does not fit, neither reaches the threshold nor is below it.
+        A null total, one that does not fit, counts neither as at the threshold nor as below it.
         """
         in_order = Window.partitionBy(self.by).orderBy(*_PLACE)
         limit = F.lit(self.threshold)
@@ -311,7 +312,7 @@ class Totals:
         return numbered.withColumn("notified", crosses if self.notify == "crossing" else above)
 
     def _partitions(self, counted: DataFrame) -> DataFrame:
-        """Return the last state of each (key, partition), its place, and the notifications."""
+        """Return the last state of each (key, partition), its position, and its notifications."""
         state = F.struct(
             F.col("total"),
             F.col("count"),
@@ -335,7 +336,7 @@ class Totals:
         )
 
     def _rows(self, partitions: DataFrame) -> DataFrame:
-        """Return one row per key: as its last record has left it, with the states of all its partitions."""
+        """Return one row per key: its totals as of its last record, and the states of all its partitions."""
         entry = F.when(F.col("partition").isNotNull(), F.struct("partition", "state"))
         rows = partitions.groupBy(self.by).agg(
             F.max_by("state", "place").alias("last"),

@@ -1,1 +1,1 @@
-"""The contents of keys and messages: rows, names, JSON, and raw bytes as text."""
+"""Formatting and parsing of keys and messages: rows, names, JSON, and raw bytes as text."""

@@ -1,7 +1,7 @@
 r"""Paths into JSON objects: `meta.dt` is the field dt of the object meta.
 
-A dot descends into an object. A dot that is part of a name has a backslash before it, as a backslash has:
-`a\.b` is one name, a.b. Elements of arrays have no path.
+A dot descends into an object. A dot or backslash in a name is escaped by a backslash: `a\.b` is one name,
+a.b. Array elements cannot be addressed.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _NAME = r"(?:[^.\\]|\\[.\\])+"
 
 
 def names_of(path: str) -> tuple[str, ...]:
-    """Return the names of a path, from the outermost object's field on.
+    """Return the names on a path, starting at the outermost object.
 
-    Raises ValueError for what is no path, and for names below the first that Spark's own paths cannot say:
-    those with a dot or a bracket that also have a question mark or both kinds of quotes.
+    Raises ValueError for a malformed path, and for nested names that Spark's paths cannot express: names with
+    a dot or bracket and also a question mark or both kinds of quotes.
     """
     if not re.fullmatch(rf"{_NAME}(?:\.{_NAME})*", path):
         raise ValueError(
-            f"{path!r} is not a path to a field: write names with dots between them, and a backslash before "
-            "each dot and backslash of a name"
+            f"{path!r} is not a path to a field: separate names with dots, and put a backslash before "
+            "each dot and backslash in a name"
         )
     first, *others = (re.sub(r"\\(.)", r"\1", name) for name in re.findall(_NAME, path))
     for name in others:
@@ -33,17 +33,17 @@ def names_of(path: str) -> tuple[str, ...]:
 
 
 def text_of(names: Sequence[str]) -> str:
-    """Return the path of names."""
+    """Return the path for a sequence of names."""
     return ".".join(re.sub(r"([.\\])", r"\\\1", name) for name in names)
 
 
 def within(variant: Column, names: Sequence[str]) -> Column:
-    """Return the value at the names, each in the one before; null if one is absent or lies in no object."""
+    """Return the value at a path; null if a name is absent or its parent is not an object."""
     return F.try_variant_get(variant, "$" + "".join(map(_step, names)), "variant") if names else variant
 
 
 def _step(name: str) -> str:
-    """Return a step of a path as Spark writes it."""
+    """Return one step of a path in Spark's syntax."""
     if not re.search(r"[.\[]", name):
         return f".{name}"
     for quote in "'\"":

@@ -1,8 +1,8 @@
-"""A JSON value of any type in a string column, and back again without loss.
+"""Lossless encoding of any JSON value in a string column.
 
-A JSON string is kept as it is, so that it reads well in SQL: "ok" as ok. Anything else is kept as its JSON
+A JSON string is stored as it is, so that it reads well in SQL: "ok" as ok. Any other value is stored as JSON
 text: {"duration":12}, 12, true. A JSON string that itself reads like JSON text, "12", keeps its quotes, so
-that it stays a string. JSON null and an absent value are null.
+that it remains a string. JSON null and an absent value become null.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ def from_variant(value: Column, kind: Column) -> Column:
 
 
 def to_variant(text: Column) -> Column:
-    """Return the value that the text stands for; to_json writes it as it came."""
+    """Return the value of a stored text as a variant; to_json writes it unchanged."""
     return F.when(_is_json(text), F.try_parse_json(text)).otherwise(text.cast("variant"))
 
 
 def to_json_text(text: str) -> str:
-    """Return the JSON of the value that a kept text stands for, as `to_variant` does, in Python."""
+    """Return the JSON of a stored text, as `to_variant` does, in Python."""
     return text if is_json_text(text) else json.dumps(text, ensure_ascii=False)
 
 
 def is_json_text(text: str) -> bool:
-    """Tell whether a text is JSON, whatever size its numbers have."""
+    """Tell whether a text is JSON; numbers may have any size."""
     try:
         json.loads(text, parse_constant=_refuse, parse_float=str, parse_int=str)
     except (ValueError, RecursionError):
@@ -42,10 +42,10 @@ def is_json_text(text: str) -> bool:
 
 
 def is_plain(text: Column) -> Column:
-    """Tell whether a text from Spark's JSON parser can only be a JSON string that is not JSON text.
+    """Tell whether a text from Spark's JSON parser is certainly a JSON string that does not read like JSON.
 
-    Such a text begins with a letter and is none of JSON's three words; objects, numbers and quoted texts do
-    not. Half a surrogate pair would have become a question mark.
+    Such a text begins with a letter and is not true, false or null; objects, numbers and quoted texts do not
+    begin with a letter. A question mark may come from half a surrogate pair, so it is excluded, too.
     """
     letter = text.between("A", "Zz") | text.between("a", "zz") | (text >= "\u00a1")
     word = text.startswith("true") | text.startswith("false") | text.startswith("null")

@@ -1,7 +1,7 @@
-"""Names in keys: names of different rows never join to the same key, whatever characters they have.
+"""Escaping of names in keys, so that different rows never get the same key.
 
-A name without separators stands in a key unchanged. In other names the separators are escaped as in URLs: `:`
-as `%3A`, and so on. A percent sign becomes `%25` where it would read as one of these escapes.
+A name without separators is used unchanged. In other names, separators are escaped as in URLs: `:` as `%3A`,
+and so on. A percent sign becomes `%25` where it would read as one of these escapes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PERCENT = re.compile(_READ_AS_ESCAPE)
 
 
 def escaped(name: Column, separators: str = ":") -> Column:
-    """Return the name with its separators escaped, null for null."""
+    """Return the name with its separators escaped; null for null."""
     text = F.regexp_replace(name, _READ_AS_ESCAPE, "%25")
     for separator in separators:
         text = F.replace(text, F.lit(separator), F.lit(_ESCAPES[separator]))
@@ -25,7 +25,7 @@ def escaped(name: Column, separators: str = ":") -> Column:
 
 
 def escaped_text(name: str, separators: str = ":") -> str:
-    """Return what `escaped` makes of a name, in Python."""
+    """Do the same as `escaped` for a Python string."""
     text = _PERCENT.sub("%25", name)
     for separator in separators:
         text = text.replace(separator, _ESCAPES[separator])
@@ -33,7 +33,7 @@ def escaped_text(name: str, separators: str = ":") -> str:
 
 
 def joined(*names: Column, separator: str = ":") -> Column:
-    """Return a key of several names that no other names join to; null if one of them is null."""
+    """Return one key of several names, unique to these names; null if a name is null."""
     parts: list[Column] = []
     for name in names:
         parts += [F.lit(separator), escaped(name, separator)]

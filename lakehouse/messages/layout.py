@@ -1,12 +1,12 @@
-"""How a gold row's columns stand in keys and messages, declared once for Spark and for plain Python.
+"""The layout of keys and messages of gold rows, declared once for Spark and for plain Python.
 
     Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
     Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
 
-Called, each is a Column over a gold row; the export writes with it. `of(row)` is the same for a row in
-Python: a reader without Spark uses it to find what the export has written, and to give the same answer.
-There, a row is a mapping of columns to values, with timestamps in microseconds since the epoch, UTC. Null
-gives null, and so does a key with a null in it.
+Calling one returns a Column over a gold row; the export writes with it. `of(row)` returns the same for a row
+in Python: readers without Spark use it to find what was exported, and to give the same answers. There, a row
+is a mapping of columns to values, with timestamps in microseconds since the epoch, UTC. Null gives null; a
+key with a null part is null.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from lakehouse.messages.key_names import escaped, escaped_text
 
 Row = Mapping[str, Any]
 GROUP_SEPARATORS = ":{}"
-"""Characters that a group's name may not contain where its writer has further keys per group."""
+"""Characters that a group's name may not contain if the sink has further keys per group."""
 
 
 class OfColumns(Protocol):
-    """A value made of a row's columns."""
+    """A value computed from a row's columns."""
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it is made of."""
+        """The columns that it reads."""
 
     def __call__(self) -> Column:
         """Return the value as a Column over a gold row."""
@@ -47,7 +47,7 @@ class Value(OfColumns, Protocol):
     """A value of a message."""
 
     def text(self, row: Row) -> str:
-        """Return the value as JSON."""
+        """Return a row's value as JSON text."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,13 @@ class _OfColumn:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The one column."""
+        """The column, as a tuple of one."""
         return (self.column,)
 
 
 @dataclass(frozen=True)
 class Plain(_OfColumn):
-    """A column as it is: a string, an integer, a double or a boolean."""
+    """A column unchanged: a string, an integer, a double or a boolean."""
 
     def __call__(self) -> Column:
         """Return the column."""
@@ -73,7 +73,7 @@ class Plain(_OfColumn):
         return row[self.column]
 
     def text(self, row: Row) -> str:
-        """Return its value as JSON; a double without a JSON number is a string, as Spark writes it."""
+        """Return its value as JSON; NaN and infinities are strings, as Spark writes them."""
         value = row[self.column]
         if isinstance(value, float) and not math.isfinite(value):
             return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
@@ -89,7 +89,7 @@ class Millis(_OfColumn):
         return F.unix_millis(self.column)
 
     def of(self, row: Row) -> int | None:
-        """Return the value, given microseconds."""
+        """Return the value of a row in Python, rounded down from microseconds."""
         micros = row[self.column]
         return None if micros is None else int(micros) // 1000
 
@@ -100,7 +100,7 @@ class Millis(_OfColumn):
 
 @dataclass(frozen=True)
 class MillisThen:
-    """A number that orders rows by a timestamp and, within a millisecond, by another column's last digits."""
+    """A number that orders rows by a timestamp in milliseconds, then by another column modulo 1000."""
 
     column: str
     then: str
@@ -115,17 +115,17 @@ class MillisThen:
         return F.unix_millis(self.column) * 1000 + F.pmod(F.col(self.then), F.lit(1000))
 
     def of(self, row: Row) -> int | None:
-        """Return the number, given microseconds."""
+        """Return the number of a row in Python, given microseconds."""
         micros, then = row[self.column], row[self.then]
         return None if micros is None or then is None else int(micros) // 1000 * 1000 + int(then) % 1000
 
 
 @dataclass(frozen=True)
 class Exact(_OfColumn):
-    """A decimal, as the shortest JSON number that equals it."""
+    """A decimal as the shortest equal JSON number."""
 
     def __call__(self) -> Column:
-        """Return the value as a variant, so that to_json writes it exactly."""
+        """Return the value as a variant, which to_json writes exactly."""
         return F.col(self.column).cast("variant")
 
     def of(self, row: Row) -> Decimal | None:
@@ -144,26 +144,26 @@ class Exact(_OfColumn):
 
 @dataclass(frozen=True)
 class Payload(_OfColumn):
-    """Any JSON value, kept as in `lakehouse.messages.json_text`."""
+    """Any JSON value, stored as in `lakehouse.messages.json_text`."""
 
     def __call__(self) -> Column:
-        """Return the value as a variant, which to_json writes as it came."""
+        """Return the value as a variant, which to_json writes unchanged."""
         return json_text.to_variant(F.col(self.column))
 
     def of(self, row: Row) -> str | None:
-        """Return the kept text."""
+        """Return the stored text."""
         value: str | None = row[self.column]
         return value
 
     def text(self, row: Row) -> str:
-        """Return the JSON value that the text stands for."""
+        """Return the JSON value of the stored text."""
         kept = self.of(row)
         return "null" if kept is None else json_text.to_json_text(kept)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A whole number that is the same for every row."""
+    """An integer that is the same for every row."""
 
     number: int
     columns: tuple[str, ...] = ()
@@ -179,7 +179,7 @@ class Constant:
 
 @dataclass(frozen=True)
 class Name(_OfColumn):
-    """A column's text in a key, with these separators escaped as in `lakehouse.messages.key_names`."""
+    """A column as part of a key, with these separators escaped as in `lakehouse.messages.key_names`."""
 
     separators: str = ":"
 
@@ -188,7 +188,7 @@ class Name(_OfColumn):
         return escaped(F.col(self.column), self.separators) if self.separators else F.col(self.column)
 
     def of(self, row: Row) -> str | None:
-        """Return the name, given the column's value."""
+        """Return the escaped name of a row in Python."""
         value = row[self.column]
         if value is None or not self.separators:
             return None if value is None else str(value)
@@ -197,28 +197,28 @@ class Name(_OfColumn):
 
 @dataclass(frozen=True)
 class Key:
-    """Several parts joined into one text; a `str` stands for itself."""
+    """Several parts joined into one text; a `str` is a literal part."""
 
     parts: tuple[str | OfColumns, ...]
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that it is made of, in order."""
+        """The columns that it reads, in order."""
         names = (name for part in self.parts if not isinstance(part, str) for name in part.columns)
         return tuple(dict.fromkeys(names))
 
     def __call__(self) -> Column:
-        """Return the key as a string, null if a part is null."""
+        """Return the key as a string; null if a part is null."""
         columns = [F.lit(part) if isinstance(part, str) else part().cast("string") for part in self.parts]
         return columns[0] if len(columns) == 1 else F.concat(*columns)
 
     def of(self, row: Row) -> str | None:
-        """Return a row's key, null if a part is null."""
+        """Return the key of a row in Python; null if a part is null."""
         values = [part if isinstance(part, str) else part.of(row) for part in self.parts]
         return None if None in values else "".join(map(str, values))
 
     def __add__(self, other: Key) -> Key:
-        """Return a key that begins with this one and ends with the other."""
+        """Return this key followed by the other."""
         return Key((*self.parts, *other.parts))
 
 
@@ -228,7 +228,7 @@ def key(*parts: str | OfColumns) -> Key:
 
 
 def joined_key(*columns: str | OfColumns, separator: str = ":") -> Key:
-    """Return a key of several columns that no other row's values join to; a `str` is a name of its own."""
+    """Return a key of several columns, unique to their values; a `str` is a column name."""
     parts: list[str | OfColumns] = []
     for column in columns:
         parts += [separator, Name(column, separator) if isinstance(column, str) else column]
@@ -237,7 +237,7 @@ def joined_key(*columns: str | OfColumns, separator: str = ":") -> Key:
 
 @dataclass(frozen=True)
 class Message:
-    """A row's message: values by their JSON names, in this order."""
+    """A row's message: values by JSON name, in this order."""
 
     values: Mapping[str, Value]
 
@@ -246,14 +246,14 @@ class Message:
         return F.struct(*(value().alias(name) for name, value in self.values.items()))
 
     def text(self, row: Row) -> str:
-        """Return the message as JSON, as to_json with nulls does, except for doubles and blanks."""
+        """Return the message as JSON, as to_json with nulls does, except for doubles and whitespace."""
         pairs = (f"{json.dumps(name)}:{value.text(row)}" for name, value in self.values.items())
         return f"{{{','.join(pairs)}}}"
 
 
 @dataclass(frozen=True)
 class Equals:
-    """A condition on a row: the column has this value."""
+    """A condition on a row: the column equals this value."""
 
     column: str
     value: str | bool
@@ -263,5 +263,5 @@ class Equals:
         return F.col(self.column) == F.lit(self.value)
 
     def of(self, row: Row) -> bool:
-        """Tell whether it holds for a row."""
+        """Tell whether a row in Python meets the condition."""
         return bool(row[self.column] == self.value)

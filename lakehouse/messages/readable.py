@@ -1,4 +1,4 @@
-"""Raw bytes as text that is safe to print, and moments as people write them."""
+"""Raw bytes as printable text, and parsing of times given by users."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def readable(data: bytes | None, limit: int | None = None, *, length: int | None = None) -> str | None:
-    """Return bytes on one line: UTF-8 with unprintable characters escaped, else hex; null stays null.
+    """Return bytes on one line: UTF-8 with unprintable characters escaped, otherwise hex; null stays null.
 
-    Text longer than `limit` characters is cut and followed by its length in bytes: `length`, if `data` is
-    only the beginning.
+    Text longer than `limit` characters is truncated and followed by its length in bytes. If `data` is only
+    the beginning, `length` is the full length.
     """
     if data is None:
         return None
@@ -29,7 +29,7 @@ def readable(data: bytes | None, limit: int | None = None, *, length: int | None
 
 
 def parse_moment(text: str, now: datetime) -> datetime:
-    """Return the UTC time that a text names: ISO 8601 with an offset, or how long ago, such as 90s, 1h or 7d.
+    """Return a UTC time from text: ISO 8601 with an offset, or an age such as 90s, 1h or 7d.
 
     Raises SettingsError for anything else.
     """
@@ -49,7 +49,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:
-    """Return bytes as text, null if they are not UTF-8; the last character of a part may be cut."""
+    """Return bytes as text, null if they are not UTF-8; truncated data may end within a character."""
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:

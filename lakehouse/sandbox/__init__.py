@@ -1,1 +1,1 @@
-"""What a laptop has instead of a cluster: services of its own, sample events, the demo."""
+"""Local replacements for a cluster: services, sample events and the demo."""

@@ -1,4 +1,4 @@
-"""A real single-node Kafka: broker and KRaft controller in one JVM, straight from the Maven jars."""
+"""A real single-node Kafka: broker and KRaft controller in one JVM, run directly from the Maven jars."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAIN_CLASS = "kafka.Kafka"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _NEVER = 2**31 - 1
 
-# Settings that differ from Kafka's defaults, each for a broker that one person uses.
+# Settings that differ from Kafka's defaults, because only one person uses this broker.
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
@@ -45,19 +45,19 @@ _SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
-    # By default 128 MB of the heap, for logs far larger than these.
+    # The default takes 128 MB of the heap, for logs far larger than these.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     "num.network.threads": "2",
     "num.io.threads": "4",
-    # Retention and rolling go by the records' own timestamps: events of last year would be deleted
-    # minutes after they were produced, and a replay of many weeks would cut a segment per week.
+    # Retention and rolling use the records' own timestamps: last year's events would be deleted minutes
+    # after they were produced, and a replay of many weeks would create a segment per week.
     "log.retention.ms": "-1",
     "log.roll.ms": str(10 * 365 * 24 * 3600 * 1000),
-    # Export progress is kept as a group's offsets, which would expire after an idle week.
+    # Export positions are stored as a group's offsets, which would expire after an idle week.
     "offsets.retention.minutes": str(_NEVER),
 }
 
-# The path is passed as a system property, so that none of its characters is taken for a pattern.
+# The path is passed as a system property, so that its characters are not interpreted as a pattern.
 _LOG4J = """\
 <?xml version="1.0" encoding="UTF-8"?>
 <Configuration status="ERROR">
@@ -85,11 +85,11 @@ _LOG4J = """\
 class KafkaServer(Service):
     """Kafka under HOME/kafka; its log is HOME/logs/kafka.log and rolls by size.
 
-    Beside it, kafka-console.log has the JVM's own output and the errors, so its end says why a start failed.
-    A `brief` broker runs for minutes with little to do, so its JVM optimizes little. A `secure` one has TLS,
-    users by SCRAM-SHA-512 at its port and by certificate at a second one, and denies what is not granted.
-    With a configured port, the controller's and the second one are the next free ones after it, other than
-    `port_of_redis`.
+    Beside it, kafka-console.log has the JVM's output and the errors, so its last lines explain a failed
+    start. A `brief` broker runs for minutes with little to do, so its JVM optimizes little. A `secure` one
+    uses TLS; it authenticates users with SCRAM-SHA-512 at its port and with certificates at a second port,
+    and denies whatever is not granted. If a port is configured, the controller's port and the second port are
+    the next free ones after it, except `port_of_redis`.
     """
 
     name: ClassVar[str] = "kafka"
@@ -100,21 +100,21 @@ class KafkaServer(Service):
 
     @property
     def security(self) -> Path:
-        """Directory of the certificates and passwords of a secured broker."""
+        """The directory of a secured broker's certificates and passwords."""
         return self.directory / "security"
 
     @property
     def jars(self) -> Path:
-        """Directory of the broker's jars, which decide its version."""
+        """The directory of the broker's jars, which determine its version."""
         return jars_directory() / "kafka"
 
     @property
     def console(self) -> Path:
-        """File of standard output and error; log4j alone writes the log's own file, to roll it."""
+        """The file for standard output and error; only log4j writes the log file, so that it can roll it."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
-        """Raise ServiceError when there is no Java, a jar is missing or Kafka cannot use the path."""
+        """Raise ServiceError if Java or a jar is missing, or if Kafka cannot use the path."""
         java.find()
         require_jars("kafka")
         if "," in str(self.data):
@@ -126,7 +126,7 @@ class KafkaServer(Service):
     def configure(self, port: int) -> None:
         """Write server.properties and log4j2.xml.
 
-        The controller's port is chosen anew at each start: nothing outside the JVM connects to it.
+        The controller gets a new port at each start, because only its own JVM connects to it.
         """
         controller_port = self._further_port(port)
         controller = f"{LOOPBACK}:{controller_port}"
@@ -141,10 +141,10 @@ class KafkaServer(Service):
         write_whole(self._log4j, _LOG4J)
 
     def preparation(self) -> list[str]:
-        """Return the command that formats the storage; meta.properties is the last file it writes."""
+        """Return the command that formats the storage; empty if meta.properties, its last file, exists."""
         if (self.data / "meta.properties").exists():
             return []
-        # A leading dash would be taken for an option.
+        # A leading dash would be parsed as an option.
         cluster = base64.urlsafe_b64encode(b"\x00" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
         options = ["-XX:TieredStopAtLevel=1"]  # it runs for less than a second: not worth C2
         format_storage = ["format", "--ignore-formatted", "-t", cluster, "-c", str(self._properties)]
@@ -159,7 +159,7 @@ class KafkaServer(Service):
         return [*self._java_command(options), _MAIN_CLASS, str(self._properties)]
 
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Whether a command line runs a broker with the configuration of this home."""
+        """Tell whether a command line runs a broker with this home's configuration."""
         del port
         return _MAIN_CLASS in command_line and str(self._properties) in command_line
 
@@ -168,7 +168,7 @@ class KafkaServer(Service):
         return f"{LOOPBACK}:{port}"
 
     def answers(self, record: Record) -> bool:
-        """Whether the broker accepts connections and lists itself as ready for topics."""
+        """Tell whether the broker accepts connections and reports itself ready for topics."""
         if not accepts_connections(LOOPBACK, record.port):
             return False
         try:
@@ -178,13 +178,13 @@ class KafkaServer(Service):
         return True
 
     def access(self, port: int) -> KafkaAccess:
-        """Return how this service's own commands reach it: a secured one as its administrator."""
+        """Return the access for this service's own commands: to a secured broker, as its administrator."""
         if not self.secure:
             return KafkaAccess(self.endpoint(port))
         return by_certificate(self.security, f"{LOOPBACK}:{self._second_port()}", ADMIN)
 
     def settings(self) -> dict[str, str]:
-        """Return the settings by which the pipeline's user reaches a secured broker; none for an open one."""
+        """Return the settings for the pipeline's user on a secured broker; none for an open one."""
         if not self.secure:
             return {}
         return {
@@ -197,11 +197,11 @@ class KafkaServer(Service):
 
     @property
     def is_secured(self) -> bool:
-        """Whether this home's broker was ever started with security; then it stays so."""
+        """Whether this home's broker was ever started with security; if so, it stays secured."""
         return (self.security / "ca.pem").exists()
 
     def let_in(self, port: int) -> None:
-        """Give the users of a secured broker their passwords, once it runs. Raises ServiceError."""
+        """Set the passwords of a secured broker's users, once it runs. Raises ServiceError."""
         if self.secure:
             names = (PIPELINE, PRODUCER)
             passwords = {one: (self.security / f"{one}.password").read_text("utf-8") for one in names}
@@ -211,7 +211,7 @@ class KafkaServer(Service):
         return int((self.directory / "second-port").read_text(encoding="utf-8"))
 
     def _further_port(self, *taken: int) -> int:
-        """Return another free port than those; if one is configured, the next after it."""
+        """Return another free port than these; if a port is configured, the next free one after it."""
         if not self.configured_port:
             return free_port(other_than=taken)
         return free_port_after(self.configured_port, other_than=(*taken, self.port_of_redis))
@@ -256,7 +256,7 @@ class KafkaServer(Service):
 
 
 def by_certificate(security: Path, servers: str, user: str) -> KafkaAccess:
-    """Return how a user of a secured broker reaches it by a certificate."""
+    """Return the access of a user to a secured broker by certificate."""
     ca, certificate, key = (
         SecretFile(security / name, name) for name in ("ca.pem", f"{user}.pem", f"{user}-key.pem")
     )
@@ -271,7 +271,7 @@ def _open(port: int, controller: str) -> dict[str, str]:
 
 
 def _escape(value: str) -> str:
-    r"""Write a value for java.util.Properties, which reads ISO 8859-1 and takes \ for an escape."""
+    r"""Escape a value for java.util.Properties, which reads ISO 8859-1 and interprets \ as an escape."""
     utf16 = value.replace("\\", "\\\\").encode("utf-16-be")
     units = [int.from_bytes(utf16[at : at + 2], "big") for at in range(0, len(utf16), 2)]
     return "".join(

@@ -1,12 +1,12 @@
-"""Certificates for the local broker and its clients, from an authority of this home's own.
+"""Certificates for the local broker and its clients, signed by this home's own authority.
 
     HOME/kafka/security/ca.pem            the authority
                         broker.pem        key (PKCS#8) and chain of the broker
                         <user>.pem, <user>-key.pem
                         <user>.password   the password of a SCRAM user
 
-All files belong to their user alone. They are made once; a broker whose certificate has expired, after ten
-years, starts with new ones if the directory is deleted.
+Only the owner can read the files. They are created once and expire after ten years; delete the directory to
+get new ones at the next start.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from lakehouse.files import OWNER_ONLY, write_whole
 from lakehouse.sandbox.processes import LOOPBACK
 
 _LIFE = timedelta(days=3_650)
-_EARLIER = timedelta(days=1)  # so clocks that differ a little do not matter
+_EARLIER = timedelta(days=1)  # tolerates small clock differences
 
 
 class Authority:
-    """An authority that signs for this machine."""
+    """A certificate authority for this machine."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -70,7 +70,7 @@ class Authority:
 
 
 def make_security(directory: Path, users: Iterable[str]) -> None:
-    """Make an authority, the broker's certificate, and a certificate and password of each user; once."""
+    """Create the authority, and certificates and passwords of the broker and users, unless they exist."""
     if (directory / "ca.pem").exists():
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -1,6 +1,6 @@
-"""What `lakehouse demo --serve` leaves running: all layers and the server, until it is asked to stop.
+"""The processes of `lakehouse demo --serve`: all layers and the server, until they are stopped.
 
-Both are the ordinary commands, in processes of their own, with their output in files of the demo's home. If
+Both are the ordinary commands, in processes of their own, with their output in files in the demo's home. If
 one ends by itself, the other is stopped.
 """
 
@@ -29,12 +29,12 @@ _ADDRESS = re.compile(r"running on (http://\S+:\d+)")
 def serve_until_stopped(settings: Settings, port: int, console: Console) -> None:
     """Run every layer and the server until SIGTERM or Ctrl-C; both have ended when this returns.
 
-    `port` 0 picks a free one. Raises ServiceError if one of them ends by itself, naming the file that says
-    why.
+    `port` 0 picks a free one. Raises ServiceError if one of them ends by itself; the message names its log
+    file.
     """
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event
-        # The server starts first, and so stops last.
+        # The server starts first, and therefore stops last.
         serve = ["serve", "--port", str(port), "--enable-produce"]
         server = stack.enter_context(_started("server", serve, settings))
         jobs = stack.enter_context(_started("jobs", ["run", "all"], settings))
@@ -67,7 +67,7 @@ class _Child:
 
 @contextmanager
 def _started(name: str, command: list[str], settings: Settings) -> Iterator[_Child]:
-    """Run a command during the block, out of reach of the terminal's Ctrl-C."""
+    """Run a command during the block, in a session that the terminal's Ctrl-C does not reach."""
     log = settings.home / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

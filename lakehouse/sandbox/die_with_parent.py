@@ -1,12 +1,12 @@
-"""Become another program that the kernel kills when the parent ends: die_with_parent.py PARENT_PID COMMAND….
+"""Run a program that the kernel kills when the parent ends: die_with_parent.py PARENT_PID COMMAND….
 
-It runs as a script, by path, between fork and the real program. Doing this in subprocess's `preexec_fn` would
-run Python in a copy of a process whose other threads (Spark's gateway, Kafka clients) may have held locks at
-the fork. The signal is kept across exec. It is tied to the *thread* that forked; processes.py takes care of
-that. The signal is SIGKILL: a polite one may be ignored, and no parent is left to insist. Neither service
-loses acknowledged data, because what it has written is in the kernel's page cache.
+This runs as a script, by path, between fork and the real program. subprocess's `preexec_fn` would run Python
+in a copy of a process whose other threads (Spark's gateway, Kafka clients) may have held locks at the fork.
+The signal setting survives exec. It is tied to the *thread* that forked; processes.py takes care of that. The
+signal is SIGKILL, because a program may ignore others, and then no parent is left to follow up. Neither
+service loses acknowledged data, because its writes are in the kernel's page cache.
 
-Only Linux has this; elsewhere the program starts without it.
+Only Linux has this feature; elsewhere the program starts without it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Ask for the signal, make sure that the parent is still there to cause it, and exec the command."""
+    """Request the signal, check that the parent still exists, and exec the command."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() != parent:  # it ended before the request: no signal will come any more
+        if os.getppid() != parent:  # it ended before the request, so no signal will come
             sys.exit(1)
     os.execvp(command[0], command)  # noqa: S606 - replacing this process, without a shell, is the point
 

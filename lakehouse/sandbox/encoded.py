@@ -1,4 +1,4 @@
-"""Samples in the formats that their topics have."""
+"""Samples encoded in their topics' formats."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lakehouse.stream import Source, Stream
 
 
 def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
-    """Return the sources of streams by the names that their topics have."""
+    """Return the sources of streams, by their topics' actual names."""
     return {settings.topic(source.topic): source for stream in streams for source in stream.sources}
 
 
 def encoded(
     samples: Iterator[Sample], topics: Sequence[str], sources: Mapping[str, Source]
 ) -> Iterator[Sample]:
-    """Return samples of JSON in the format of the topic that each goes to; JSON if the topic has no source.
+    """Return JSON samples encoded in the format of their topic; as JSON if the topic has no source.
 
-    The contracts are registered as schemas. Raises RegistryError if the registry does not take one.
+    The contracts are registered as schemas. Raises RegistryError if the registry refuses one.
     """
     used = [sources.get(topic) for topic in topics]
     if all(source is None or source.format == "json" for source in used):

@@ -1,7 +1,7 @@
-"""Interrupts taken at chosen moments, so that a process is never started and then forgotten.
+"""Deferral of interrupts to safe moments, so that no started process is left unrecorded.
 
-A KeyboardInterrupt can otherwise arrive between the fork and the line that records the child, and the
-default action of SIGTERM ends Python without running any `finally`.
+Otherwise a KeyboardInterrupt could arrive between the fork and the line that records the child, and SIGTERM
+would by default end Python without running any `finally`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class DeferredInterrupts:
-    """Hold SIGINT, SIGTERM and SIGHUP back until `check` is called, or to the end of the `with` block.
+    """Defer SIGINT, SIGTERM and SIGHUP until `check` is called, or until the end of the `with` block.
 
-    Outside the main thread there is nothing to hold back: Python runs handlers in the main thread only.
+    Outside the main thread nothing is deferred, because Python runs handlers in the main thread only.
     """
 
     def __init__(self) -> None:
@@ -30,10 +30,10 @@ class DeferredInterrupts:
         self._previous: dict[int, Handler] = {}
 
     def check(self) -> None:
-        """Act on a signal that came meanwhile; a safe place to be interrupted.
+        """Handle a signal that has arrived in the meantime; call this where an interrupt is safe.
 
-        The previous handler runs: Python's own for SIGINT raises KeyboardInterrupt, one of the application
-        may just set a flag. Without one, SystemExit is raised with the exit code that a shell gives, so that
+        The previous handler runs: Python's own for SIGINT raises KeyboardInterrupt, an application's may just
+        set a flag. Without a handler, SystemExit is raised with a shell's exit code for the signal, so that
         `finally` blocks run.
         """
         while self._pending:

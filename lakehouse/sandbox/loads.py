@@ -1,4 +1,4 @@
-"""Loads of sample events: what to send of a stream, how much, how fast and with which faults.
+"""Loads of sample events: of which stream, how many, how fast and with which faults.
 
 send(Load("metrics", events=100_000, malformed=0.01), settings)
 send(Load("calls", events=60_000, rate=1_000, shape={"one_sided": 0.2}), settings)
@@ -34,7 +34,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Generator:
-    """Where a stream's samples go and what makes them; `settings`: its arguments that settings determine."""
+    """The topics and generator of a stream's samples; `settings`: generator arguments from settings."""
 
     topics: tuple[str, ...]
     samples: Callable[..., Iterator[Sample]]
@@ -53,12 +53,12 @@ GENERATORS: Mapping[str, Generator] = {
 class Load:
     """Events of a stream to send, all at once (no `rate`) or at a rate per second.
 
-    One of another package is given as a whole: its samples are made of what it declares.
+    A stream of another package is given as a Stream: its samples are generated from its contracts.
 
     Without a rate, event times are spread over the `span_s` before now. `malformed`, `late` and `duplicates`
-    are shares of the events; `shape` is what only this stream's samples know. The events of a producer whose
-    clock or connection lags are so many seconds behind. The same seed gives the same events except for their
-    times.
+    are shares of the events; `shape` has arguments that only this stream's generator knows. `behind_s` makes
+    all event times this much earlier, as for a producer whose clock or connection lags. The same seed gives
+    the same events except for their times.
     """
 
     stream: str | Stream
@@ -98,7 +98,7 @@ class Load:
             times = paced_times(self.rate)
         if self.behind_s:
             times = (time_ms - round(1000 * self.behind_s) for time_ms in times)
-        # A malformed event from the future must be one when it lands, however early its place in the span.
+        # A malformed event from the future must still be one when it lands, however early it is in the span.
         ahead_s = settings.future_tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
         shape = dict(self.shape)
         shares = Shares(
@@ -123,9 +123,8 @@ def send(
 ) -> Summary:
     """Create missing topics, send the load and wait for the last acknowledgement.
 
-    Samples of a stream that is given as a whole are in its sources' formats. Raises RegistryError if a
-    registry does not take a schema, what `producing.produce` raises, and SettingsError for shares that exceed
-    one in total.
+    Samples of a Stream are encoded in its sources' formats. Raises RegistryError if a registry refuses a
+    schema, the errors of `producing.produce`, and SettingsError for shares that exceed one in total.
     """
     topics = load.topics(settings)
     streams = [] if isinstance(load.stream, str) else [load.stream]

@@ -1,8 +1,8 @@
-"""Starting, recognising and stopping the processes of the local services.
+"""Starting, identifying and stopping the processes of the local services.
 
-A process is recorded in a pid file before anything is waited for, so the next command finds it even if the
-one that started it was killed. A pid alone proves nothing, because the kernel reuses them: a recorded process
-is ours only if it was created when the record says and its command line is the service's.
+A process is recorded in a pid file before anything waits for it, so the next command finds it even if the
+command that started it was killed. A pid alone proves nothing, because the kernel reuses pids: a process is
+the recorded one only if its creation time matches and its command line is the service's.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 LOOPBACK = "127.0.0.1"
-_CLOCK_TOLERANCE_S = 2.0  # creation times are computed from the boot time, which NTP moves a little
+_CLOCK_TOLERANCE_S = 2.0  # creation times are derived from the boot time, which NTP adjusts slightly
 _ROTATE_AT_BYTES = 1 << 20
 _POLL_S = 0.02
 _TAIL_BYTES = 16_384
-# Below the range that the kernel takes for outgoing connections (32768 and up): a client's connection
-# cannot take a service's port while the service is down.
+# Below the kernel's range for outgoing connections (32768 and up), so that no client connection can take a
+# service's port while the service is down.
 _PORTS = range(20_000, 30_000)
 _NEAR, _LAST_PORT = 20, 65_535
 _WRAPPER = Path(__file__).with_name("die_with_parent.py")
@@ -44,7 +44,7 @@ _WRAPPER = Path(__file__).with_name("die_with_parent.py")
 
 @dataclass(frozen=True)
 class Record:
-    """A process as its pid file has it; `created` in seconds since the epoch."""
+    """A process as recorded in its pid file; `created` is in epoch seconds."""
 
     pid: int
     created: float
@@ -53,7 +53,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Service(ABC):
-    """A local service, for the code that starts and stops it."""
+    """A local service, as seen by the code that starts and stops it."""
 
     name: ClassVar[str]
 
@@ -62,12 +62,12 @@ class Service(ABC):
 
     @property
     def directory(self) -> Path:
-        """The directory of everything but the logs."""
+        """The directory of everything except the logs."""
         return self.home / self.name
 
     @property
     def data(self) -> Path:
-        """The directory of its data."""
+        """The directory of the service's data."""
         return self.directory / "data"
 
     @property
@@ -77,7 +77,7 @@ class Service(ABC):
 
     @property
     def console(self) -> Path:
-        """The file of its standard output and error."""
+        """The file for standard output and error."""
         return self.log
 
     @property
@@ -87,12 +87,12 @@ class Service(ABC):
 
     @property
     def port_file(self) -> Path:
-        """The file that keeps the port of the last run, so that the next one can have it again."""
+        """The file with the port of the last run, for reuse by the next run."""
         return self.directory / "port"
 
     @abstractmethod
     def require(self) -> None:
-        """Raise ServiceError when something needed to run it is missing."""
+        """Raise ServiceError if something that the service needs is missing."""
 
     @abstractmethod
     def configure(self, port: int) -> None:
@@ -100,7 +100,7 @@ class Service(ABC):
 
     @abstractmethod
     def preparation(self) -> list[str]:
-        """Return the command to complete before the first start; empty if that was done."""
+        """Return the command to run before the first start; empty if there is none left to run."""
 
     @abstractmethod
     def command(self, port: int) -> list[str]:
@@ -108,30 +108,30 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Whether a command line is this service's, under this home if the command line says so."""
+        """Tell whether a command line is this service's, and this home's if the command line shows that."""
 
     @abstractmethod
     def endpoint(self, port: int) -> str:
-        """Return what a client connects to."""
+        """Return the address that clients connect to."""
 
     def shown(self, port: int) -> str:
-        """Return the same without a password, for people."""
+        """Return the address without a password, for display."""
         return self.endpoint(port)
 
     def settings(self) -> dict[str, str]:
-        """Return the settings that a client needs beside the endpoint."""
+        """Return the settings that clients need in addition to the endpoint."""
         return {}
 
     def let_in(self, port: int) -> None:  # noqa: B027 - most services have no users
-        """Let users in, once the service runs."""
+        """Set up the users' passwords, once the service runs."""
 
     @abstractmethod
     def answers(self, record: Record) -> bool:
-        """Whether the process answers clients; returns within about two seconds."""
+        """Tell whether the process answers clients; returns within about two seconds."""
 
 
 def read_record(service: Service) -> Record | None:
-    """Return the pid file's content, or None if there is none that can be understood."""
+    """Return the pid file's content; None if it is missing or unreadable."""
     try:
         found = json.loads(service.pid_file.read_text(encoding="utf-8"))
         return Record(pid=int(found["pid"]), created=float(found["created"]), port=int(found["port"]))
@@ -140,13 +140,13 @@ def read_record(service: Service) -> Record | None:
 
 
 def write_record(service: Service, record: Record) -> None:
-    """Write the pid file, and the port where the next start looks for it."""
+    """Write the pid file, and the port for the next start."""
     write_whole(service.pid_file, json.dumps(asdict(record)), mode=OWNER_ONLY)
     write_whole(service.port_file, f"{record.port}\n", mode=OWNER_ONLY)
 
 
 def find_process(service: Service, record: Record | None) -> psutil.Process | None:
-    """Return the recorded process if it still runs, and None if it ended or another one has its pid now."""
+    """Return the recorded process if it still runs; None if it has ended or another process has its pid."""
     if record is None:
         return None
     try:
@@ -162,9 +162,9 @@ def find_process(service: Service, record: Record | None) -> psutil.Process | No
 
 
 def choose_port(service: Service) -> int:
-    """Return the configured port, else the one of the last run, else a random one; free in each case.
+    """Return the configured port, otherwise the last run's, otherwise a random one; free in each case.
 
-    Raises ServiceError when the configured port is in use.
+    Raises ServiceError if the configured port is in use.
     """
     if service.configured_port:
         if not is_free(service.configured_port):
@@ -182,9 +182,9 @@ def choose_port(service: Service) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on the port of the loopback address now."""
+    """Tell whether a server could listen on this loopback port now."""
     with socket.socket() as probe:
-        # As servers do it: remains of closed connections do not count as use.
+        # Like servers do: connections that are closing do not count as use.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -205,7 +205,7 @@ def free_port(*, other_than: Collection[int] = ()) -> int:
 
 
 def free_port_after(port: int, *, other_than: Collection[int]) -> int:
-    """Return the first port after one on which nothing listens; raises ServiceError after twenty."""
+    """Return the first free port after this one; raises ServiceError if none of the next twenty is free."""
     last = min(port + _NEAR, _LAST_PORT)
     for one in range(port + 1, last + 1):
         if one not in other_than and is_free(one):
@@ -217,17 +217,17 @@ def free_port_after(port: int, *, other_than: Collection[int]) -> int:
 
 
 def dying_with_parent(command: list[str]) -> list[str]:
-    """Return the command wrapped so that the kernel kills it when the starting thread ends."""
+    """Return the command, wrapped so that the kernel kills it when the thread that starts it ends."""
     return [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), *command]
 
 
 class Child:
-    """A process that this one has started."""
+    """A process started by this one."""
 
     def __init__(self, command: list[str], *, directory: Path, console: Path, with_parent: bool) -> None:
-        """Start the command in a session of its own, so that a Ctrl-C in the terminal is not sent to it.
+        """Start the command in its own session, so that the terminal's Ctrl-C does not reach it.
 
-        with_parent: have the kernel kill it when this process ends, however that happens.
+        `with_parent`: the kernel kills it when this process ends for any reason.
         """
         self.console = console
         if console.exists() and console.stat().st_size > _ROTATE_AT_BYTES:
@@ -236,8 +236,8 @@ class Child:
         if with_parent:
             command = dying_with_parent(command)
         started: Future[subprocess.Popen[bytes]] = Future()
-        # The thread stays until the child has ended: the signal of die_with_parent.py comes when the
-        # thread that forked ends, and the caller's thread may end long before its process does.
+        # The thread lives until the child has ended: die_with_parent.py's signal is sent when the thread that
+        # forked ends, and the caller's thread may end long before its process does.
         threading.Thread(
             target=_start_and_wait, args=(command, directory, console, started), daemon=True
         ).start()
@@ -249,19 +249,19 @@ class Child:
         return self._popen.pid
 
     def exit_code(self) -> int | None:
-        """Return its exit code, None while it runs; minus the signal's number if a signal killed it."""
+        """Return the exit code, None while it runs; the negative signal number if a signal killed it."""
         return self._popen.poll()
 
     def record(self, port: int) -> Record:
         """Return the record for its pid file."""
         try:
             created = psutil.Process(self.pid).create_time()
-        except psutil.Error:  # it ended at once, which the caller is about to notice
+        except psutil.Error:  # it ended at once, and the caller will notice
             created = 0.0
         return Record(pid=self.pid, created=created, port=port)
 
     def last_lines(self, count: int = 8) -> str:
-        """Return the last lines of its console, indented and without Java stack frames."""
+        """Return the last lines of the console file, indented and without Java stack frames."""
         with self.console.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._console_start, size - _TAIL_BYTES))
@@ -271,7 +271,7 @@ class Child:
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 
     def stop(self, *, timeout_s: float) -> None:
-        """End it, unless it has ended: with SIGTERM and, after the timeout, SIGKILL."""
+        """End the process if it runs: with SIGTERM and, after the timeout, SIGKILL."""
         self._popen.terminate()
         try:
             self._popen.wait(timeout_s)
@@ -290,20 +290,20 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
         if _ends(process, timeout_s):
             return True
     except psutil.NoSuchProcess:
-        return False  # it ended by itself between being found and being told to
+        return False  # it ended by itself in the meantime
     except psutil.AccessDenied as error:
         raise ServiceError(
             f"{name}: the process {process.pid} belongs to another user and could not be stopped; run this "
             "as that user"
         ) from error
-    raise ServiceError(f"{name}: the process {process.pid} does not end, not even by SIGKILL")
+    raise ServiceError(f"{name}: the process {process.pid} does not end, even after SIGKILL")
 
 
 def _ends(process: psutil.Process, timeout_s: float) -> bool:
     """Whether a process ends within the timeout.
 
-    A zombie has ended. psutil's own wait goes on until the zombie is gone as well, and in a container
-    whose first process does not collect orphans that is never.
+    A zombie counts as ended. psutil's own wait continues until the zombie is reaped as well, which never
+    happens in a container whose first process does not reap orphans.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

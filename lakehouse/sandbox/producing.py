@@ -1,15 +1,15 @@
-"""Send samples to Kafka topics, as fast as they come or at a steady rate.
+"""Send samples to Kafka topics, as fast as possible or at a steady rate.
 
     summary = produce(KafkaAccess("127.0.0.1:9092"), "metrics-events", samples, rate=10_000, total=600_000)
     summary = produce(KafkaAccess("127.0.0.1:9092"), ("analyticsTopic", "metricsTopic"), samples)
 
-Delivery is acks=all with an idempotent producer: what is counted as acknowledged is in the log once, and
-records of one key are in the order they were sent. What is counted as failed was refused by the broker or
-not acknowledged in time; in the second case it may be in the log all the same.
+The producer is idempotent with acks=all: an acknowledged record is in the log exactly once, and records of
+one key are in the order in which they were sent. A failed record was refused by the broker or not
+acknowledged in time; in the second case it may still be in the log.
 
-The pace is kept against an absolute schedule, event n (from 0) being due (n + 1) / rate seconds after the
-start, and sent in bursts of ten milliseconds. A burst never leaves before its last event is due; one that
-is held up leaves at once, so that a delay is caught up with and errors do not add up.
+The pace follows an absolute schedule: event n (from 0) is due (n + 1) / rate seconds after the start. Events
+are sent in bursts of ten milliseconds. A burst is never sent before its last event is due; a delayed burst is
+sent at once, so that delays are caught up and errors do not add up.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _BURST_S = 0.010
 _UNPACED_BURST = 500
-_TURN_S = 0.2  # how long a wait goes on before its caller gets a turn
+_TURN_S = 0.2  # the longest wait before control returns to the caller
 _PROGRESS_S = 0.25
 _METADATA_TIMEOUT_S = 10.0
 
@@ -43,16 +43,16 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
     {
         "acks": "all",
         "enable.idempotence": True,
-        # Twice a burst: the broker's work goes by the number of requests, and at 10,000/s it has about a
-        # third less of it than with 5 ms.
+        # Twice a burst: the broker's work depends on the number of requests; at 10,000/s this saves about a
+        # third compared with 5 ms.
         "linger.ms": 20,
-        # lz4 costs the producer and the broker the same CPU together, and Python clients cannot read it
-        # without a library that they do not bring.
+        # lz4 takes as much CPU from producer and broker together, and Python clients cannot read it without a
+        # library that they do not include.
         "compression.type": "none",
-        "partitioner": "murmur2_random",  # Java's: a key has the same partition whoever produces it
+        "partitioner": "murmur2_random",  # Java's: a key's partition does not depend on the producer
         "queue.buffering.max.messages": 100_000,
         "delivery.timeout.ms": 30_000,
-        "log_level": 2,  # what goes wrong is in the summary; librdkafka would also write it to stderr
+        "log_level": 2,  # errors are in the summary; librdkafka would also write them to stderr
     }
 )
 
@@ -73,7 +73,7 @@ class Summary:
     """A run's result: every sample sent is either acknowledged or failed.
 
     `duration_s` is from the start to the last acknowledgement, `actual_rate` is sent / duration_s, and
-    `kinds` counts the samples sent by Sample.kind. `stopped` says that `stop` ended the run.
+    `kinds` counts the samples sent by Sample.kind. `stopped`: `stop` ended the run.
     """
 
     sent: int
@@ -98,13 +98,13 @@ def produce(
 ) -> Summary:
     """Send `samples` to `topics` and wait until every one is acknowledged or failed.
 
-    `topics` is the name of one, or of several, of which each sample goes to the one at its `source`.
-    `rate` is in events a second, None for as fast as possible; `total` ends the run before the samples
-    do. `on_progress` is called about four times a second. `stop` is asked between bursts, several times a
-    second: once it returns true nothing more is sent, and what was sent is waited for.
+    `topics` is one name or several; a sample goes to the topic at its `source`. `rate` is in events per
+    second, None for as fast as possible; `total` ends the run even if there are more samples. `on_progress`
+    is called about four times a second. `stop` is called between bursts, several times a second: once it
+    returns true, nothing more is sent, and the run waits for what was sent.
 
-    Raises ServiceError where no broker answers, ProduceError where a topic does not exist. A sample that
-    cannot be delivered raises nothing: it is counted in `failed`, the first one's reason is `first_error`.
+    Raises ServiceError if no broker answers, and ProduceError if a topic does not exist. A sample that cannot
+    be delivered raises nothing: it is counted in `failed`, and `first_error` has the first one's reason.
     """
     names = (topics,) if isinstance(topics, str) else topics
     if rate is not None and not 0 < rate < math.inf:
@@ -139,9 +139,9 @@ def bursts(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[int]:
-    """Yield how many events to send now, sleeping until they are due; in the end `total` of them.
+    """Yield how many events to send now, sleeping until they are due; `total` of them altogether.
 
-    In a long wait 0 is yielded now and then, so that the caller can do other things.
+    During a long wait, 0 is yielded from time to time, so that the caller can do other work.
     """
     start = clock()
     size = _UNPACED_BURST if rate is None else max(1, round(rate * _BURST_S))
@@ -160,7 +160,7 @@ def bursts(
 
 
 class _Deliveries:
-    """Counts the broker's answers to each message."""
+    """Counts the broker's answers to messages."""
 
     def __init__(self, access: KafkaAccess, topics: Sequence[str]) -> None:
         self._access = access
@@ -180,7 +180,7 @@ class _Deliveries:
         self._keep(error, {"topic": f"Write to topic {topic}"})
 
     def end(self, error: ErrorCode) -> None:
-        """Keep the reason why the client is at its end."""
+        """Record the reason for a fatal client error."""
         self._keep(error, {"cluster": f"Write to topic {' or '.join(self._topics)}"})
 
     def _keep(self, error: ErrorCode, wanted: Wanted) -> None:
@@ -190,7 +190,7 @@ class _Deliveries:
 
 
 class _Run:
-    """One call of `produce`: what was sent so far, and the wait for the rest."""
+    """One call of `produce`: what has been sent so far, and the wait for the rest."""
 
     def __init__(
         self,
@@ -216,7 +216,7 @@ class _Run:
         self._next_progress = self._start + _PROGRESS_S
 
     def send(self, burst: list[Sample]) -> None:
-        """Hand a burst to the client, then take the acknowledgements that have come meanwhile."""
+        """Pass a burst to the client, then process the acknowledgements that have arrived."""
         send, topics = self._producer.produce, self._topics
         done = 0
         while done < len(burst) and not self._broken:
@@ -240,15 +240,15 @@ class _Run:
         self._report()
 
     def over(self) -> bool:
-        """Whether to send nothing more: asked to stop, or the client accepts no more messages."""
+        """Tell whether to stop sending: on request, or because the client accepts no more messages."""
         self._stopped = self._stopped or self._stop()
         return self._stopped or self._broken
 
     def finish(self) -> Summary:
-        """Wait for the outstanding messages; each is acknowledged or fails within the delivery timeout."""
+        """Wait for outstanding messages; each is acknowledged or fails within the delivery timeout."""
         while self._served(lambda: self._producer.flush(_TURN_S)):
             self._report()
-        if self._broken:  # the client tells nobody of what it still had
+        if self._broken:  # the client does not report the messages that it still had
             self._deliveries.failed = self._sent - self._deliveries.acknowledged
         duration_s = time.monotonic() - self._start
         self._report(last=True)
@@ -264,7 +264,7 @@ class _Run:
         )
 
     def _served(self, serve: Callable[[], int]) -> int:
-        """Let the client report, by a call that returns a number; 0 once it is at its end."""
+        """Let the client run its callbacks in a call that returns a number; 0 after a fatal error."""
         try:
             return 0 if self._broken else serve()
         except KafkaException as end:
@@ -284,7 +284,7 @@ class _Run:
 
 
 def _require_topic(producer: Producer, access: KafkaAccess, topic: str) -> None:
-    """Also connects and fetches metadata, so that the schedule does not start with a delay."""
+    """Check that the topic exists; this also connects, so that the schedule starts without delay."""
     try:
         found = producer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
     except KafkaException as error:

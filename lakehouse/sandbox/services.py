@@ -1,8 +1,8 @@
-"""Start, stop and inspect the local broker and Redis; used by `lakehouse services` and the demo.
+"""Start, stop and inspect the local broker and Redis, for `lakehouse services` and the demo.
 
-`start` leaves daemons that outlive the command; `local_services` lends them to a `with` block. Both keep
-everything under `settings.home`, so homes do not disturb each other. Both take the home's lock while they
-change something, so two concurrent commands do not start two brokers on the same data.
+`start` leaves daemons that outlive the command; `local_services` runs services for a `with` block. Both keep
+everything under `settings.home`, so homes are independent. Both hold the home's lock while they change
+something, so two concurrent commands do not start two brokers on the same data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 State = Literal["running", "not answering", "died", "stopped"]
 
-# A broker that was killed waits out its old session (9 s) and reads its logs again before it answers.
+# A killed broker waits for its old session to expire (9 s) and recovers its logs before it answers.
 _START_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 20.0
 _ABANDON_TIMEOUT_S = 5.0
@@ -55,9 +55,9 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Endpoints:
-    """Where clients connect: the broker's bootstrap servers and the URL of Redis, with its password.
+    """The addresses for clients: the broker's bootstrap servers and the URL of Redis, with its password.
 
-    `security` are the further settings by which a secured broker is reached.
+    `security` are the additional settings for a secured broker.
     """
 
     kafka: str
@@ -66,12 +66,12 @@ class Endpoints:
 
     @property
     def access(self) -> KafkaAccess:
-        """How the broker is reached."""
+        """The access to the broker."""
         return KafkaSettings.model_validate(self._of_kafka()).kafka
 
     @property
     def update(self) -> dict[str, Any]:
-        """The same as an update of Settings."""
+        """The endpoints as an update of Settings."""
         return {"redis_url": SecretStr(self.redis), **self._of_kafka()}
 
     def _of_kafka(self) -> dict[str, Any]:
@@ -80,10 +80,10 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """The state of a service. `pid` and `endpoint`, without its password, are None if no process is recorded.
+    """The state of a service; `pid` and `endpoint` (without its password) are None if it does not run.
 
     running: its process answers. not answering: the process exists but does not answer (it may be starting).
-    died: it was started and not stopped, and its process is gone. stopped: it is not meant to run.
+    died: it was started and not stopped, and its process is gone. stopped: it is not supposed to run.
     """
 
     name: str
@@ -100,22 +100,22 @@ def start(
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Endpoints:
-    """Start as daemons what does not run yet, and return when both answer.
+    """Start the services that do not run yet, as daemons, and return when both answer.
 
     With `secure`, the broker has TLS, users and rights, now and at later starts of this home. Raises
-    ServiceError, and leaves nothing running that this call started; so do Ctrl-C and SIGTERM.
+    ServiceError. On an error, Ctrl-C or SIGTERM, nothing that this call started is left running.
     """
     endpoints, _ = _bring_up(settings, on_progress, with_parent=False, secure=secure)
     return endpoints
 
 
 def stop(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> list[str]:
-    """Stop what runs under this home, however it was started; return the names of what was running."""
+    """Stop all services of this home, however they were started; return the names of those that ran."""
     return _bring_down(settings, _services(settings), on_progress)
 
 
 def status(settings: Settings) -> list[ServiceStatus]:
-    """Look at every service; changes nothing."""
+    """Return the state of every service; changes nothing."""
     return [_status(service) for service in _services(settings)]
 
 
@@ -127,10 +127,10 @@ def local_services(
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[Endpoints]:
-    """Run both services during the `with` block; a `brief` one has little to do, `secure` as in `start`.
+    """Run both services during the `with` block; `brief` ones have little to do, `secure` is as in `start`.
 
     Running services are used and left running. Services that had to be started are stopped at the end of the
-    block, and killed by the kernel if this process is killed before that (on Linux).
+    block; if this process is killed before that, the kernel kills them (on Linux).
     """
     endpoints, started = _bring_up(settings, on_progress, with_parent=True, brief=brief, secure=secure)
     try:
@@ -140,7 +140,7 @@ def local_services(
 
 
 def administrator(settings: Settings) -> KafkaAccess | None:
-    """Return how the running broker of this home is reached by its administrator; null if it is open."""
+    """Return the administrator's access to this home's running broker; null if it is not running or open."""
     kafka = _kafka(settings)
     record = read_record(kafka)
     return None if record is None or not kafka.secure else kafka.access(record.port)
@@ -157,7 +157,7 @@ def _kafka(settings: Settings, *, brief: bool = False, secure: bool = False) -> 
 
 
 def _services(settings: Settings, *, brief: bool = False, secure: bool = False) -> list[Service]:
-    # Redis first: it starts in an instant, so its failures show before the wait for the broker.
+    # Redis first: it starts at once, so its failures show before the wait for the broker.
     return [
         RedisServer(home=settings.home, configured_port=settings.redis_port),
         _kafka(settings, brief=brief, secure=secure),
@@ -181,7 +181,7 @@ def _bring_up(
                 _refuse_open_broker(former)
             records = _adopt(services, interrupts, on_progress)
             missing = [service for service in services if service.name not in records]
-            # Foreseeable failures come here, before anything is started.
+            # Foreseeable failures are raised here, before anything is started.
             for service in missing:
                 service.require()
             ports = {service.name: choose_port(service) for service in missing}
@@ -213,21 +213,21 @@ def _bring_up(
 def _refuse_open_broker(kafka: KafkaServer) -> None:
     if find_process(kafka, read_record(kafka)) is not None:
         raise ServiceError(
-            "kafka: it runs without security; stop it by `lakehouse services down` and start it again"
+            "kafka: it runs without security; stop it with `lakehouse services down` and start it again"
         )
 
 
 def _adopt(
     services: Sequence[Service], interrupts: DeferredInterrupts, on_progress: Callable[[str], None]
 ) -> dict[str, Record]:
-    """Return the records of running services; drop those of processes that are gone."""
+    """Return the records of running services; remove records of processes that are gone."""
     records = {}
     for service in services:
         record = read_record(service)
         if record is None or find_process(service, record) is None:
             service.pid_file.unlink(missing_ok=True)
             continue
-        # It may have been interrupted during its start.
+        # Its start may have been interrupted.
         _await_answer(service, record, interrupts)
         on_progress(f"{service.name}: already running on {service.shown(record.port)} (pid {record.pid})")
         if service.configured_port not in {0, record.port}:
@@ -288,7 +288,7 @@ def _await_answer(
                 f"within {_START_TIMEOUT_S:.0f} s; see {service.log}, and run `lakehouse services down`"
             )
         time.sleep(_POLL_S)
-    interrupts.check()  # one may have come while the service was asked
+    interrupts.check()  # a signal may have arrived during the check
 
 
 def _bring_down(
@@ -336,7 +336,7 @@ def _spawn(service: Service, command: list[str], *, with_parent: bool) -> Child:
 
 
 def _write_endpoints(settings: Settings) -> None:
-    """Write what runs to services.json, where settings/ finds the endpoints."""
+    """Write the running services to services.json, where settings/ finds the endpoints."""
     entries = {}
     for service in _services(settings):
         record = read_record(service)
@@ -357,13 +357,13 @@ def _write_endpoints(settings: Settings) -> None:
 
 @contextmanager
 def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]) -> Iterator[None]:
-    """Allow only one command at a time to start or stop services under this home.
+    """Allow only one command at a time to start or stop services of this home.
 
-    The kernel frees the lock when its holder ends, so there is no stale lock to clean up.
+    The kernel releases the lock when its holder ends, so there are no stale locks.
     """
     try:
         make_home(home)
-        if (reason := foreign(home)) is not None:  # whoever may change a service's settings runs code by it
+        if (reason := foreign(home)) is not None:  # a service's settings can run code
             raise ServiceError(
                 f"the local services are not started or stopped in {home}: {reason}. Make it yours (chown, "
                 "chmod go-w), or set LAKEHOUSE_HOME to another directory"
@@ -373,7 +373,7 @@ def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[s
             yield
     except OSError as error:
         raise ServiceError(
-            f"the local services keep their files in {home}, and that failed: {error}; make it writable or "
+            f"the local services cannot use their files in {home}: {error}; make it writable or "
             "set LAKEHOUSE_HOME to another directory"
         ) from error
 

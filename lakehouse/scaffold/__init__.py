@@ -1,1 +1,1 @@
-"""What `lakehouse new stream` writes: a package with a stream, guessed from a file of sample records."""
+"""`lakehouse new stream`: generates a package with a stream from a file of sample records."""

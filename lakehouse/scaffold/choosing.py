@@ -1,4 +1,4 @@
-"""Which fields of the samples play which part in a stream: its time, its key, its value."""
+"""Selection of the event time, key and value among the fields of the samples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEYS = (FieldType.STRING, FieldType.LONG)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A field in a part, and why it is thought to be that; empty where the user has named it."""
+    """A chosen field, and why it was chosen; the reason is empty if the user named the field."""
 
     field: Seen
     why: str
@@ -24,7 +24,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class ChosenTime:
-    """The field with the event time, how its values are times, and why."""
+    """The field with the event time, the format of its values, and why it was chosen."""
 
     field: Seen
     time: Time
@@ -34,14 +34,14 @@ class ChosenTime:
 def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
     """Return the field with the event time; null if none looks like one.
 
-    Raises SettingsError if the one that is named is none.
+    Raises SettingsError if the named field does not exist or its values are not times.
     """
     times = {field.path: time for field in fields if (time := time_of(field)) is not None}
     if named is not None:
         field = _named("--time", named, fields)
         if named not in times:
             raise SettingsError(
-                f"--time {printable(named)}: its values are no times of the years 2000 to 2099; expected a "
+                f"--time {printable(named)}: its values are not times in the years 2000 to 2099; expected a "
                 "number of s, ms, us or ns since 1970, or ISO 8601 such as 2026-03-01T12:00:00Z"
             )
         return ChosenTime(field, times[named], f"{field.how_often}, {times[named].said}")
@@ -54,7 +54,7 @@ def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """A part that a field plays: the option that names it, what it has to be, how likely a field is it."""
+    """A role of a field: its option, its description in messages, its types, and the rank of a candidate."""
 
     option: str
     what: str
@@ -63,12 +63,12 @@ class _Part:
 
 
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return the field with the number; raises SettingsError if there is none."""
+    """Return the numeric value field; raises SettingsError if there is none."""
     return _choose(_Part("--value", "a number", _NUMBERS, _value_rank), fields, taken, named)
 
 
 def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return the field of the key; raises SettingsError if there is none."""
+    """Return a key field; raises SettingsError if there is none."""
     return _choose(_Part("--by", "a string or whole number", _KEYS, _key_rank), fields, taken, named)
 
 
@@ -87,7 +87,7 @@ def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named:
     if not fitting:
         names = printable(listed([field.path for field in fields]))
         raise SettingsError(
-            f"no field of the samples is {part.what} in every record: name one by {part.option}, of {names}"
+            f"no field is {part.what} in every sample: name one with {part.option}; fields: {names}"
         )
     best = max(fitting, key=part.rank)
     others = listed([field.path for field in fitting if field is not best])
@@ -103,7 +103,7 @@ def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:
 
 
 def _is_likely(field: Seen, time: Time) -> bool:
-    """Tell whether a field is a time by its form, or by its name where numbers have that form by chance."""
+    """Tell whether a field is a time: by its format or, for numbers, also by its name."""
     return time.unit is None or bool(_hints(field))
 
 
@@ -120,7 +120,7 @@ def _value_rank(field: Seen) -> tuple[int, ...]:
 
 
 def _key_rank(field: Seen) -> tuple[int, ...]:
-    """Return how likely a field is a key: records share it, and it is called like one."""
+    """Return how likely a field is a key: its values repeat, its name suggests it, it is a string."""
     is_shared = len(set(map(str, field.values))) < max(len(field.values), 2)
     is_text = field.type is FieldType.STRING
     return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)

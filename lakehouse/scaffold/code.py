@@ -1,7 +1,7 @@
-"""Pieces of Python that a new package has.
+"""Code snippets for the files of a new package.
 
-Names in samples are anybody's. What comes from samples, or from the command line, gets into a file through
-`escaped` alone: as text in code, in a docstring or in a comment; in Markdown through `span`.
+Names in samples are untrusted. Text from samples or from the command line enters a file only through
+`escaped`, as text in code, a docstring or a comment, or in Markdown through `span`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _TAKEN = frozenset(
     | {"variance", "stddev", "m2", "mean", "p50", "p90", "p95", "p99", "sketch", "partitions", "reached"}
     | {"closed_at", "was_closed", "made_anew", "apart", "call", "touched", "old", "olds", "has_new", "coming"}
     | {"more", "standing", "sales", "crossings", "is_new", "ordered_at", "epoch", "crosses", "notified"}
-    | {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # in PostgreSQL every table has these
+    | {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # system columns of every PostgreSQL table
     | {"place", "last", "new", "notifications", "state", "first", "earliest", "unique_id", "sequence"}
 )
-"""Names of columns that the kinds' own tables and transformations have."""
+"""Column names that are used by the kinds' own tables and transformations."""
 _SHORT = 96
 _LONGEST_COLUMN = 40
 _BYTE, _SHORT_CODE = 0x100, 0x10000
@@ -47,25 +47,25 @@ _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def escaped(value: str) -> str:
-    """Return text on one line, as Python has it between double quotes, one or three; it stays within them.
+    """Return text on one line, escaped for a Python string in double quotes, single or triple.
 
-    Unprintable characters are escaped, such as line ends, NUL and those that turn the direction of text.
+    Unprintable characters are escaped, such as line ends, NUL and those that change the direction of text.
     """
     return "".join(map(_escape, value))
 
 
 def text(value: str) -> str:
-    """Return a string as Python writes it, in double quotes."""
+    """Return a string as a Python literal in double quotes."""
     return f'"{escaped(value)}"'
 
 
 def comment(value: str) -> str:
-    """Return a comment, which ends with its line."""
+    """Return a one-line comment."""
     return f"# {escaped(value)}"
 
 
 def span(value: str) -> str:
-    """Return text as Markdown's code, in which nothing is markup, on one line."""
+    """Return text as a Markdown code span on one line, in which nothing is markup."""
     inside = printable(value)
     fence = "`" * (1 + max(map(len, re.findall("`+", inside)), default=0))
     space = " " if inside.startswith("`") or inside.endswith("`") or not inside.strip(" ") else ""
@@ -74,14 +74,14 @@ def span(value: str) -> str:
 
 @dataclass(frozen=True)
 class About:
-    """What a stream is about: a sentence with a {} for each of the names, which samples and users give."""
+    """The description of a stream: a sentence with a {} for each name, and names from samples and users."""
 
     sentence: str
     names: tuple[str, ...]
 
     @property
     def in_docstring(self) -> str:
-        """The sentence within three double quotes."""
+        """The sentence, escaped for a docstring."""
         return self.sentence.format(*(escaped(shown(name)) for name in self.names))
 
     @property
@@ -101,7 +101,7 @@ def _escape(character: str) -> str:
 
 
 def literal(value: Any, indent: int = 0) -> str:
-    """Return a value of JSON as Python; what does not fit on a line has a line for each of its parts."""
+    """Return a JSON value as Python; if it does not fit on one line, each part gets its own."""
     if isinstance(value, Mapping):
         parts = [f"{text(name)}: {literal(one, indent + 4)}" for name, one in value.items()]
         return _bracketed("{", parts, "}", indent)
@@ -121,9 +121,9 @@ def _bracketed(opening: str, parts: Sequence[str], closing: str, indent: int) ->
 
 
 class Columns:
-    """The columns of a table's fields: each its path in words, unless another one has that name already.
+    """The columns of a table's fields: each is the field's path in words, numbered if that name is taken.
 
-    `taken` are names that this table needs itself.
+    `taken` are names that the table itself needs.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -131,7 +131,7 @@ class Columns:
         self._by_path: dict[str, str] = {}
 
     def take(self, field: Seen, *makes: str) -> str:
-        """Return the field's column; columns that are made of it, {} being its name, are then taken, too."""
+        """Return the field's column, and reserve it and those derived from it; in `makes` {} is its name."""
         if field.path not in self._by_path:
             name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
             if name in _TAKEN or not name[:1].isalpha():
@@ -145,7 +145,7 @@ class Columns:
 
 
 def named(field: Seen, column: str, type_: FieldType) -> str:
-    """Return a field as an argument of a kind, which gives it this type: its name alone if that says all."""
+    """Return a field as an argument of a kind, which gives it this type; just its name if that is enough."""
     is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
     if column == column_of(field.path) and not is_number:
         return text(field.path)
@@ -154,7 +154,7 @@ def named(field: Seen, column: str, type_: FieldType) -> str:
 
 
 def declared(field: Seen, column: str) -> str:
-    """Return a field as it is declared, with its guessed type."""
+    """Return a field's declaration, with its guessed type."""
     more = "" if field.is_required else ", required=False"
     more += ", accepts_numbers=True" if field.accepts_numbers else ""
     return f"Field({text(field.path)}, {text(column)}, FieldType.{field.type.name}{more})"

@@ -1,4 +1,4 @@
-"""The files of a package with a stream of its own: the stream, its suites, its tests, what they need."""
+"""The files of a new package with one stream: the stream, its suites, its tests and the project files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MOST_SAMPLES = 100
 
 @dataclass(frozen=True)
 class Sampled:
-    """Sample records of a topic: the lines, and the JSON objects in them."""
+    """Sample records of a topic: their lines, and their values as JSON objects."""
 
     topic: str
     lines: Sequence[Line]
@@ -23,7 +23,7 @@ class Sampled:
 
 
 def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str]:
-    """Return the files of the package, by path below its directory."""
+    """Return the package's files by path, relative to its directory."""
     files = {
         "pyproject.toml": _project(name),
         "README.md": _readme(name, made, samples),
@@ -39,7 +39,7 @@ def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str
 
 
 def _as_lines(samples: Sampled) -> str:
-    """Return the first samples as lines: values, to the last digit; line ends can only be between tokens."""
+    """Return the first sample values as JSON lines, every digit preserved; line ends become blanks."""
     values = (line.record.value for line in samples.lines if line.record.value is not None)
     kept = [value.decode().replace("\r", " ").replace("\n", " ") for value in values][:_MOST_SAMPLES]
     return "".join(f"{value}\n" for value in kept)
@@ -85,18 +85,18 @@ def _readme(name: str, made: Made, samples: Sequence[Sampled]) -> str:
 
 {made.about.in_markdown}
 
-Each guess that was made from the samples has a comment in `{name}/streams.py`. Look at them first.
+Every guess from the samples has a comment in `{name}/streams.py`. Review these first.
 
-    pip install -e ".[test]"                                # into the environment that lakehouse is in
+    pip install -e ".[test]"                                # into the environment of lakehouse
     lakehouse try {name} {tried}
     pytest                                                  # tests/test_{name}.py; Spark starts once
 
-Before it is installed, this lets every command find it in this directory:
+Without installing it, this makes it available to every command in this directory:
 
     export LAKEHOUSE_STREAMS={name}.streams:{name.upper()}
 
-The suites in `{name}/suites` say what gold must look like. A table without one is expected to have what
-every table has, such as unique keys.
+The suites in `{name}/suites` are the expectations for gold. A table without a suite gets the common
+expectations of every gold table, such as unique keys.
 
 With a broker:
 
@@ -105,4 +105,4 @@ With a broker:
     lakehouse run all --stream {name} --trigger available-now
     lakehouse sql "SELECT * FROM gold.{table} LIMIT 10"
     lakehouse expect gold.{table}
-"""  # noqa: S608 - a line for readers
+"""  # noqa: S608 - a line in a README, not a query

@@ -1,6 +1,6 @@
-"""What sample records have in common: their fields, with types, and which look like times, keys and amounts.
+"""The fields of sample records, with types, and which of them look like times, keys and amounts.
 
-Nothing here is certain. Each guess can say why it was made.
+All of these are guesses, and each gives its reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Seen:
-    """A field of the samples: its names from the outermost on, the values that are there, and of how many."""
+    """A field of the samples: the names on its path, its non-null values, and the number of samples."""
 
     names: Names
     values: tuple[Any, ...]
@@ -56,28 +56,28 @@ class Seen:
 
     @cached_property
     def path(self) -> str:
-        """The path, as a contract has it."""
+        """The path, as in a contract."""
         return json_path.text_of(self.names)
 
     @cached_property
     def is_required(self) -> bool:
-        """Whether every record has it, and never empty."""
+        """Whether every record has it, and never as an empty string."""
         return len(self.values) == self.records and "" not in self.values
 
     @property
     def how_often(self) -> str:
-        """How many records have it, in words."""
+        """The number of records that have it, in words."""
         count = "all" if len(self.values) == self.records else f"{len(self.values)} of"
         return f"in {count} {self.records} samples"
 
     @property
     def words(self) -> frozenset[str]:
-        """The words of its last name."""
+        """The words in its last name."""
         return frozenset(column_of(self.names[-1]).split("_"))
 
     @cached_property
     def type(self) -> FieldType:
-        """The narrowest type that takes all values."""
+        """The narrowest type that fits all values."""
         if all(isinstance(value, bool) for value in self.values):
             return FieldType.BOOLEAN
         if all(isinstance(value, str) for value in self.values):
@@ -90,7 +90,7 @@ class Seen:
 
     @property
     def accepts_numbers(self) -> bool:
-        """Whether it is a text that is also written as a whole number."""
+        """Whether it is a string that is sometimes written as an integer."""
         return self.type is FieldType.STRING and any(map(_is_whole, self.values))
 
     def _number_type(self) -> FieldType:
@@ -101,13 +101,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Time:
-    """How a field's values are times: counted in a unit, or ISO 8601, with an offset or in a zone."""
+    """The format of a field's times: a number in a unit, or ISO 8601, with an offset or in a zone."""
 
     unit: TimeUnit | None
     zone: str | None
 
     def of(self, value: Any) -> datetime:
-        """Return a value as a time, UTC."""
+        """Return a value as a UTC time."""
         if self.unit is not None:
             return _EPOCH + timedelta(seconds=float(value) / _PER_SECOND[self.unit])
         found = datetime.fromisoformat(str(value))
@@ -115,28 +115,28 @@ class Time:
 
     @property
     def said(self) -> str:
-        """The form, in words."""
+        """The format, in words."""
         if self.unit is not None:
             return f"a number of {self.unit} since 1970"
         return "ISO 8601 without an offset" if self.zone else "ISO 8601 with an offset"
 
 
 def shown(path: str) -> str:
-    """Return a path as it is told of, which may be long."""
+    """Return a path, truncated for display."""
     return path if len(path) <= _MOST_SHOWN else f"{path[: _MOST_SHOWN - 1]}…"
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Return the first of several paths, and how many more there are."""
+    """Return the first few paths, and how many more there are."""
     more = len(paths) - _MOST_LISTED
     first = ", ".join(map(shown, paths[:_MOST_LISTED]))
     return f"{first} and {more:,} more" if more > 0 else first
 
 
 def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the values of sample records.
+    """Return the JSON objects of sample records.
 
-    Raises SettingsError for a value that is not a JSON object of UTF-8, or that nests too deep.
+    Raises SettingsError for a value that is not a JSON object in UTF-8, or is nested too deep.
     """
     found = []
     for line in lines:
@@ -160,10 +160,10 @@ def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
-    """Return the fields that samples have, in the order in which they come first; `deep`: in objects, too.
+    """Return the samples' fields in order of first appearance; `deep`: nested fields, too.
 
-    A field that only ever is null has no type, and is left out. So is one whose name no path can say. Raises
-    SettingsError for more fields than a stream can well have.
+    A field that is always null has no type and is left out, as is one whose name cannot be written as a path.
+    Raises SettingsError for too many fields.
     """
     found: dict[Names, list[Any]] = {}
     for record in records:
@@ -186,7 +186,7 @@ def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> lis
 
 
 def time_of(field: Seen) -> Time | None:
-    """Return how a field's values are times of this century; null if they are not."""
+    """Return the format of a field's times in this century; null if they are not times."""
     if field.type is FieldType.STRING and not field.accepts_numbers:
         for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
             if all(_is_likely(int(value), unit) for value in field.values):
@@ -226,7 +226,7 @@ def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[t
 
 
 def _outer(names: Names) -> list[Names]:
-    """Return the objects in which a field lies."""
+    """Return the objects that contain a field."""
     return [names[:length] for length in range(1, len(names))]
 
 
@@ -243,7 +243,7 @@ def _is_deep(value: Any) -> bool:
 
 
 def _refuse(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not a JSON number")
 
 
 def _at(record: Mapping[str, Any], names: Names) -> Any:
@@ -273,7 +273,7 @@ def _fits(value: Any) -> bool:
     exact = Decimal(value)
     try:
         exponent = exact.normalize().as_tuple().exponent
-    except ArithmeticError:  # beyond what decimals are computed with
+    except ArithmeticError:  # beyond the decimal context
         return False
     is_fine = isinstance(exponent, int) and -exponent <= _MOST_PLACES
     return is_fine and abs(exact) < Decimal(10) ** _MOST_DIGITS

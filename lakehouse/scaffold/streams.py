@@ -1,4 +1,4 @@
-"""The stream of a new package, with its suites and tests: one function for each kind."""
+"""The stream of a new package, with its suites and tests: one function per kind."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from lakehouse.scaffold.texts import Record, call_tests_text, stream_text, suite
 _LENGTH_S = 300
 _THRESHOLD = 1000
 _PAIR = 2
-_PAYLOAD = "in this topic alone"
+_PAYLOAD = "only this topic has it"
 _NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event time"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is asked for: the stream's name, sample records by topic, and the fields that are named.
+    """A request for a new stream: its name, sample records by topic, and the fields that the user named.
 
-    `by` and `value` name fields of the key and of the number, `time` the one with the event time; null: they
-    are guessed.
+    `by` and `value` name the key fields and the value field, `time` the one with the event time; null: guess.
     """
 
     name: str
@@ -42,7 +41,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Made:
-    """The Python of a new package: the stream's module, suites by gold table, tests; and what it is about."""
+    """The generated Python of a package: description, stream module, suites by gold table, tests."""
 
     about: About
     stream: str
@@ -52,7 +51,7 @@ class Made:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The fields of one topic in their parts, with their columns by path, and a record of it."""
+    """The fields of one topic by role, their columns, and a sample record."""
 
     topic: str
     is_topic_guessed: bool
@@ -64,34 +63,34 @@ class _Parts:
     record: Record
 
     def two_records(self, second: Any) -> tuple[Record, Record]:
-        """Return the record with the number 2, and with another one."""
+        """Return two records: the sample with the value 2, and with `second`."""
         one, other = (_with(self.record, self.value.field.names, value) for value in (2, second))
         return one, other
 
     def about(self, sentence: str) -> About:
-        """Return a sentence with the field of the number, and those of the key."""
+        """Return the description for a sentence about the value field and the key fields."""
         keys = " and ".join("{}" for _ in self.keys)
         names = (self.value.field.path, *(key.field.path for key in self.keys))
         return About(sentence.replace("{key}", keys), names)
 
     @property
     def value_column(self) -> str:
-        """The column of the number."""
+        """The value column."""
         return self.columns.take(self.value.field)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns of the key."""
+        """The key columns."""
         return tuple(self.columns.take(key.field) for key in self.keys)
 
     @property
     def key_row(self) -> dict[str, str]:
-        """The key of the record, as silver has it."""
+        """The sample record's key, as in silver."""
         return {self.columns.take(key.field): str(_at(self.record, key.field.names)) for key in self.keys}
 
     @property
     def by(self) -> list[str]:
-        """The lines of the argument with the key."""
+        """The code lines of the argument `by`."""
         names = ", ".join(
             named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys
         )
@@ -99,23 +98,23 @@ class _Parts:
         return [*why, f"by={names if len(self.keys) == 1 else f'({names})'},"]
 
     def value_as(self, type_: FieldType) -> list[str]:
-        """Return the lines of the argument with the number."""
+        """Return the code lines of the argument `value`."""
         return [*_why(self.value), f"value={named(self.value.field, self.value_column, type_)},"]
 
     @property
     def window_key(self) -> tuple[str, ...]:
-        """The key of a row of a window."""
+        """The key columns of a window's row."""
         return (*self.key_columns, "window_start")
 
 
 def windowed_sums(wanted: Wanted) -> Made:
-    """Return a stream of exact sums in windows."""
+    """Return a stream of exact sums per window."""
     parts = _parts(wanted)
     is_signed = any(value <= 0 for value in parts.value.field.values)
-    signed = ["signed=True,  # guess: a sample is not above zero"] if is_signed else []
+    signed = ["signed=True,  # guess: some sample is zero or negative"] if is_signed else []
     table = f"{wanted.name}_{label_of(_LENGTH_S)}"
     total = f"total_{parts.value_column}"
-    about = parts.about("The sum and the number of {} in windows of each {key}.")
+    about = parts.about("The sum and count of {} for each {key} and window.")
     arguments = [
         *_records(parts),
         *parts.by,
@@ -138,10 +137,10 @@ def windowed_sums(wanted: Wanted) -> Made:
 
 
 def windowed_statistics(wanted: Wanted) -> Made:
-    """Return a stream of statistics in windows."""
+    """Return a stream of statistics per window."""
     parts = _parts(wanted)
     table = f"{wanted.name}_{label_of(_LENGTH_S)}"
-    about = parts.about("Statistics of {} in windows of each {key}.")
+    about = parts.about("Statistics of {} for each {key} and window.")
     arguments = [
         *_records(parts),
         *parts.value_as(FieldType.DOUBLE),
@@ -178,7 +177,7 @@ def running_totals(wanted: Wanted) -> Made:
         *_records(parts),
         *parts.by,
         *parts.value_as(FieldType.DECIMAL),
-        f"threshold=Decimal({_THRESHOLD}),  # guess: no sample can say it",
+        f"threshold=Decimal({_THRESHOLD}),  # guess: samples do not show it",
     ]
     expected = {**parts.key_row, "total": _THRESHOLD + 2, "count": 2}
     sent = {"value": _THRESHOLD + 2}
@@ -195,7 +194,7 @@ def running_totals(wanted: Wanted) -> Made:
 
 
 def joined_calls(wanted: Wanted) -> Made:
-    """Return a stream of records of two topics or more, joined; raises SettingsError for one topic."""
+    """Return a stream that joins records of two or more topics; raises SettingsError for a single one."""
     if len(wanted.samples) < _PAIR:
         raise SettingsError(
             "joined-calls reads several topics: expected --sample TOPIC=FILE for each of them"
@@ -225,13 +224,13 @@ def joined_calls(wanted: Wanted) -> Made:
         "(",
         *sides,
         "),",
-        f"pair=({', '.join(ends)}),  # guess: strings of every sample",
-        "gap_s=60,  # guess: events a minute apart are of one call",
-        "grace_s=180,  # guess: a call waits three minutes for late ones",
+        f"pair=({', '.join(ends)}),  # guess: strings in every sample",
+        "gap_s=60,  # guess: events up to a minute apart are one call",
+        "grace_s=180,  # guess: a call waits three minutes for late events",
     ]
     topics = ", ".join("{}" for _ in wanted.samples)
     about = About(
-        f"Records of {topics} that lie close together in time, joined into one row.", tuple(wanted.samples)
+        f"Records of {topics} that are close together in time, joined into one row.", tuple(wanted.samples)
     )
     first = next(iter(wanted.samples))
     row: dict[str, Any] = {
@@ -253,7 +252,7 @@ def joined_calls(wanted: Wanted) -> Made:
 
 
 class Kind(StrEnum):
-    """What can be kept, by the functions of `lakehouse.kinds`."""
+    """The kinds that can be generated, named after the functions of `lakehouse.kinds`."""
 
     WINDOWED_STATISTICS = "windowed-statistics"
     WINDOWED_SUMS = "windowed-sums"
@@ -270,12 +269,12 @@ KINDS: Mapping[Kind, Callable[[Wanted], Made]] = {
 
 
 def topic_of(name: str) -> str:
-    """Return the topic of a stream, where none is given."""
+    """Return the default topic of a stream."""
     return f"{name.replace('_', '-')}-events"
 
 
 def sample_files(topics: Collection[str]) -> dict[str, str]:
-    """Return the name of the file with a topic's samples, by topic: each has its own."""
+    """Return the name of each topic's sample file, by topic."""
     if len(topics) == 1:
         return dict.fromkeys(topics, "samples.jsonl")
     names: dict[str, str] = {}
@@ -286,7 +285,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return a second after a record's time, null where it has none, and the next day."""
+    """Return a time one second after the record's, null if it has none, and a time one day after it."""
     if time is None:
         return None, "2100-01-01T00:00:00Z"
     at = time.time.of(_at(record, time.field.names))
@@ -314,12 +313,12 @@ def _parts(wanted: Wanted) -> _Parts:
 
 
 def _why(chosen: Chosen) -> list[str]:
-    """Return the comment on a choice; there is none on what the user has named."""
+    """Return the comment that explains a choice; none for a field that the user named."""
     return [comment(f"guess: {chosen.why}")] if chosen.why else []
 
 
 def _absent(parts: _Parts) -> list[str]:
-    """Return the argument for fields of the key that some samples lack."""
+    """Return the argument with defaults for key fields that some samples lack."""
     lacking = [f'{text(key.field.path)}: "none"' for key in parts.keys if not key.field.is_required]
     return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
 
@@ -327,7 +326,7 @@ def _absent(parts: _Parts) -> list[str]:
 def _pair(
     wanted: Wanted, fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
 ) -> tuple[Seen, Seen]:
-    """Return the two ends of a call: strings that every record of every topic has."""
+    """Return the two ends of a call: strings in every record of every topic."""
     first, *others = fields.values()
     common = [
         field
@@ -341,28 +340,28 @@ def _pair(
         common = [field for path in wanted.by for field in common if field.path == path]
     if len(common) < _PAIR:
         raise SettingsError(
-            "two strings that every record of every topic has are the ends of a call; found "
-            f"{printable(listed([field.path for field in common])) or 'none'}: name them by --by, twice"
+            "the ends of a call are two strings that every record of every topic has; found "
+            f"{printable(listed([field.path for field in common])) or 'none'}: name both with --by"
         )
     return common[0], common[1]
 
 
 def _payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
-    """Return the field that only this topic has, objects and arrays first."""
+    """Return the payload: a field that only this topic has, preferably an object or array."""
     elsewhere = {field.path for name, found in fields.items() if name != topic for field in found}
     own = [field for field in others if field.path not in elsewhere]
     if not own:
-        raise SettingsError(f"the samples of {topic} have no field of their own, which would be the payload")
+        raise SettingsError(f"the samples of {topic} have no field of their own to be the payload")
     return max(own, key=lambda field: (field.type is FieldType.JSON, len(field.values)))
 
 
 def _records(parts: _Parts) -> list[str]:
     lines = _records_of(parts.topic, parts.time, parts.others, parts.columns)
-    return [lines[0], f"{lines[1]}{'  # guess: its name' if parts.is_topic_guessed else ''}", *lines[2:]]
+    return [lines[0], f"{lines[1]}{'  # guess: default topic' if parts.is_topic_guessed else ''}", *lines[2:]]
 
 
 def _records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], columns: Columns) -> list[str]:
-    """Return the lines of the argument that says what records are."""
+    """Return the code lines of the argument `records`."""
     lines = ["Records(", f"    {text(topic)},"]
     if time is None:
         lines.append(f"    # {_NO_TIME}")
@@ -371,7 +370,7 @@ def _records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], col
         if time.time.unit not in (None, "ms"):
             lines.append(f"    event_time_unit={text(str(time.time.unit))},")
         if time.time.zone is not None:
-            lines.append(f"    event_time_zone={text(time.time.zone)},  # guess: no sample says its zone")
+            lines.append(f"    event_time_zone={text(time.time.zone)},  # guess: the samples name no zone")
     if others:
         lines += [
             "    also=(",

@@ -1,8 +1,8 @@
-"""How an S3 store is reached, as one value, written out for the two ways in which the lake is read.
+"""Access to an S3 store as one value, with output for both kinds of lake readers.
 
-Hadoop's client in the JVM takes properties. deltalake and pyarrow take AWS's usual variables of the
-environment, as every tool for S3 does. What is not given here, each of them finds by AWS's provider chain:
-variables, a file of credentials, a web identity, the machine's own role.
+Hadoop's client in the JVM takes properties. deltalake and pyarrow take AWS's usual environment variables, as
+every S3 tool does. Whatever is not set here, each of them finds through AWS's provider chain: variables, a
+credentials file, a web identity, or the machine's role.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from lakehouse.errors import SettingsError
 
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _NOTHING = SecretStr("")
-_ANY_REGION = "us-east-1"  # of a store that has none; a signature has to name one
+_ANY_REGION = "us-east-1"  # for a store without regions; a signature needs one
 
 
 @dataclass(frozen=True)
 class S3Access:
-    """The store's address, its region, and the key with which requests are signed; empty where not given.
+    """The store's address, its region, and the key that signs requests; empty if not set.
 
     The secret key may come from a file, which every new client reads again.
     """
@@ -32,15 +32,15 @@ class S3Access:
     session_token: SecretStr = _NOTHING
 
     def check(self) -> None:
-        """Raise SettingsError if one half of the key is missing."""
+        """Raise SettingsError if only one half of the key is set."""
         if bool(self.access_key) != bool(self.secret_key.get_secret_value()):
             raise SettingsError(
                 "LAKEHOUSE_S3_ACCESS_KEY and LAKEHOUSE_S3_SECRET_KEY (or its _FILE) belong together: set "
-                "both, or none, and AWS's own variables, files and roles are asked"
+                "both, or neither to use AWS's own variables, files and roles"
             )
 
     def for_hadoop(self) -> dict[str, str]:
-        """Return the properties of Hadoop's client, s3a, and of what Spark writes small files by.
+        """Return the properties of Hadoop's S3 client, s3a, and of Spark's writer of small files.
 
         They contain the secret key.
         """
@@ -49,7 +49,7 @@ class S3Access:
                 _FILES: "lakehouse.storage.ObjectFileManager",
                 "fs.s3a.endpoint": self.endpoint,
                 "fs.s3a.endpoint.region": self._region,
-                # A store of one's own is rarely asked for by a host name for each bucket.
+                # Self-hosted stores rarely have a host name for each bucket.
                 "fs.s3a.path.style.access": "true" if self.endpoint else "",
                 "fs.s3a.access.key": self.access_key,
                 "fs.s3a.secret.key": self.secret_key.get_secret_value(),
@@ -59,7 +59,7 @@ class S3Access:
         )
 
     def for_environment(self) -> dict[str, str]:
-        """Return the variables that deltalake and pyarrow read; they contain the secret key."""
+        """Return the variables for deltalake and pyarrow; they contain the secret key."""
         return _given(
             {
                 "AWS_ENDPOINT_URL": self.endpoint,
@@ -68,7 +68,7 @@ class S3Access:
                 "AWS_ACCESS_KEY_ID": self.access_key,
                 "AWS_SECRET_ACCESS_KEY": self.secret_key.get_secret_value(),
                 "AWS_SESSION_TOKEN": self.session_token.get_secret_value(),
-                # Or they look for the machine's role for seconds.
+                # Without this they spend seconds looking for the machine's role.
                 "AWS_EC2_METADATA_DISABLED": "true" if self.access_key else "",
             }
         )

@@ -1,4 +1,4 @@
-"""The streams of a lake, under the settings."""
+"""The streams of a lake, configured by the settings."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from lakehouse.streams.start import check_start
 
 
 def load(settings: Settings) -> tuple[Stream, ...]:
-    """Return all streams, as the settings make them.
+    """Return all streams, configured by the settings.
 
-    Raises SettingsError for one that cannot be found or made, and where two share a name or a topic.
+    Raises SettingsError for a stream that cannot be found or built, and for names or topics with two uses.
     """
     streams = tuple(_under(settings, stream) for stream in found(settings))
     check_names(streams)
@@ -48,7 +48,7 @@ def _under(settings: Settings, stream: Stream) -> Stream:
 
 
 def _with_ids(settings: Settings, source: Source) -> Source:
-    """Return the source with the ids that the settings give its records, and how they are deleted."""
+    """Return the source with the ids, sequences and deletions that the settings configure for its topic."""
     unique_by = settings.unique_by.get(source.topic, source.unique_by)
     sequence_by = settings.sequence_by.get(source.topic, source.sequence_by)
     if (unique_by, sequence_by) != (source.unique_by, source.sequence_by):
@@ -66,25 +66,25 @@ BY_DEFAULT = tuple(_under(_DEFAULTS, make(_DEFAULTS)) for make in OWN.values())
 
 
 def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
-    """Return the streams of these names in the registry's order; without names, all of them.
+    """Return the streams with these names, in the order of `load`; without names, all of them.
 
-    Raises SettingsError, which lists the known names, for an unknown one.
+    Raises SettingsError, which lists the known names, for an unknown name.
     """
     streams = load(settings)
     known = {stream.name for stream in streams}
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SettingsError(
-            f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}. Others are named by "
+            f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}. Add others with "
             "LAKEHOUSE_STREAMS"
         )
     return tuple(stream for stream in streams if not names or stream.name in names)
 
 
 def choose_one(name: str, settings: Settings) -> Stream:
-    """Return the stream of this name, or the one at module:OBJECT, which the settings need not name.
+    """Return the stream of this name, or the one at module:OBJECT, which the settings need not list.
 
-    Raises SettingsError for an unknown name, and for what cannot be imported or is no stream.
+    Raises SettingsError for an unknown name, a failed import, and an object that is not a stream.
     """
     if ":" not in name:
         (stream,) = choose([name], settings)
@@ -96,10 +96,10 @@ def choose_one(name: str, settings: Settings) -> Stream:
 
 
 def read_settings() -> Settings:
-    """Return the settings, as `load_settings` does, and let readers without a JVM find a lake on S3.
+    """Return the settings, as `load_settings` does, and set the environment for readers without a JVM on S3.
 
-    Also refuses topics that no stream has, and days to keep rows for that their tables cannot have. What is
-    said of this package's streams may stay there while LAKEHOUSE_STREAMS leaves them out.
+    Also raises SettingsError for topics that no stream has, and for invalid retention in `kept_days`.
+    Settings for this package's own streams remain valid while LAKEHOUSE_STREAMS leaves them out.
     """
     settings = load_settings()
     streams = (*BY_DEFAULT, *load(settings))
@@ -118,6 +118,6 @@ def read_settings() -> Settings:
 
 
 def reach(settings: Settings, place: str) -> None:
-    """Let readers without a JVM find a lake at a place that may be on S3."""
+    """Set the environment variables with which readers without a JVM open a lake on S3."""
     if is_on_s3(place):
         os.environ.update(settings.s3.for_environment())

@@ -14,7 +14,7 @@ from lakehouse.stream import Stream
 
 
 def make(gap_s: int, grace_s: int) -> Stream:
-    """Return the stream: events at most `gap_s` apart are one call, which closes `grace_s` after that."""
+    """Return the stream: events at most `gap_s` apart are one call; `grace_s` delays its closing."""
     return joined_calls(
         "calls",
         (

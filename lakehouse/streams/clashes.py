@@ -1,4 +1,4 @@
-"""Names that several streams of a lake must not share, or that no table can have; topics with two uses."""
+"""Checks of names and topics: duplicates among the streams of a lake, invalid names, topics with two uses."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _WAY_OUT = "give one another name, or choose what runs with LAKEHOUSE_STREAMS"
 
 
 def check_names(streams: Sequence[Stream]) -> None:
-    """Raise SettingsError where streams share a name or a table, or a name cannot be a table's.
+    """Raise SettingsError for names and tables that streams share, and for invalid names.
 
-    Columns are checked, too: each once, none that silver adds to a contract's, and each with a name that SQL
-    can have.
+    Columns are checked, too: they must be unique, must not clash with those that silver adds, and need names
+    valid in SQL.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     counts: dict[str, int] = defaultdict(int)
@@ -30,7 +30,7 @@ def check_names(streams: Sequence[Stream]) -> None:
         for what, name in _names(stream):
             if not _NAME.fullmatch(name):
                 raise SettingsError(
-                    f"{what} of stream {stream.name} cannot be a name here: lower-case letters, digits and "
+                    f"{what} of stream {stream.name} is not a valid name: use lower-case letters, digits and "
                     "underscores, beginning with a letter"
                 )
             counts[what] += 1
@@ -46,9 +46,9 @@ def check_names(streams: Sequence[Stream]) -> None:
 def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
     """Raise SettingsError for a topic with more than one use, by its name under the settings.
 
-    A topic that is read and filled feeds itself: each dead letter would become a record, and that one a dead
-    letter. Two streams cannot read one topic, because a dead letter is known by its record's coordinates.
-    Consumers of a topic with two kinds of messages could not tell them apart.
+    A topic that is both read and written feeds itself: each dead letter would become a record, and then
+    another dead letter. Two streams cannot read one topic, because dead letters are identified by their
+    record's coordinates. Consumers of a topic with two kinds of messages could not tell them apart.
     """
     uses: dict[str, list[str]] = defaultdict(list)
     for topic, use in _uses(streams, settings):
@@ -64,7 +64,7 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
 
 
 def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, str]]:
-    """Yield each topic, as it is called under the settings, with a use of it in words."""
+    """Yield each topic, as the settings rename it, with a description of its use."""
 
     def named(topic: str) -> tuple[str, str]:
         renamed = settings.topic(topic)
@@ -85,7 +85,7 @@ def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, 
 
 
 def _names(stream: Stream) -> Iterator[tuple[str, str]]:
-    """Yield what has to be one stream's alone, in words, and its name, which has to be a table's."""
+    """Yield each name that must be unique and valid for a table, with a description."""
     yield f"stream {stream.name}", stream.name
     for source in stream.sources:
         yield f"table silver.{source.table}", source.table
@@ -102,8 +102,8 @@ def _check_columns(stream: Stream) -> None:
     for table, names in every.items():
         if odd := [name for name in names if not _COLUMN.fullmatch(name)]:
             raise SettingsError(
-                f"stream {stream.name} gives {table} the column {printable(odd[0])!r}, which cannot be a "
-                "name here: letters of ASCII, digits and underscores, not beginning with a digit. Give its "
+                f"stream {stream.name} gives {table} the column {printable(odd[0])!r}, which is not a valid "
+                "name: use ASCII letters, digits and underscores, not beginning with a digit. Give its "
                 "field another column, Field(name, column, type)"
             )
         lowered = [name.lower() for name in names]

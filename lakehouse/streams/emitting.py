@@ -1,4 +1,4 @@
-"""Which states of gold's rows are exported: each change, as tables declare it, or final ones alone."""
+"""Which row states of gold are exported: every change, as tables declare it, or final states only."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _Table = TypeVar("_Table", bound=MergedTable)
 
 
 def emitting(stream: Stream, emit: Mapping[str, str]) -> Stream:
-    """Return the stream with those tables that `emit` names exporting final rows alone.
+    """Return the stream; the tables that `emit` names export final rows only.
 
-    A row leaves once it is final, and again when a late record corrects it. A row that is deleted is told
-    of as before. Raises SettingsError for a table whose rows never become final.
+    A row is sent once it is final, and again if a late record corrects it. Deletions are sent as before.
+    Raises SettingsError for a table whose rows never become final.
     """
     gold = (
         replace(_emitting(table, emit), sides=tuple(_emitting(side, emit) for side in table.sides))

@@ -1,15 +1,15 @@
-"""Which streams there are: those of this package, those that installed packages offer, and those by address.
+"""Discovery of streams: this package's own, those of installed packages, and those given as module:OBJECT.
 
-A package offers a stream by an entry point of the group `lakehouse.streams`:
+A package offers a stream with an entry point of the group `lakehouse.streams`:
 
     [project.entry-points."lakehouse.streams"]
     orders = "shop.streams:ORDERS"
 
-The name is for those who read the package; the stream's own name counts. What is found is a Stream, or a
-function that makes one of the settings.
+The entry point's name is informative only; the stream's own name is used. The object is a Stream, or a
+function that takes the settings and returns one.
 
-Modules of the working directory are found last, so that none takes the place of an installed one, and only if
-nobody but the user may change them.
+Modules in the working directory are found last, so that none shadows an installed package, and only if
+nobody but the user can change them.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ OWN: Mapping[str, Callable[[Settings], Stream]] = {
     "sales": lambda settings: sales.make(settings.sales_threshold, settings.sales_notify),
     "transactions": lambda _settings: transactions.TRANSACTIONS,
 }
-"""The streams of this package, in the order in which they are listed."""
+"""The streams of this package, in listed order."""
 
 
 def found(settings: Settings) -> Iterator[Stream]:
-    """Yield the streams that the settings name; if they name none, this package's and those of packages.
+    """Yield the streams that the settings list; if they list none, this package's and those offered.
 
-    Raises SettingsError for an unknown name, and for what cannot be imported or is no stream.
+    Raises SettingsError for an unknown name, a failed import, and an object that is not a stream.
     """
     if not settings.streams:
         yield from (make(settings) for make in OWN.values())
@@ -68,9 +68,10 @@ def found(settings: Settings) -> Iterator[Stream]:
 
 
 def by_address(address: str, settings: Settings, said: str) -> Stream:
-    """Return the stream at `module:OBJECT`; modules are looked for in the working directory, too.
+    """Return the stream at `module:OBJECT`; modules are also searched for in the working directory.
 
-    `said` begins an error's message. Raises SettingsError for what cannot be imported or is no stream.
+    `said` begins an error message. Raises SettingsError for a failed import, and for an object that is not a
+    stream.
     """
     module, _, name = address.partition(":")
     here = str(Path.cwd())
@@ -87,7 +88,7 @@ def _doubt_of(here: Path, name: str) -> str | None:
     for path in (here, package, package / "__init__.py", here / f"{name}.py"):
         try:
             reason = foreign(path)
-        except (OSError, ValueError):  # there is none of this name
+        except (OSError, ValueError):  # no such file
             continue
         if reason is not None:
             return f"{path} is not trusted, because {reason}"
@@ -111,9 +112,9 @@ def _offered(entry: EntryPoint, settings: Settings) -> Stream:
 
 
 def _made(said: str, load: Callable[[], Any], settings: Settings, doubt: str | None = None) -> Stream:
-    """Return the stream that is loaded; whatever goes wrong in a module of a user is that module's.
+    """Return the loaded stream; any exception of the user's module becomes a SettingsError.
 
-    `doubt` says why modules of the working directory are not looked for.
+    `doubt` is the reason why the working directory is not searched.
     """
     try:
         value = load()

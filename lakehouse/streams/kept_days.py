@@ -1,4 +1,4 @@
-"""The tables for which `kept_days` may be set."""
+"""Validation of the setting `kept_days`: tables and retention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHARED = ("silver.dead_letters", "ops.events", "ops.expectation_results")
 
 
 def check_kept_days(days: Mapping[str, int], streams: Sequence[Stream]) -> None:
-    """Raise SettingsError for an unknown table, and where a row that stays needs one that would leave."""
+    """Raise SettingsError for an unknown table, and where retained rows need rows that would be deleted."""
     rules = {name: reason for stream in streams for name, reason in _rules(stream, days)}
     known = {*rules, *_SHARED}
     unknown = sorted(days.keys() - known)
@@ -24,7 +24,7 @@ def check_kept_days(days: Mapping[str, int], streams: Sequence[Stream]) -> None:
 
 
 def _rules(stream: Stream, days: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
-    """Yield the stream's tables, each with the reason why it has to keep all rows; null: it has not."""
+    """Yield the stream's tables, each with the reason why it must keep rows; null: none."""
     for source in stream.sources:
         bronze, silver = f"bronze.{source.table}", f"silver.{source.table}"
         yield bronze, None

@@ -1,10 +1,10 @@
-"""metrics: windowed service metrics, and summaries of each metric over all services.
+"""metrics: service metrics per window, and summaries of each metric over all services.
 
     metrics-events ── silver.metrics_events ─┬─ gold.metrics_1m ─────────── metrics-aggregated-1m, Redis
                                              └─ gold.metrics_summary_10m ── metrics-summary-10m, Redis
 
-A record is {"serviceId", "metricName", "value", "timestamp"?, "environment"?}. It has no identity: two
-records with the same content are two measurements, and both count.
+A record is {"serviceId", "metricName", "value", "timestamp"?, "environment"?}. It has no id: two records with
+the same content are two measurements, and both count.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ NO_ENVIRONMENT = "default"
 
 
 def make(grace_s: int, quantile_k: int, idle_after_s: int) -> Stream:
-    """Return the stream; windows become final `grace_s` past their end, `quantile_k` is the sketches' size.
+    """Return the stream; windows become final `grace_s` past their end, `quantile_k` is the sketch size.
 
-    Once no event has come for `idle_after_s`, the wall clock decides what is past.
+    Once no event has arrived for `idle_after_s`, the wall clock makes windows final.
     """
     return windowed_statistics(
         "metrics",

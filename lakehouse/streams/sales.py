@@ -3,8 +3,8 @@
     sales-events-v1 ── silver.sales_events ─┬─ gold.product_sales ─────── Redis
                                             └─ gold.sales_notifications ─ notifications-events-v1, Redis
 
-A record is {"product", "value", "timestamp"?}. A null value under the key of a product is a tombstone: the
-product starts again from zero. Values are exact decimals and may be negative (a return).
+A record is {"product", "value", "timestamp"?}. A null value under a product's key is a tombstone: it resets
+the product's total to zero. Values are exact decimals and may be negative (a return).
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from lakehouse.stream import Stream
 
 
 def make(threshold: Decimal, notify: Notify) -> Stream:
-    """Return the stream: each time a total reaches the threshold there is a notification.
+    """Return the stream; each time a total reaches the threshold, a notification is made.
 
-    Or with every sale at or above it, if `notify` is "every_update".
+    With `notify` "every_update", every sale that leaves the total at or above the threshold makes one.
     """
     return running_totals(
         "sales",

@@ -1,4 +1,4 @@
-"""Where topics may be begun."""
+"""Validation of the setting `start`: the position from which a topic is first read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _WORDS = ("earliest", "latest")
 
 
 def check_start(start: Mapping[str, str]) -> None:
-    """Raise SettingsError for a start that is neither a word nor a time."""
+    """Raise SettingsError for a start that is neither `earliest`, `latest` nor a time."""
     for topic, at in start.items():
         if at in _WORDS:
             continue

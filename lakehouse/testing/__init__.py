@@ -1,6 +1,6 @@
-"""Tests of a stream on literal records, in the package that has the stream.
+"""Tests of a stream with literal records, for the package that defines the stream.
 
-Installed with lakehouse, pytest has the fixtures of `lakehouse.pytest_plugin`:
+Once lakehouse is installed, pytest has the fixtures of `lakehouse.pytest_plugin`:
 
     def test_amounts_add_up(case):
         case(ORDERS, [{"userId": "ann", "amount": 2}], gold=[{"user_id": "ann", "total": 2}])
@@ -8,7 +8,7 @@ Installed with lakehouse, pytest has the fixtures of `lakehouse.pytest_plugin`:
     def test_neither_order_nor_cuts_show(assert_same_gold):
         assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
 
-This package has the same as functions of a Spark session, for other runners of tests.
+For other test runners, this package has the same as functions of a Spark session.
 """
 
 from lakehouse.record_lines import Record

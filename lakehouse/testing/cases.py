@@ -1,4 +1,4 @@
-"""One case of a stream: records in, literal rows out, in plain frames."""
+"""One test case of a stream: records in, literal rows out, in plain frames without tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakehouse.testing.comparing import Row, differences
 from lakehouse.testing.records import Batch, moment, records_of
 
 Rows: TypeAlias = Sequence[Row] | Mapping[str, Sequence[Row]]
-"""The rows of the only table, or rows by table."""
+"""The rows of the only table, or rows by table name."""
 
 _LETTER = ("record", "rule", "column", "message", "topic", "partition", "offset", "key", "value")
 _MESSAGE = ("key", "value", "text")
@@ -27,24 +27,24 @@ _MESSAGE = ("key", "value", "text")
 
 @dataclass(frozen=True)
 class Case:
-    """Calls a stream's functions on records, and compares the results.
+    """Runs records through a stream's functions, and compares the results.
 
-    Each of `batches` is one micro-batch. A record is a `Record`, or its value alone: a dict, text, bytes, or
-    None (a tombstone). For a stream that reads several topics, a batch is a dict of these by topic, or its
-    Records name their topic. Records land at `now`, which is also what the clock shows: a datetime or ISO
-    8601, by default the wall clock. At the end, the clock moves on to `later` without a record.
+    Each of `batches` is one micro-batch. A record is a `Record`, or just its value: a dict, text, bytes, or
+    None (a tombstone). For a stream that reads several topics, a batch is a dict of records by topic, or its
+    Records name their topic. Records land at `now`, which is also the clock's time: a datetime or ISO 8601,
+    by default the wall clock. At the end, the clock advances to `later` without a record.
 
-    What is expected is a list of dicts, one for every row of the table, in any order:
+    Expected results are lists of dicts, one for every row of the table, in any order:
 
     silver  clean rows, by table if the stream reads several topics
-    dead    a row for every reason against a record: record (its place among all that are given, from 0),
-            rule, column, message, and the record's topic, partition, offset, key and value
+    dead    one row per reason of a dead letter: record (its index among all given records, from 0), rule,
+            column, message, and the record's topic, partition, offset, key and value
     gold    rows of gold and side tables, by table if there are several
-    sent    messages in the order in which they leave each table, by topic if there are several: key, value
-            (an object, or None for a tombstone) and text (the value as it is sent), of every micro-batch
+    sent    messages of all micro-batches, in the order in which each table sends them, by topic if there are
+            several: key, value (an object, or None for a tombstone) and text (the value as sent)
 
-    What is left out, a table or a column, is not compared. A float may differ by 1e-9 of its size; other
-    numbers are exact. Raises AssertionError with the rows that are missing and those that are not expected.
+    Tables and columns that are left out are not compared. A float may differ by a relative 1e-9; other
+    numbers are exact. Raises AssertionError with the missing and the unexpected rows.
     """
 
     spark: SparkSession
@@ -60,16 +60,16 @@ class Case:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Run the case, and return the results, for further checks and further micro-batches."""
+        """Run the case, and return the outcome, for further checks and further micro-batches."""
         outcome = Outcome(Folding(self.spark, stream, is_small=True), moment(now), [])
         return outcome.then(*batches, silver=silver, dead=dead, gold=gold, sent=sent, later=later)
 
 
 @dataclass
 class Outcome:
-    """What a stream has made of the records so far.
+    """The results of a stream for all records so far.
 
-    `clock` is what the clock shows, UTC.
+    `clock` is the clock's time, UTC.
     """
 
     folding: Folding
@@ -86,9 +86,10 @@ class Outcome:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Take more micro-batches, and compare the results, as a `Case` does.
+        """Process more micro-batches, and compare the results, as a `Case` does.
 
-        Silver and gold are as they stand then; dead letters and messages are those of these micro-batches.
+        Silver and gold are compared in their final state; dead letters and messages are only those of these
+        batches.
         """
         first, messages = len(self.records), dict[str, list[dict[str, Any]]]()
         self.clock = self.clock if now is None else moment(now)
@@ -125,14 +126,14 @@ class Outcome:
         self.folding.take(taken, landed_at=self.clock)
 
     def _note_messages(self, noted: dict[str, list[dict[str, Any]]]) -> None:
-        """Add the messages of the last micro-batch to those by topic."""
+        """Add the messages of the last micro-batch to those noted by topic."""
         for message in self.folding.messages(stored=False):
             value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
             sent = {"key": message.key, "value": value, "text": message.value}
             noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
-        """Return the reasons against the records from this one on, which counts as the first."""
+        """Return the reasons of dead letters, from record number `first` on, which counts as record 0."""
         records = enumerate(self.records[first:])
         places = {(one.topic, one.partition, one.offset): place for place, one in records}
         found = []
@@ -152,7 +153,7 @@ class Outcome:
 
 
 def _by_name(what: str, expected: Rows | None, names: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-    """Return expected rows by table or topic; raises ValueError if that is not clear, or not known."""
+    """Return expected rows by table or topic; raises ValueError if a name is missing or unknown."""
     if expected is None:
         return {}
     if not isinstance(expected, Mapping):
@@ -170,7 +171,7 @@ def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _in_utc(value: Any) -> Any:
-    """Return a value with the times in it in UTC."""
+    """Return a value with all its times converted to UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if isinstance(value, dict):

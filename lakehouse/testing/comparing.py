@@ -1,4 +1,4 @@
-"""Literal rows compared with those that came out: only what is named counts."""
+"""Comparison of actual rows with literal expected ones, in the columns that the expected rows name."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def differences(
     *,
     in_order: bool = False,
 ) -> list[str]:
-    """Return lines that say in what the rows of a table differ from the expected ones; none if they agree.
+    """Return lines that describe how rows differ from the expected ones; none if they agree.
 
-    Every row has its counterpart, in the same order if that is asked for. Columns that no expected row names
-    are not compared. Raises ValueError for a name that is no column.
+    Every row must have its counterpart, in the same position with `in_order`. Columns that no expected row
+    names are not compared. Raises ValueError for an unknown column.
     """
     named = list(dict.fromkeys(column for row in expected for column in row))
     if unknown := [column for column in named if column not in columns]:
@@ -47,11 +47,10 @@ def differences(
 
 
 def is_same(expected: Any, found: Any) -> bool:
-    """Tell whether a value is the expected one.
+    """Tell whether a value equals the expected one.
 
-    An object has at least the names that are expected of it. A float may differ by 1e-9 of its size; other
-    numbers, and texts of decimals, are exact. A time may be expected in ISO 8601, bytes as text
-    and text as bytes.
+    An object may have more fields than expected. A float may differ by a relative 1e-9; other numbers, and
+    decimals as text, are exact. A time may be expected as ISO 8601, bytes as text and text as bytes.
     """
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return all(name in found and is_same(one, found[name]) for name, one in expected.items())
@@ -93,7 +92,7 @@ def _in_order(expected: Sequence[Row], found: Sequence[Row]) -> dict[int, int]:
 
 
 def _matched(expected: Sequence[Row], found: Sequence[Row]) -> dict[int, int]:
-    """Return a greatest matching: the place of a row that is found for as many expected ones as possible."""
+    """Return a maximum matching: the index of a found row for as many expected rows as possible."""
     fits = [[place for place, row in enumerate(found) if is_same(one, row)] for one in expected]
     taken: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""Crashes in which no process ends: a write fails, before it has done anything or once it is done."""
+"""Simulated crashes: a write fails, before or after it takes effect, while the process lives on."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from lakehouse.tables import Lake
 
 
 class CrashError(Exception):
-    """Stands in for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def crash_at(
     write: Callable[..., Any], number: int, *, after: bool, for_good: bool = False
 ) -> Callable[..., Any]:
-    """Return a write that works as it does, but for its call of this number, which fails.
+    """Return a write function that works, except that its call with this number raises CrashError.
 
-    With `for_good` so do all calls after it, as in a process that has ended.
+    With `for_good`, all later calls fail too, as in a process that has ended.
     """
     calls = 0
 
@@ -41,22 +41,22 @@ def crash_at(
 
 
 def write_batch(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
-    """Let a step write a micro-batch, perhaps one that it has planned a while ago."""
+    """Let a step write a micro-batch, which it may have planned earlier."""
     with step.write(batch, now) as passed:
         return passed.result
 
 
 def take_next(step: Step, *, now: datetime) -> BatchResult | None:
-    """Let a step write the micro-batch that it plans by its tables; null if nothing waits."""
+    """Let a step write the micro-batch that it plans from its tables; null if there is none."""
     batch = step.plan({})
     return None if batch is None else write_batch(step, batch, now=now)
 
 
 def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -> dict[str, int]:
-    """Let silver and gold read their backlog, restarting after each crash; return the crashes by step.
+    """Let silver and gold read their backlog, restarting after each crash; return the crash counts by step.
 
-    A step crashes before its first write, after it, before its second, after that, and so on in turn, once in
-    each micro-batch.
+    A step crashes once in each micro-batch: before its first write, after it, before its second, after that,
+    and so on in rotation.
     """
     crashes: dict[str, int] = {}
     cleaning = silver.steps(lake, stream, max_bytes, Permitted())

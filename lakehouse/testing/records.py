@@ -1,4 +1,4 @@
-"""Records as a test writes them down."""
+"""Records as written in tests."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from lakehouse.record_lines import Record
 from lakehouse.stream import Source, Stream
 
 Given: TypeAlias = Record | Mapping[str, Any] | str | bytes | None
-"""A record, or its value: an object (a Decimal stands in it to its last digit), text, bytes, a tombstone."""
+"""A record, or its value: an object (a Decimal keeps all its digits), text, bytes, or null (a tombstone)."""
 
 Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
-"""Records of one micro-batch or, for a stream of several topics, these by topic."""
+"""The records of one micro-batch; for a stream with several topics, these by topic."""
 
 
 def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
-    """Return the records of a batch in the order in which they are written, each with its source.
+    """Return the records of a batch in their given order, each with its source.
 
-    A record goes to the topic under which it is written, else to the one that it names, else to the stream's
-    only one. Raises ValueError if that is no topic of the stream.
+    A record's topic is the one under which it is given, otherwise its own, otherwise the stream's only one.
+    Raises ValueError if that is not a topic of the stream.
     """
     return [(_source_of(stream, topic), record) for topic, record in _named(batch)]
 
 
 def moment(time: datetime | str | None) -> datetime:
-    """Return a time, perhaps in ISO 8601, in UTC; without a zone it is UTC, null is the wall clock."""
+    """Return a datetime or ISO 8601 time in UTC; without a zone it is UTC, null is the wall clock."""
     if time is None:
         return datetime.now(UTC)
     found = datetime.fromisoformat(time) if isinstance(time, str) else time
@@ -48,7 +48,7 @@ def _source_of(stream: Stream, topic: str | None) -> Source:
     if len(found) == 1:
         return found[0]
     known = ", ".join(source.topic for source in stream.sources)
-    said = "no topic is named" if topic is None else f"{topic} is none of its topics"
+    said = "no topic is named" if topic is None else f"{topic} is not one of its topics"
     raise ValueError(f"{stream.name}: {said}; known: {known}")
 
 
@@ -59,7 +59,7 @@ def _value(given: Mapping[str, Any] | str | bytes | None) -> bytes | None:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON; a Decimal is a number with all its digits, a time is ISO 8601."""
+    """Return a value as JSON; a Decimal is a number with all its digits, a datetime is ISO 8601."""
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{json.dumps(name)}:{_json(one)}' for name, one in value.items())}}}"
     if isinstance(value, (list, tuple)):

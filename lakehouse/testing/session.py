@@ -1,4 +1,4 @@
-"""A Spark session for a few rows at a time: what `lakehouse try` and tests start."""
+"""A Spark session for small data, used by `lakehouse try` and tests."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ SMALL = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Options under which few rows cost little.
+"""Options that make small queries cheap.
 
-A log is read in one task, plans are not made anew between their stages, rows are interpreted, as the product
-does where they are few, and the first compiler has to do. What a broadcast, a sort or an aggregation takes of
-memory at least is a page, which would have 16 MB.
+A Delta log is read in one task. Plans are not re-optimized between stages. Rows are interpreted, as in
+production where they are few, and the JVM uses only its first compiler. Broadcasts, sorts and aggregations
+take at least one memory page, which would otherwise have 16 MB.
 """
 
 
 @contextmanager
 def small_session(home: Path, name: str = "lakehouse tests") -> Iterator[SparkSession]:
-    """Yield such a session, which ends after the block; `home` is for its logs. It can open lakes.
+    """Yield such a session, stopped after the block; `home` is for its logs. It can open lakes.
 
+    Raises the errors of `build_session`, such as ServiceError if `lakehouse setup` has not fetched the jars.
     Raises what `build_session` raises, such as ServiceError if `lakehouse setup` has not fetched the jars.
     """
     settings = Settings.model_construct(home=home)

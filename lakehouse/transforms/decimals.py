@@ -1,9 +1,9 @@
-"""Exact sums of decimal(38,9): a total is null only if the type does not hold it, not for a sum on the way.
+"""Exact sums of decimal(38,9): a total is null only if it does not fit, even if an intermediate sum does not.
 
-Spark's own sum is null as soon as an intermediate sum does not fit, even if a return would have brought it
-back into range. So where amounts may have either sign, those below and above 10^15 are added separately, each
-with room for a billion of them. The two sums are joined as text, because + on two decimals of 38 digits loses
-one decimal place.
+Spark's own sum is null as soon as an intermediate sum does not fit, even if a later return would bring it
+back into range. So for amounts of either sign, the parts below and above 10^15 are summed separately, each
+with space for a billion of them. The two sums are joined as text, because + on two decimals of 38 digits
+loses one decimal place.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _HIGH, _LOW = "decimal(20,0)", f"decimal({_DIGITS + _PLACES},{_PLACES})"
 
 
 def total(column: str, over: WindowSpec | None = None) -> Column:
-    """Return the sum of a column that is never null, as an aggregate or over a window.
+    """Return the sum of a column without nulls, as an aggregate or over a window.
 
-    Null if decimal(38,9) does not hold it.
+    Null if decimal(38,9) cannot hold it.
     """
 
     def sum_of(amount: Column) -> Column:
@@ -36,7 +36,7 @@ def total(column: str, over: WindowSpec | None = None) -> Column:
 
 
 def total_of_positive(column: str) -> Column:
-    """Return the same as an aggregate over amounts that are never negative; null, too, if one is null."""
+    """Return the same aggregate for amounts that are never negative; also null if an amount is null."""
     return F.when(F.count_if(F.col(column).isNull()) == 0, F.try_sum(F.col(column).cast(TYPE)))
 
 
@@ -45,16 +45,16 @@ def _high(amount: Column) -> Column:
 
 
 def _put_together(high: Column, low: Column) -> Column:
-    """Return high x 10^15 + low, to the last digit, null if that does not fit.
+    """Return high x 10^15 + low, to the last digit; null if it does not fit.
 
-    Spark computes a window function as often as it is named, so the two sums are named once.
+    Spark computes a window function once per reference, so each of the two sums is referenced once.
     """
     carried = _with({"high": high, "low": low}, _carried)
     return _with({"sum": carried}, lambda bound: _digits(bound["sum"]["high"], bound["sum"]["low"]))
 
 
 def _carried(sums: Column) -> Column:
-    """Return the sums with what the low one exceeds 10^15 by added to the high one."""
+    """Return the sums after carrying multiples of 10^15 from the low to the high one."""
     return F.struct(
         (sums["high"] + _high(sums["low"])).alias("high"), (sums["low"] % F.lit(_HIGH_FROM)).alias("low")
     )
@@ -69,6 +69,6 @@ def _digits(high: Column, low: Column) -> Column:
 
 
 def _with(values: Mapping[str, Column], function: Callable[[Column], Column]) -> Column:
-    """Return the function of a struct of these values."""
+    """Apply a function to a struct of these values, each computed once."""
     bound = F.struct(*(value.alias(name) for name, value in values.items()))
     return F.get(F.transform(F.array(bound), function), F.lit(0))

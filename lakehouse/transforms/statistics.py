@@ -1,8 +1,7 @@
 """Mergeable statistics of a numeric column: count, sum, min, max, moments and quantiles.
 
-A group of values is described by its state, which can be merged with the state of another group of the
-same key; what users read (avg, variance, percentiles) is derived from the state. An update therefore never
-reads a raw row again.
+The state of a group of values can be merged with the state of another group of the same key. The columns for
+users (avg, variance, percentiles) are derived from the state, so an update never reads raw rows again.
 
 Moments: count, mean and M2 (the sum of squared distances from the mean), merged by the pairwise formula of
 Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
@@ -36,20 +35,20 @@ SHOWN = described(
         for name, rank in PERCENTILES.items()
     ),
 )
-"""What users read."""
+"""Columns for users."""
 
 FOR_MERGES = described(
     ("m2", "double", "Sum of squared distances from avg, for the next merge; cleared once none can come."),
     ("sketch", "binary", "KLL sketch of the values, for the next merge; cleared once none can come."),
 )
-"""What only the next merge needs."""
+"""Columns that only the next merge needs."""
 
 _ROUNDING = 8 * 2.0**-52
-_LEAST = 1e-150  # around its square, squares lose digits to underflow
+_LEAST = 1e-150  # the squares of smaller values underflow
 
 
 def aggregates(value: Column, quantile_k: int) -> dict[str, Column]:
-    """Return the aggregate functions that give the state of a group of values, by state column."""
+    """Return the aggregates that compute the state of a group of values, by state column."""
     return {
         "count": F.count(value),
         "sum": F.sum(value),
@@ -62,10 +61,10 @@ def aggregates(value: Column, quantile_k: int) -> dict[str, Column]:
 
 
 def merged(left: str, right: str) -> dict[str, Column]:
-    """Return the state of two groups together, by state column.
+    """Return the merged state of two groups, by state column.
 
-    `left` and `right` are aliases of two joined frames with state columns. Where one has no row, its columns
-    are null and the other's state is the result.
+    `left` and `right` are aliases of two joined frames with state columns. If one side has no row, its
+    columns are null and the other side's state is the result.
     """
 
     def one(column: str, both: Column) -> Column:
@@ -95,7 +94,7 @@ def merged(left: str, right: str) -> dict[str, Column]:
 
 
 def derived() -> dict[str, Column]:
-    """Return the columns that users read, over a frame with the state columns."""
+    """Return the columns for users, derived from a frame's state columns."""
     variance = F.when(F.col("count") > 1, F.col("m2") / (F.col("count") - 1))
     ranks = F.array(*(F.lit(rank) for rank in PERCENTILES.values()))
     quantiles = F.kll_sketch_get_quantile_double("sketch", ranks)
@@ -105,14 +104,15 @@ def derived() -> dict[str, Column]:
 
 
 def rank_error_limit(quantile_k: int) -> float:
-    """Return the rank error that no percentile may exceed: twice what 99 of 100 stay within."""
+    """Return the maximum rank error of a percentile: twice the bound that holds in 99 of 100 cases."""
     return 2 * 2.446 / math.pow(quantile_k, 0.9433)
 
 
 def slack() -> dict[str, Column]:
-    """Return how much two ways to the same statistics may differ, beyond their own rounding.
+    """Return by how much two computations of the same statistics may differ, beyond their own rounding.
 
-    A sum of doubles is as exact as its largest terms allow, and a deviation as the largest values do.
+    The error of a sum of doubles grows with its largest terms, and that of a deviation with the largest
+    values.
     """
     count, size = F.col("count"), F.greatest(F.abs("min"), F.abs("max"))
     deviation = _ROUNDING * count * size + _LEAST

@@ -1,8 +1,8 @@
-"""Tumbling windows of event time, and tables that keep the statistics of a value in each.
+"""Tumbling windows of event time, and the tables with statistics of a value per window.
 
 A window is [window_start, window_start + length), UTC; the starts are multiples of the length since the
-epoch. A row is_final when event time has passed its window's end by the grace or, if no event comes any more,
-when the wall clock has. A final row stays final, under another grace too (`lakehouse.progress.finality`). It
+epoch. A row is_final once event time has passed the window's end by the grace or, if no event arrives, once
+the wall clock has. A final row stays final, even with a different grace (`lakehouse.progress.finality`). It
 can still be updated, as long as silver accepts records for it.
 """
 
@@ -34,25 +34,25 @@ class Tumbling:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key of a table with one row per window."""
+        """The key of a table with one row per group and window."""
         return (*self.by, "window_start")
 
     def start(self) -> Column:
-        """Return the start of an event_time's window."""
+        """Return the start of the window that contains event_time."""
         micros = F.unix_micros("event_time")
         return F.timestamp_micros(micros - F.pmod(micros, F.lit(self.length_s * 1_000_000)))
 
     def end(self) -> Column:
-        """Return the end of the window that begins at window_start."""
+        """Return the end of the window that starts at window_start."""
         return F.col("window_start") + F.expr(f"INTERVAL {self.length_s} SECONDS")
 
 
 @dataclass(frozen=True)
 class StatisticsWindows:
-    """The transformations of a table with `lakehouse.transforms.statistics` of a `value` in windows.
+    """The transformations of a table with `lakehouse.transforms.statistics` of `value` per window.
 
-    `grace_s` is how far past its end a window becomes final, in event time or, once no event has come for
-    `idle_after_s`, by the wall clock; `quantile_k` is the sketches' size.
+    `grace_s` is how far past its end a window becomes final, in event time or, once no event has arrived for
+    `idle_after_s`, by the wall clock; `quantile_k` is the sketch size.
     """
 
     windows: Tumbling
@@ -63,7 +63,7 @@ class StatisticsWindows:
 
     @property
     def schema(self) -> StructType:
-        """One row per group and window; last, what only the next merge needs."""
+        """One row per group and window; the last columns are only for the next merge."""
         window = described(
             *((name, "string", "Part of the key: what the values are of.") for name in self.windows.by),
             ("window_start", "timestamp", "Start of the window in event time, UTC; part of the window."),
@@ -90,16 +90,16 @@ class StatisticsWindows:
         return windows.withColumn("recomputed", F.lit(False))
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys of partials whose window's sketch is gone: nothing can be merged with it.
+        """Return the keys of partials whose current row has no sketch, so that nothing can be merged with it.
 
         Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may include rows
-        that are still to arrive here, and these recompute it once more.
+        that arrive here later, and these then recompute it again.
         """
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
 
     def clock(self) -> EventClock:
-        """Return the clock by which rows become final."""
+        """Return the clock that makes rows final."""
         return EventClock(
             "last_event_time",
             self.due,
@@ -115,7 +115,7 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the window start after which no row was cleared: event time must have passed its end."""
+        """Return the window start after which no row was cleared: event time has not passed its end."""
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
@@ -123,7 +123,7 @@ class StatisticsWindows:
         return clean.withColumn("window_start", self.windows.start())
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
-        """Return the windows that are new, have new values, or have become final through the progress."""
+        """Return the windows that are new, have new values, or become final with this progress."""
         columns = _folding(self)
         now = by_reference(F.lit(progress.now), F.col("window_start"))
         joined = partials.alias("p").join(current.alias("c"), list(self.windows.keys), "full_outer")
@@ -131,7 +131,7 @@ class StatisticsWindows:
         return columns.result.of(columns.derived.added_to(columns.states.of(touched)))
 
     def due(self, progress: EventTimeProgress) -> Column:
-        """Select the current rows that become final between the two ends of the progress."""
+        """Select the current rows that become final with this progress."""
         window_end = F.col("window_end")
         final_now = _is_final(window_end, F.lit(progress.now), self.grace_s)
         if progress.before is None:
@@ -139,7 +139,7 @@ class StatisticsWindows:
         return final_now & ~_is_final(window_end, F.lit(progress.before), self.grace_s)
 
     def due_ends(self, progress: EventTimeProgress) -> tuple[datetime | None, datetime]:
-        """Return the first and last end of such a window, both included; null: however early."""
+        """Return the earliest and latest end of such windows, both included; null: no lower bound."""
         grace = timedelta(seconds=self.grace_s)
         return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)
 
@@ -182,7 +182,7 @@ def _folding(table: StatisticsWindows) -> _Folding:
 
 
 def statistics_message(names: Mapping[str, str]) -> Message:
-    """Return the message of a row: the columns in `names` under their JSON names, times, statistics."""
+    """Return a row's message: the columns in `names` under their JSON names, times and statistics."""
     return Message(
         {
             **{name: Plain(column) for name, column in names.items()},

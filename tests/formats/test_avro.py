@@ -256,17 +256,17 @@ SCHEMAS = [
     ('{"type":' * 100_000 + '"int"' + "}" * 100_000, TOO_DEEP),
     ("[" * 200_000, TOO_DEEP),
     (json.dumps(of_id()) + " " * 1_000_000, "has 1,000,109 characters; at most 1,000,000 are read"),
-    ("{", "is no JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
-    (of_id(("x", "Later")), "names a type Later that it does not have"),
+    ("{", "is not JSON: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"),
+    (of_id(("x", "Later")), "refers to an undefined type, Later"),
     (of_id(("x", {"type": "fixed", "name": "Z", "size": -1})), "has a fixed without a size, Z"),
-    (of_id(("x", 5)), "has something that is no type: 5"),
-    (of_id(("x", "int"), ("x", "int")), "has a record, R, with fields of the same name, or of none"),
+    (of_id(("x", 5)), "has an invalid type: 5"),
+    (of_id(("x", "int"), ("x", "int")), "has a record, R, with duplicate or missing field names"),
     (of_id(("x", record(name="R"))), "has two types with the name R"),
     (
         of_id(("any", {"type": "fixed", "name": "Z", "size": 2**31 - 1})),
         "has a fixed of 2,147,483,647 bytes in the contract's fields; at most 1,000,000 are read",
     ),
-    ('"string"', "is not that of a record"),
+    ('"string"', "is not a record schema"),
     # Spark's own reason: names of a contract's enum are Avro's to judge.
     (
         of_id(("any", {"type": "enum", "name": "E", "symbols": ["no name"]})),
@@ -277,7 +277,7 @@ SCHEMAS = [
 
 def test_a_schema_that_cannot_be_used_is_a_reason_against_its_records(spark: SparkSession) -> None:
     found = judged(spark, WITH_ANY, [(schema, b"") for schema, _ in SCHEMAS])
-    said = "the value is no record of schema {}, or is cut off"
+    said = "the value is not a record of schema {}, or is truncated"
     assert [reasons for _, reasons in found] == [
         [("undecodable", None, f"schema {number} {why}" if why else said.format(number))]
         for number, (_, why) in enumerate(SCHEMAS)

@@ -102,8 +102,12 @@ def test_types_of_objects_have_names_of_their_own() -> None:
         (("a", "a.b"), "odcs", "a.b: the contract has fields in an object, and the object itself as a field"),
         (("a.b", "a"), "avro", "a: the contract has fields in an object, and the object itself as a field"),
         (("a_b", "aB"), "protobuf", "Protobuf cannot tell a_b from aB: in JSON both are aB"),
-        (('a = 1; } message B { string "x',), "protobuf", "Protobuf has no field called 'a = 1; } message B"),
-        (("a\n",), "avro", r"Avro has no field called 'a\n'"),
+        (
+            ('a = 1; } message B { string "x',),
+            "protobuf",
+            "Protobuf does not allow the field name 'a = 1; } message B",
+        ),
+        (("a\n",), "avro", r"Avro does not allow the field name 'a\n'"),
     ],
 )
 def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], format_: str, said: str) -> None:
@@ -120,7 +124,7 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
             NULLABLE,
             [
                 "warning: serviceId is required, and a record may lack it or have null",
-                "breaks: metricName is to be a string, and can be int in the schema",
+                "breaks: metricName must be a string, but can be int in the schema",
                 "breaks: value is required, and the schema does not have it",
             ],
             1,
@@ -128,7 +132,7 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
         (
             "protobuf",
             'syntax = "proto3"; message M { string service_id = 1; bytes metricName = 2; float value = 3; }',
-            ["breaks: metricName is to be a string, and has another type in the schema"],
+            ["breaks: metricName must be a string, but has another type in the schema"],
             1,
         ),
         (

@@ -248,7 +248,7 @@ def test_what_a_field_cannot_hold_is_refused_by_its_own_rule(spark: SparkSession
         (
             {"payload": {"time": {"seconds": AT_S * 1000}}},
             *("bad_timestamp", "payload"),
-            f"payload has a Timestamp of {AT_S}000 s, outside of the years 1 to 9999",
+            f"payload has a Timestamp of {AT_S}000 s, outside the years 1 to 9999",
         ),
         (
             {"payload": number_in_struct(float("nan"))},
@@ -269,7 +269,7 @@ def test_what_a_field_cannot_hold_is_refused_by_its_own_rule(spark: SparkSession
         ),
         (
             {"payload": {"span": {"seconds": 2**60}}},
-            *("undecodable", "payload", f"payload has a Duration of {2**60} s and 0 ns, which is none"),
+            *("undecodable", "payload", f"payload has a Duration of {2**60} s and 0 ns, which is invalid"),
         ),
         (
             {"payload": {"mask": {"paths": ["aB"]}}},

@@ -190,13 +190,13 @@ def overtaken(stream: Busy, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let a tick come before each commit that others make in the block; none of them is tried again."""
     finish, is_ticking = tables.Commit.finish, False
 
-    def finish_late(commit: tables.Commit, *given: Any) -> int:
+    def finish_late(commit: tables.Commit, *given: Any, **named: Any) -> int:
         nonlocal is_ticking
         if not is_ticking:
             is_ticking = True
             stream.tick()
             is_ticking = False
-        return finish(commit, *given)
+        return finish(commit, *given, **named)
 
     with monkeypatch.context() as patch:
         patch.setattr(writing, "_ATTEMPTS", 1)

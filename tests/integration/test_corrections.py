@@ -165,14 +165,14 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
 def test_a_field_that_records_may_lack_is_no_id(make_settings: MakeSettings) -> None:
     settings = make_settings(unique_by={"metrics-events": "environment"})
 
-    with pytest.raises(SettingsError, match="environment: as an id or a sequence it must be required"):
+    with pytest.raises(SettingsError, match="environment: as an id or sequence it must be a required"):
         choose_one("metrics", settings)
 
 
 def test_a_sequence_needs_an_id_and_calls_cannot_be_corrected(make_settings: MakeSettings) -> None:
-    with pytest.raises(SettingsError, match="say unique_by"):
+    with pytest.raises(SettingsError, match="set unique_by"):
         choose_one("sales", make_settings(sequence_by={"sales-events-v1": "version"}))
-    with pytest.raises(SettingsError, match="cannot follow corrections"):
+    with pytest.raises(SettingsError, match="cannot apply corrections"):
         choose_one(
             "calls", make_settings(unique_by={"metricsTopic": "id"}, sequence_by={"metricsTopic": "version"})
         )

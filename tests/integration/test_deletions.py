@@ -143,7 +143,7 @@ def test_a_form_that_is_none_is_refused_at_the_start(lake_settings: Settings) ->
 
     source = chosen(deletion_keys="json:id", deleted_if="op=d")
     assert (source.deletion_key, source.deleted_if) == ("json:id", "op=d")
-    with pytest.raises(SettingsError, match="deletion_key 'jsn' is no form of a key; the forms are text, "):
+    with pytest.raises(SettingsError, match="deletion_key 'jsn' is not a key form; expected text, "):
         chosen(deletion_keys="jsn")
     with pytest.raises(SettingsError, match="deleted_if 'op' is not FIELD=VALUE, such as op=d"):
         chosen(deleted_if="op")

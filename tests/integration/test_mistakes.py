@@ -131,7 +131,7 @@ def test_a_mistake_under_spark_submit_is_one_line_too(here: Place) -> None:
     assert ended.returncode == 2
     # spark-submit passes both of Python's outputs on as its standard output.
     assert ended.stdout == (
-        "error: unknown stream metrix; known: calls, metrics, sales, transactions. Others are named by "
+        "error: unknown stream metrix; known: calls, metrics, sales, transactions. Add others with "
         "LAKEHOUSE_STREAMS\n"
     )
     assert not NOISE.search(ended.stderr), ended.stderr

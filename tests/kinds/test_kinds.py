@@ -67,15 +67,15 @@ def test_names_are_made_of_json_names_and_lengths() -> None:
     [
         (
             lambda: Windows(by="a", length_s=60, absent={"b": "none"}).fields,
-            "absent names b, which is not a field of the key; there is a",
+            "absent names b, which is not a field of the key; the key has a",
         ),
         (
             lambda: windowed_statistics("s", "t", value="v", windows=Windows(by=MAYBE, length_s=60)),
-            "field meta.env is part of the key, and may be missing: give its value by `absent`",
+            "field meta.env is part of the key but optional: give it a default in `absent`",
         ),
         (
             lambda: windowed_sums("s", "t", by=MAYBE, value="v", length_s=60),
-            "field meta.env is part of the key, and may be missing: let it be required",
+            "field meta.env is part of the key but optional: make it required",
         ),
         (
             lambda: windowed_sums("s", "t", by="standing", value="v", length_s=60),

@@ -21,12 +21,12 @@ from tests.streams import STREAMS, USER_TRANSACTIONS_5M
 ENTRY = Entry("gold", "t", "file:///lake/gold/t", "One row per user.", '{"type":"struct","fields":[]}')
 MINE, THEIRS = True, False
 MOVED = (
-    "gold.t is registered at s3a://old/t, and this lake has it at file:///lake/gold/t. `lakehouse "
-    "register --move` takes the name along"
+    "gold.t is registered at s3a://old/t, but this lake has it at file:///lake/gold/t. `lakehouse "
+    "register --move` updates the location"
 )
 FOREIGN = (
-    "gold.t in the metastore was not made by lakehouse, and is left as it is. Rename or drop it there, "
-    "and run this again"
+    "gold.t in the metastore was not made by lakehouse and is left unchanged. Rename or drop it there, "
+    "then rerun"
 )
 
 

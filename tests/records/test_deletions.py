@@ -192,7 +192,7 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
             b"\x00\x00\x00\x00\x0a1",
             refused(
                 "undecodable",
-                "a deletion's key, 000000000a31, as Avro: schema 10 is of PROTOBUF, not of AVRO",
+                "a deletion's key, 000000000a31, as Avro: schema 10 is a PROTOBUF schema, not AVRO",
             ),
         ),
         (
@@ -206,7 +206,7 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
             encoded(7, "string", "a-1"),
             refused(
                 "undecodable",
-                "a deletion's key, 000000000706612d31, as Avro: schema 7 is not that of a record",
+                "a deletion's key, 000000000706612d31, as Avro: schema 7 is not a record schema",
             ),
         ),
     ],
@@ -355,20 +355,20 @@ def test_what_cannot_be_a_form_or_delete_anything_is_refused_at_the_start() -> N
     only_unique = replace(FLAT, sequence_by=None)
     totals = replace(FLAT, contract=replace(FLAT.contract, tombstone="id"))
     cases: list[tuple[Source, dict[str, Any], str]] = [
-        (FLAT, {"deletion_key": "jsn"}, "deletion_key 'jsn' is no form of a key; the forms are text, json, "),
-        (FLAT, {"deletion_key": "long:id"}, "deletion_key 'long:id' is no form of a key; the forms are "),
-        (FLAT, {"deletion_key": "json:"}, "deletion_key 'json:' is no form of a key; the forms are "),
+        (FLAT, {"deletion_key": "jsn"}, "deletion_key 'jsn' is not a key form; expected text, json, "),
+        (FLAT, {"deletion_key": "long:id"}, "deletion_key 'long:id' is not a key form; expected "),
+        (FLAT, {"deletion_key": "json:"}, "deletion_key 'json:' is not a key form; expected "),
         (FLAT, {"deletion_key": "json:a..b"}, "'a..b' is not a path to a field: "),
         (FLAT, {"deleted_if": "op"}, "deleted_if 'op' is not FIELD=VALUE, such as op=d"),
         (
             only_unique,
             {"deleted_if": "op=d"},
-            "source t: deletion_key and deleted_if are about deletions of ",
+            "source t: deletion_key and deleted_if delete ids, which needs ",
         ),
         (
             totals,
             {"deletion_key": "long"},
-            "source t: a record without a value starts id again, and deletes ",
+            "source t: a record without a value resets id and deletes no id: ",
         ),
     ]
     for source, given, message in cases:

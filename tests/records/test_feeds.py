@@ -577,7 +577,7 @@ def test_a_time_of_kafkas_is_held_to_the_same_bound(spark: SparkSession) -> None
         (lambda: Contract((), event_time="a."), r"'a\.' is not a path"),
         (
             lambda: Contract((), event_time_unit="m"),  # type: ignore[arg-type]
-            r"event_time_unit 'm' is none of \('s', 'ms', 'us', 'ns'\)",
+            r"event_time_unit 'm' is not one of \('s', 'ms', 'us', 'ns'\)",
         ),
         (lambda: Contract((), event_time_zone="Europe/Bonn"), "'Europe/Bonn' is not an IANA time zone"),
         (lambda: Contract((), event_time_zone="../x"), "is not an IANA time zone"),

@@ -367,7 +367,7 @@ def test_a_stream_that_is_named_by_its_address_is_checked_too(
 
 def test_a_name_that_no_table_can_have_is_refused(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(module)
-    with pytest.raises(SettingsError, match=r"^table silver\.a b of stream other cannot be a name here: "):
+    with pytest.raises(SettingsError, match=r"^table silver\.a b of stream other is not a valid name: "):
         load(under("shop_of_a_user:ODD"))
 
 
@@ -395,5 +395,5 @@ def test_a_column_that_sql_would_misread_is_refused(
     with pytest.raises(SettingsError) as refused:
         load(under(f"shop_of_a_user:{stream}"))
     assert str(refused.value).startswith(
-        f"stream other gives silver.other the column '{column}', which cannot be a name here: letters of"
+        f"stream other gives silver.other the column '{column}', which is not a valid name: use ASCII letters"
     )

@@ -127,5 +127,5 @@ def test_names_that_do_not_exist_are_refused_with_those_that_do(case: Case) -> N
         case(SALES, [], gold=[])
     with pytest.raises(ValueError, match="calls: no topic is named; known: analyticsTopic, metricsTopic"):
         case(CALLS, [called(0)])
-    with pytest.raises(ValueError, match="calls: sales is none of its topics; known: analyticsTopic, "):
+    with pytest.raises(ValueError, match="calls: sales is not one of its topics; known: analyticsTopic, "):
         case(CALLS, {"sales": [called(0)]})

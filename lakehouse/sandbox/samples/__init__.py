@@ -1,7 +1,7 @@
-"""Sample events for demos, tests and benchmarks: what one is, and at which moments a run of them happens.
+"""Sample events for demos, tests and benchmarks: the type of a sample, and the event times of a run.
 
-A generator (one module per stream) is a pure function of its arguments: it gets the event times from
-here and a seed from the caller, and reads no clock of its own.
+A generator (one module per stream) is a pure function of its arguments: it takes event times from here and a
+seed from the caller, and does not read the clock.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class Sample(NamedTuple):
-    """A Kafka record to send, and why it is there, so that a test knows what must become of it.
+    """A Kafka record to send, with its kind, so that tests know the expected result.
 
-    `source` is the index of its topic among the stream's. `timestamp_ms` is for a record that has no event
-    time but Kafka's; 0 leaves that to the moment of sending. A `partition` of -1 leaves that to the key.
+    `source` is the index of its topic among the stream's. `timestamp_ms` is for records whose only event time
+    is Kafka's; 0 means the time of sending. A `partition` of -1 means that the key decides.
     """
 
     key: bytes | None
@@ -38,10 +38,10 @@ def spread_times(count: int, *, end_ms: int, span_s: float) -> Iterator[int]:
 
 
 def paced_times(rate: float, clock: Callable[[], float] = time.time) -> Iterator[int]:
-    """Yield the wall-clock times, in epoch milliseconds, at which events at `rate` a second are due.
+    """Yield the wall-clock times, in epoch milliseconds, at which events at `rate` per second are due.
 
-    The clock is read once, when the first time is asked for, so a run starts when it is first drawn
-    from. Event n (from 0) is due (n + 1) / rate seconds later: the same schedule `produce` keeps.
+    The clock is read once, at the first `next`, so that a run starts with its first event. Event n (from 0)
+    is due (n + 1) / rate seconds later, the same schedule as in `produce`.
     """
     start_ms = clock() * 1000
     step_ms = 1000 / rate

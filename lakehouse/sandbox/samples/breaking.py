@@ -1,6 +1,6 @@
-"""Ways of breaking a contract: each takes a valid record and returns a message broken in one way.
+"""Ways to break a contract: each function takes a valid record and returns a message with one fault.
 
-A stream's breakages are a dictionary of names and such functions; a `Breaker` applies them in turn.
+A stream's breakages are a dictionary of such functions by name; a `Breaker` applies them in turn.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FUTURE = "timestamp_in_the_future"
 
 
 class Breaker:
-    """Breaks records in every way given, over and over; a time in the future is `ahead_s` ahead."""
+    """Breaks records in every given way, in rotation; a time in the future is `ahead_s` ahead."""
 
     def __init__(self, breakages: Mapping[str, Breakage], ahead_s: float) -> None:
         self._turns = cycle(breakages.items())
@@ -35,24 +35,24 @@ class Breaker:
 
 
 def kind(name: str) -> str:
-    """Return the kind of the samples that the breakage of this name makes."""
+    """Return the sample kind of the breakage with this name."""
     return f"malformed:{name}"
 
 
 def kinds(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the kinds of several breakages."""
+    """Return the sample kinds of several breakages."""
     return tuple(map(kind, names))
 
 
 def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
-    """Return what can be wrong with any message: not a text, not JSON, not an object.
+    """Return the faults that any message can have: not text, not JSON, not an object.
 
-    Names fields of the record: `text` is a string to cut a character in, `number` and `words` are what a
-    message consists of that is only a number or only words.
+    The arguments are field names: `text` is a string in which a character is truncated; `number` and `words`
+    are the content of messages that are only a number or only words.
     """
     words = tuple(words)
 
-    def truncated_utf8(record: Record) -> bytes:  # a multi-byte character cut off after its first byte
+    def truncated_utf8(record: Record) -> bytes:  # a multi-byte character truncated after its first byte
         whole = "é"
         return dumps({**record, text: f"caf{whole}"}).replace(whole.encode(), whole.encode()[:1])
 
@@ -77,12 +77,12 @@ def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str,
 
 
 def of_a_tombstone() -> dict[str, Breakage]:
-    """Return the null value, for a stream without tombstones."""
+    """Return the null value as a fault, for a stream without tombstones."""
     return {"tombstone": lambda _: None}
 
 
 def of_a_name(column: str, field: str) -> dict[str, Breakage]:
-    """Return what can be wrong with a required string."""
+    """Return the faults of a required string."""
     return {
         f"{column}_missing": without(field),
         f"{column}_null": with_value(field, None),
@@ -93,7 +93,7 @@ def of_a_name(column: str, field: str) -> dict[str, Breakage]:
 
 
 def of_a_decimal(field: str) -> dict[str, Breakage]:
-    """Return what can be wrong with a required decimal(38,9)."""
+    """Return the faults of a required decimal(38,9)."""
     return {
         f"{field}_missing": without(field),
         f"{field}_null": with_value(field, None),
@@ -112,7 +112,7 @@ def of_a_decimal(field: str) -> dict[str, Breakage]:
 
 
 def of_the_time() -> dict[str, Breakage]:
-    """Return what can be wrong with a timestamp; the last one needs a Breaker to be wrong."""
+    """Return the faults of a timestamp; the last one takes effect only in a Breaker."""
     return {
         "timestamp_boolean": with_value(_TIME, True),
         "timestamp_not_a_date": with_value(_TIME, "yesterday at noon"),
@@ -122,12 +122,12 @@ def of_the_time() -> dict[str, Breakage]:
 
 
 def dumps(record: object) -> bytes:
-    """Return a value as the message that a producer would send."""
+    """Return a value as a message, as a producer would send it."""
     return compact(record).encode()
 
 
 def without(field: str) -> Breakage:
-    """Leave a field out."""
+    """Omit a field."""
     return lambda record: dumps({name: value for name, value in record.items() if name != field})
 
 
@@ -137,7 +137,7 @@ def with_value(field: str, value: object) -> Breakage:
 
 
 def with_literal(field: str, literal: bytes) -> Breakage:
-    """Put in a value literally, for what json.dumps cannot write."""
+    """Insert a literal value that json.dumps cannot write."""
     mark = "\x00"
     return lambda record: dumps({**record, field: mark}).replace(dumps(mark), literal)
 

@@ -2,19 +2,19 @@
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, one_sided=0.1)
 
-A call is one record or several, neighbours less than `gap_s` apart; the next call of the same pair is at
-least three times that away:
+A call has one or more records, with neighbours less than `gap_s` apart; the next call of the same pair is at
+least three times that later:
 
     ada1-zoë0   a--m-----a                                    m-a---m
     bob2-eve7         m---m-a--------a
                       |--| < gap_s   |--------- ≥ 3 × gap_s
 
-Calls begin at the times given. A record within a call has a time of its own, at most the one that was due:
-the generator is a simulation in which records leave in the order of their times. The last calls are cut
-short in time, not in records, so that the end of the run leaves at most one of them one-sided.
+Calls begin at the given times. A later record of a call has its own time, at most the one that was due: the
+generator simulates records that are sent in the order of their times. The last calls are shortened in time,
+not in records, so that the end of the run leaves at most one of them one-sided.
 
-The kinds of sample are those of `mixing`. The late ones within the allowed lateness are calls of their own,
-of pairs that had none before; those beyond it are single records of such pairs.
+The kinds of sample are those of `mixing`. Late samples within the allowed lateness form calls of their own,
+of pairs without earlier calls; those beyond it are single records of such pairs.
 
 The same arguments give the same bytes.
 """
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
 
 TOPICS = ("analyticsTopic", "metricsTopic")
 PAYLOADS = ("analytics", "metrics")
-"""The field that a record of each topic has."""
+"""The payload field of each topic's records."""
 HOT_CALLER = "switchboard"
 HOT_PAIR = HOT_CALLER, user(0)
 
 _HOT_PAIR = -1
 _CALLERS = 1000
-_JOINED = 0.8  # of gap_s: the most between two records of a call
-_APART = 3  # times gap_s: the least between two calls of a pair
-_WITHIN = 0.75  # of the allowed lateness: where a late call is given up
+_JOINED = 0.8  # of gap_s: the maximum between two records of a call
+_APART = 3  # times gap_s: the minimum between two calls of a pair
+_WITHIN = 0.75  # of the allowed lateness: beyond this a late call is not continued
 _ODD_SHARE = 0.15
 
 _Sides = tuple[int, ...]
@@ -64,11 +64,11 @@ def samples(
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    `one_sided` is the chance of a call to have records in one topic only, and `alone` that of having a single
-    record. `hot_pair` is the chance of a record to be one of HOT_PAIR, which is in one call from the first to
-    the last. `hot_caller` is the chance of a pair to have HOT_CALLER as its first user.
+    `one_sided` is the probability that a call has records in one topic only, `alone` that it has a single
+    record. `hot_pair` is the probability that a record is one of HOT_PAIR, which is in a single call
+    throughout. `hot_caller` is the probability that a pair has HOT_CALLER as its first user.
 
-    Raises SettingsError for a chance that is none.
+    Raises SettingsError for a probability outside 0 to 1.
     """
     require_share("one-sided", one_sided, "all calls")
     require_share("alone", alone, "all calls")
@@ -91,7 +91,7 @@ def samples(
 
 
 class _Mixed(NamedTuple):
-    """The chances that `samples` takes."""
+    """The probabilities among the arguments of `samples`."""
 
     one_sided: float
     alone: float
@@ -100,7 +100,7 @@ class _Mixed(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A call with records to come: when the next one is due, of which pair, and the sides of all of them."""
+    """A call with outstanding records: when the next one is due, the pair, and the sides of all of them."""
 
     due_ms: int
     pair: int
@@ -108,26 +108,26 @@ class _Open(NamedTuple):
 
 
 class _Calls:
-    """The calls under way, and the pairs that may begin another."""
+    """The calls in progress, and the pairs that may begin another."""
 
     def __init__(
         self, rng: random.Random, records: int, mixed: _Mixed, gap_s: float, allowed_lateness_s: int
     ) -> None:
         self._rng = rng
         self._uniform = rng.random
-        self._records = records  # to come, of which `owed` are spoken for by the open calls
+        self._records = records  # outstanding, of which the open calls need `owed`
         self._owed = 0
         self._mixed = mixed
         self._joined_ms = round(1000 * gap_s * _JOINED)
         self._apart_ms = round(1000 * gap_s * _APART)
         self._latest_ms = 1000 * allowed_lateness_s * _WITHIN
         self._open: list[_Open] = []  # a heap by due_ms
-        self._resting: deque[tuple[int, int]] = deque()  # (free again at, pair), in order
+        self._resting: deque[tuple[int, int]] = deque()  # (time from which it is free, pair), in order
         self._pairs = self._hot_pairs = 0
         self._late: _Open | None = None
 
     def valid(self, time_ms: int) -> Sample:
-        """Return the next record of a call that has one due, else the first one of another call."""
+        """Return the next record of a call that has one due, otherwise the first record of another call."""
         self._records -= 1
         must_end = self._owed > self._records
         if self._mixed.hot_pair and not must_end and self._uniform() < self._mixed.hot_pair:
@@ -148,7 +148,7 @@ class _Calls:
         return self._record(pair, sides[0], time_ms, "valid")
 
     def late(self, time_ms: int, behind_ms: int, kind: str) -> Sample:
-        """Return a record of a call in the past: the rest of the one begun, or the first one of another."""
+        """Return a record of a call in the past: the next of the current one, or the first of another."""
         if kind == "late_beyond":
             return self._record(self._new_pair(), int(self._uniform() * 2), time_ms - behind_ms, kind)
         if self._late is not None and time_ms - self._late.due_ms < self._latest_ms:
@@ -160,12 +160,12 @@ class _Calls:
         return self._record(pair, sides[0], moment_ms, kind)
 
     def _plan(self, most: int) -> _Sides:
-        """Return the sides of the records of another call, in order; `most` is how many there may be."""
+        """Return the sides of the records of another call, in order; `most` is their maximum number."""
         uniform = self._uniform
         if self._mixed.alone and uniform() < self._mixed.alone:
             most = 1
         one_sided = most == 1 or uniform() < self._mixed.one_sided
-        # Those that are short enough: the first ones have one record, or two.
+        # Only plans that are short enough: the first ones have one record, or two.
         plans = _ONE_SIDED[:most] if one_sided else _TWO_SIDED[: most - 1]
         of_a_length = plans[int(uniform() * len(plans))]
         return of_a_length[int(uniform() * len(of_a_length))]
@@ -190,7 +190,7 @@ class _Calls:
 
 
 def _pair(number: int) -> tuple[str, str]:
-    """Return two users, another pair for every number; below zero, the first one is HOT_CALLER."""
+    """Return two users, a different pair for every number; below zero, the first user is HOT_CALLER."""
     if number < 0:
         return HOT_CALLER, user(_HOT_PAIR - number)
     caller = number % _CALLERS
@@ -206,12 +206,12 @@ def _payload(side: int, rng: random.Random) -> bytes:
     return b',"metrics":{"latencyMs":%.1f,"loss":{"in":%.3f,"out":0}}' % (10 + 90 * uniform(), uniform())
 
 
-# What a payload may be as well: absent, null, or any JSON value, a string that reads like another one too.
+# Further payloads: absent, null, or any JSON value, including strings that read like another value.
 _ODD_VALUES: list[object] = [None, None, "dropped", "голос", "12", "null", "", 17, 4.25, True, [1, "two"], {}]
 _ODD = tuple((b"", *(f',"{name}":{compact(value)}'.encode() for value in _ODD_VALUES)) for name in PAYLOADS)
 _MOODS = tuple(mood.encode() for mood in ("calm", "curious", "verärgert", "😊"))
 
-# The sides of a call's records, by their number: from 1 to 3 of one side, from 2 to 5 of both.
+# The sides of a call's records, by length: 1 to 3 records of one side, 2 to 5 of both.
 _ONE_SIDED = tuple(tuple((side,) * length for side in (0, 1)) for length in (1, 2, 3))
 _TWO_SIDED = tuple(
     tuple(sides for sides in product((0, 1), repeat=length) if len(set(sides)) > 1) for length in (2, 3, 4, 5)
@@ -225,4 +225,4 @@ _BREAKAGES: dict[str, breaking.Breakage] = {
     **breaking.of_the_time(),
 }
 MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
-"""Every kind of malformed sample; a run goes through them in this order, over and over."""
+"""All kinds of malformed samples; a run cycles through them in this order."""

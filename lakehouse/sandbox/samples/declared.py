@@ -1,9 +1,9 @@
-"""Sample events of any stream, made from what its contracts declare.
+"""Sample events of any stream, generated from its contracts.
 
     samples(stream.sources, 1000, spread_times(1000, end_ms=now, span_s=600), seed=1)
 
-Texts are of twenty values a field, numbers are above zero, and rules of a stream's own are not known here:
-a sample may break one. The kinds of sample are those of lakehouse.sandbox.samples.mixing. The same arguments
+Each text field has twenty values, and numbers are positive. The stream's own rules are not known here, so a
+sample may break one. The kinds of sample are those of lakehouse.sandbox.samples.mixing. The same arguments
 give the same bytes.
 """
 
@@ -52,7 +52,7 @@ def samples(
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`, of the sources in turn.
 
-    Raises SettingsError for shares that do not fit into one whole.
+    Raises SettingsError for shares that exceed one in total.
     """
     rng = random.Random(seed)
     turns = cycle(range(len(sources)))
@@ -106,13 +106,13 @@ def _time(contract: Contract, time_ms: int) -> Any:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC).astimezone(ZoneInfo(contract.event_time_zone))
         return moment.replace(tzinfo=None).isoformat(timespec="milliseconds")
     unit_ns = _NS[contract.event_time_unit]
-    if contract.event_time_unit in AS_DIGITS and time_ms % 2:  # as Protobuf's JSON has it
+    if contract.event_time_unit in AS_DIGITS and time_ms % 2:  # as in Protobuf's JSON
         return str(time_ms * 1_000_000 // unit_ns)
     return time_ms / 1000 if contract.event_time_unit == "s" else time_ms * 1_000_000 // unit_ns
 
 
 def _key(contract: Contract, record: Record) -> bytes | None:
-    """Return a record's Kafka key: the field of tombstones, else its first text."""
+    """Return a record's Kafka key: the field of tombstones, otherwise its first required string."""
     texts = [field for field in contract.fields if field.required and field.type is FieldType.STRING]
     of_tombstones = [field for field in texts if field.name == contract.tombstone]
     for field in (of_tombstones or texts)[:1]:
@@ -121,7 +121,7 @@ def _key(contract: Contract, record: Record) -> bytes | None:
 
 
 def _breakages(contract: Contract) -> Iterator[tuple[str, Callable[[Record], bytes | None]]]:
-    """Yield ways of breaking a record of the contract, each by its name."""
+    """Yield ways to break a record of the contract, each with its name."""
     yield "not_utf8", lambda record: b"\xff\xfe" + _dumps(record)
     yield "truncated_json", lambda record: _dumps(record)[:-2]
     yield "array", lambda record: _dumps([record])

@@ -1,8 +1,8 @@
-"""Sample metrics events: 20 services × 5 metrics, with late, duplicate and malformed ones on request.
+"""Sample metrics events: 20 services × 5 metrics, with late, duplicate and malformed events on request.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(malformed=0.01))
 
-One series can be given a share of all, and there can be any number of services. The kinds of sample are those
+One series can get a share of all events, and the number of services can be set. The kinds of sample are those
 of lakehouse.sandbox.samples.mixing. The same arguments give the same bytes.
 """
 
@@ -67,10 +67,11 @@ def samples(
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    `hot_series` is the chance of an event to be one of the first metric of HOT_SERVICE, which has none
-    otherwise. The series of so many `services` take turns, in place of those of the 20 that are drawn.
+    `hot_series` is the probability that an event belongs to the first metric of HOT_SERVICE, which otherwise
+    has no events. If `services` is set, the series of that many services take turns, instead of random ones
+    of the 20.
 
-    Raises SettingsError for a chance that is none.
+    Raises SettingsError for a probability outside 0 to 1.
     """
     require_share("hot series", hot_series, "all events")
     rng = random.Random(seed)
@@ -141,7 +142,7 @@ def _request_latency_ms(rng: random.Random) -> bytes:
 
 
 def _error_rate(rng: random.Random) -> bytes:
-    return b"%.5f" % (0.2 * rng.random() ** 4)  # mostly next to nothing
+    return b"%.5f" % (0.2 * rng.random() ** 4)  # mostly close to zero
 
 
 def _queue_depth(rng: random.Random) -> bytes:
@@ -194,4 +195,4 @@ _BREAKAGES = {
     **breaking.of_the_time(),
 }
 MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
-"""Every kind of malformed sample; a run goes through them in this order, over and over."""
+"""All kinds of malformed samples; a run cycles through them in this order."""

@@ -1,13 +1,13 @@
-"""What every generator of samples shares: the mix of kinds, lateness, repetition, the notation of times.
+"""Common parts of the sample generators: the mix of kinds, lateness, duplicates, and the format of times.
 
-A generator says how one valid sample is made and how one malformed; `mix` decides which of them comes when.
-The kinds that all streams have, and what the pipeline must make of each:
+A generator defines how a valid and a malformed sample are made; `mix` decides which of them comes when. These
+kinds exist for all streams, with the result that the pipeline must produce:
 
     valid           accepted
     late_within     behind the times around it, by less than the allowed lateness: accepted
     late_beyond     behind by more than the allowed lateness: a dead letter
-    duplicate       an earlier valid sample again, byte for byte: accepted (a record has no identity)
-    malformed:…     breaks the contract in the way named, see the stream's MALFORMED_KINDS: a dead letter
+    duplicate       an earlier valid sample again, byte for byte: accepted (a record has no id)
+    malformed:…     breaks the contract in the named way, see the stream's MALFORMED_KINDS: a dead letter
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DAY_S = 24 * 3600
 DEFAULT_LATENESS_S = 7 * DAY_S
 DEFAULT_AHEAD_S = 3600.0
 ISO_SHARE = 0.02
-"""How many of the times are written in ISO 8601 and not as a number."""
+"""The share of times that are written in ISO 8601, not as numbers."""
 
 _BLOCK = 1000  # the shares hold within every block of this many samples
 _ROUNDING = 1e-9
@@ -48,13 +48,13 @@ _VALID, _LATE, _DUPLICATE, _MALFORMED, _TOMBSTONE = range(5)
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of all samples, kept to within rounding; the rest is valid.
+    """Shares of all samples, exact except for rounding; the rest is valid.
 
-    A duplicate is the second sending of an event and counts in its own right. One late sample in four is
-    beyond the allowed lateness; all of them are where that is 0. A malformed sample from the future is
-    `ahead_s` ahead of its time. Only sales have tombstones.
+    A duplicate is the second sending of an event and counts as a sample of its own. One late sample in four
+    is beyond the allowed lateness; all of them are if that is 0. A malformed sample from the future is
+    `ahead_s` ahead of its time. Tombstones exist for sales, and for streams of other packages.
 
-    Raises SettingsError for shares that do not fit into one whole.
+    Raises SettingsError for shares that exceed one in total.
     """
 
     malformed: float = 0.0
@@ -81,7 +81,7 @@ class Shares:
         return max(0, count - sum(round(count * share) for share in self._by_slot().values()))
 
     def slots(self, count: int, rng: random.Random) -> Iterator[int]:
-        """Yield what each sample is to be, shuffled within blocks, every share exact at each block's end."""
+        """Yield the kind of each sample, shuffled within blocks; every share is exact at a block's end."""
         shares = self._by_slot()
         given = dict.fromkeys(shares, 0)
         for start in range(0, count, _BLOCK):
@@ -119,16 +119,16 @@ def mix(
     late: Callable[[int, int, str], Sample] | None = None,
     tombstone: Callable[[int], Sample] | None = None,
 ) -> Iterator[Sample]:
-    """Yield `count` samples, one for each of `times_ms`, made by the functions given.
+    """Yield `count` samples, one for each of `times_ms`, made by the given functions.
 
-    Each takes the sample's time; `late` also by how much it is to be behind that, and the kind, and is by
-    default the valid sample of the earlier time.
+    Each gets the sample's time; `late` also gets how far to be behind it, and the kind. The default for
+    `late` is a valid sample of the earlier time.
     """
     uniform = rng.random
     lateness = cycle(_lateness_draws(rng, shares.allowed_lateness_s))
     repeatable: list[Sample] = []
     keep = repeatable.append
-    # Duplicates that came up before there was anything to repeat: the next valid slots make up for them.
+    # Duplicates drawn before there was anything to repeat; later valid slots make up for them.
     owed = 0
     for slot, time_ms in zip(shares.slots(count, rng), times_ms, strict=False):
         if slot == _MALFORMED:
@@ -154,23 +154,23 @@ def mix(
 
 
 def require_share(name: str, share: float, whole: str) -> None:
-    """Raise SettingsError unless `share` is one: of what, `whole` says."""
+    """Raise SettingsError unless `share` is between 0 and 1; `whole` names what it is a share of."""
     if not 0 <= share <= 1:
         raise SettingsError(f"{name} {share:g} is a share of {whole}; expected 0 to 1")
 
 
 def in_turn(count: float) -> Iterator[int]:
-    """Yield the numbers from 0 to below `count` over and over, so that each comes equally often."""
+    """Cycle through the whole numbers from 0 to below `count`, so that each comes equally often."""
     return cycle(range(int(count)))
 
 
 def compact(value: object) -> str:
-    """Return a value as JSON without spaces, in whatever script it is."""
+    """Return a value as JSON without spaces, with non-ASCII characters unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def stamp(time_ms: int, uniform: Callable[[], float]) -> bytes:
-    """Return a time as JSON: mostly epoch milliseconds, now and then an ISO 8601 string."""
+    """Return a time as JSON: mostly epoch milliseconds, sometimes an ISO 8601 string."""
     if uniform() < ISO_SHARE:
         return b'"%b"' % iso(time_ms, uniform)
     return b"%d" % time_ms
@@ -184,7 +184,7 @@ def iso(time_ms: int, uniform: Callable[[], float]) -> bytes:
 
 
 def _take(repeatable: list[Sample], uniform: Callable[[], float]) -> Sample:
-    """Remove one at random, in constant time: an event is repeated once at most."""
+    """Remove a random sample, in constant time, so that each event is repeated at most once."""
     position = int(uniform() * len(repeatable))
     repeatable[position], repeatable[-1] = repeatable[-1], repeatable[position]
     return repeatable.pop()
@@ -194,7 +194,7 @@ def _lateness_draws(rng: random.Random, allowed_s: int) -> list[tuple[str, Calla
     longest_s = min(_MAX_WITHIN_S, allowed_s / 2)
     shortest_s = min(1.0, longest_s / 2)
 
-    def within_ms() -> int:  # as many within seconds as within minutes as within hours
+    def within_ms() -> int:  # equally often seconds, minutes and hours
         return round(1000 * shortest_s * math.pow(longest_s / shortest_s, rng.random()))
 
     def beyond_ms() -> int:

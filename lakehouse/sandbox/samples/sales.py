@@ -1,12 +1,12 @@
-"""Sample sales: 24 products, the first ones sold most, with a return now and then and tombstones on request.
+"""Sample sales: 24 products, the first ones sold most, with some returns, and tombstones on request.
 
-One product can be given a share of all, and there can be any number of others.
+One product can get a share of all sales, and the number of the others can be set.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(tombstones=0.001))
 
 The kinds of sample are those of lakehouse.sandbox.samples.mixing, and
 
-    tombstone       a null value under a product's key: accepted, the product starts again from zero
+    tombstone       a null value under a product's key: accepted, resets the product's total to zero
 
 The same arguments give the same bytes.
 """
@@ -52,10 +52,11 @@ def samples(
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    A tombstone has its time as Kafka's timestamp. `hot_product` is the chance of a sale to be one of
-    HOT_PRODUCT, which has none otherwise. So many `products` take turns, in place of the 24 that are drawn.
+    A tombstone has its time as Kafka's timestamp. `hot_product` is the probability that a sale is of
+    HOT_PRODUCT, which otherwise has no sales. If `products` is set, that many products take turns, instead of
+    random ones of the 24.
 
-    Raises SettingsError for a chance that is none.
+    Raises SettingsError for a probability outside 0 to 1.
     """
     require_share("hot product", hot_product, "all sales")
     rng = random.Random(seed)
@@ -105,7 +106,7 @@ def _encoded(product: str) -> tuple[bytes, bytes]:
 _HEADS = tuple(map(_encoded, PRODUCTS))
 _HOT = _encoded(HOT_PRODUCT)
 
-# A null value is a tombstone, and its key the product: what is wrong with one is its key.
+# A null value is a tombstone for the product in its key, so a malformed tombstone has a bad key.
 _KEYS = {
     "tombstone_key_null": None,
     "tombstone_key_not_utf8": b"caf\xe9",
@@ -120,4 +121,4 @@ _BREAKAGES: dict[str, breaking.Breakage] = {
     **dict.fromkeys(_KEYS, lambda _: None),
 }
 MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
-"""Every kind of malformed sample; a run goes through them in this order, over and over."""
+"""All kinds of malformed samples; a run cycles through them in this order."""

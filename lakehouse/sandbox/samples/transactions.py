@@ -1,4 +1,4 @@
-"""Sample transactions of a thousand users or more, one of whom can be given a share of all.
+"""Sample transactions of a thousand users or more; one user can get a share of all.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, hot_user=0.5)
 
@@ -37,10 +37,10 @@ def samples(
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    `hot_user` is the chance of an event to be one of HOT_USER, who has none otherwise. So many `users` take
-    turns, in place of the thousand that are drawn.
+    `hot_user` is the probability that an event is one of HOT_USER, who otherwise has none. If `users` is set,
+    that many users take turns, instead of random ones of the thousand.
 
-    Raises SettingsError for a chance that is none.
+    Raises SettingsError for a probability outside 0 to 1.
     """
     require_share("hot user", hot_user, "all events")
     rng = random.Random(seed)
@@ -91,4 +91,4 @@ _BREAKAGES: dict[str, breaking.Breakage] = {
     **breaking.of_the_time(),
 }
 MALFORMED_KINDS = breaking.kinds(_BREAKAGES)
-"""Every kind of malformed sample; a run goes through them in this order, over and over."""
+"""All kinds of malformed samples; a run cycles through them in this order."""

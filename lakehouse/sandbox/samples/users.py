@@ -31,5 +31,5 @@ _NAMES = (
 
 
 def user(number: int) -> str:
-    """Return the name of a user, another one for every number; no name contains a hyphen."""
+    """Return a user's name, a different one for every number; no name contains a hyphen."""
     return f"{_NAMES[number % len(_NAMES)]}{number // len(_NAMES)}"
