@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from great_expectations.expectations.expectation import Expectation
+from great_expectations.expectations import Expectation
 
 from lakehouse.quality.expectations import ExpectNoRows, no_rows, required, rows
 
