@@ -18,8 +18,6 @@ from confluent_kafka import TopicPartition as Position
 from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, OffsetSpec, TopicPartition
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.net.sasl.oauth import AbstractTokenProvider
-from kafka.partitioner import murmur2
-from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from lakehouse import web
 from lakehouse.kafka.access import KafkaAccess
@@ -27,7 +25,6 @@ from lakehouse.kafka.access import KafkaAccess
 __all__ = [
     "Admin",
     "Consumer",
-    "DefaultRecordBatchBuilder",
     "ErrorCode",
     "KafkaError",
     "KafkaException",
@@ -39,7 +36,6 @@ __all__ = [
     "TopicPartition",
     "UnknownTopicOrPartitionError",
     "group_member",
-    "murmur2",
 ]
 
 _SILENT = logging.getLogger("lakehouse.librdkafka")  # else stderr has it; what is wrong is raised

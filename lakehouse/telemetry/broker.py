@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from lakehouse.errors import ServiceError
 from lakehouse.kafka.access import KafkaAccess
-from lakehouse.kafka.batch_times import HeaderConsumer
 from lakehouse.kafka.clients import Admin, KafkaError, TopicPartition
+from lakehouse.kafka.internals import HeaderConsumer
 from lakehouse.kafka.offsets import ends_of
 from lakehouse.kafka.probe import require_listening, why_not
 from lakehouse.kafka.refusals import denied
