@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from great_expectations.expectations import Expectation
 
-from lakehouse.quality.expectations import ExpectNoRows, no_rows, required, rows
+from lakehouse.quality.expectations import no_rows, required, rows
 
 STATISTICS = ("count", "sum", "min", "max", "avg", "p50", "p90", "p95", "p99", "last_event_time", "is_final")
 _SIZE = "greatest(abs(min), abs(max))"
@@ -66,7 +66,7 @@ def has_events(
     *,
     first: str = "window_start",
     last: str = "window_end",
-) -> ExpectNoRows:
+) -> Expectation:
     """Expect that silver has an event in every window, of the window's group.
 
     `by` says of each column of the group what it is in silver, in Spark SQL. One of the events has a time
