@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from great_expectations import ExpectationSuite
-from great_expectations.expectations.expectation import Expectation
+from great_expectations.expectations import Expectation
 
 from expectations.bronze.common import landed
 from expectations.gold.windows import aligned

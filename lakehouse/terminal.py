@@ -17,7 +17,7 @@ from typing import Any
 import rich.console
 import typer
 from rich.segment import Segment
-from rich.text import Span, Text
+from rich.text import Text
 
 from lakehouse.printable import indented, printable, printable_json
 
@@ -106,5 +106,6 @@ def _cleaned(text: Text) -> Text:
         no_wrap=text.no_wrap,
         end=text.end,
     )
-    clean.spans = [Span(begins[one.start], begins[one.end], one.style) for one in text.spans]
+    for one in text.spans:
+        clean.stylize(one.style, begins[one.start], begins[one.end])
     return clean

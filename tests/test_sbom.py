@@ -50,7 +50,7 @@ def test_the_wheels_bill_names_every_locked_package(bills: dict[str, Bill]) -> N
     optional = {one["name"] for one in bills["wheel"]["components"] if one.get("scope") == "optional"}
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project.get("optional-dependencies", {}).values()
-    assert optional == {re.split(r"[\[;]", name)[0] for names in extras for name in names}
+    assert optional == {re.split(r"[\[;=]", name)[0] for names in extras for name in names}
     required = {one for one in named(bills["wheel"], "pypi") if one.partition("==")[0] not in optional}
     assert required == {one for one in locked("runtime") if one.partition("==")[0] not in optional}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from great_expectations.expectations.expectation import Expectation
+from great_expectations.expectations import Expectation
 
 from lakehouse.contract import COORDINATES
 from lakehouse.quality.expectations import fresh, no_rows, required, rows, unique

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from great_expectations.expectations.expectation import Expectation
+from great_expectations.expectations import Expectation
 
-from lakehouse.quality.expectations import ExpectNoRows, no_rows, required, rows
+from lakehouse.quality.expectations import no_rows, required, rows
 
 STATISTICS = ("count", "sum", "min", "max", "avg", "p50", "p90", "p95", "p99", "last_event_time", "is_final")
 _SIZE = "greatest(abs(min), abs(max))"
@@ -66,7 +66,7 @@ def has_events(
     *,
     first: str = "window_start",
     last: str = "window_end",
-) -> ExpectNoRows:
+) -> Expectation:
     """Expect every window to have an event of its group in silver.
 
     `by` maps each column of the group to a Spark SQL expression on silver. One of the events is in the time

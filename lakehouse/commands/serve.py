@@ -9,14 +9,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
 
 from lakehouse.errors import SettingsError
 from lakehouse.extras import needed
-from lakehouse.serving.tls import LOOK_S, Certificate
+from lakehouse.serving.tls import Certificate
 from lakehouse.streams import load, read_settings
 from lakehouse.terminal import echo, log_to_standard_error
 
@@ -83,7 +82,7 @@ def serve(
         from lakehouse.serving.access import LOOPBACK_NAMES, Access, is_loopback
         from lakehouse.serving.actions import Actions
         from lakehouse.serving.app import make_app
-        from lakehouse.serving.connections import MOST_HEAD, DeadlineProtocol
+        from lakehouse.serving.connections import MOST_HEAD, DeadlineProtocol, Server
     from lakehouse.serving.tokens import tokens_of
     from lakehouse.telemetry.server import serving
 
@@ -114,11 +113,6 @@ def serve(
         actions=Actions(deadline_s=action_hours * 3600),
     )
 
-    class Server(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            api.state.end()  # clients that listen to events would stay
-            super().handle_exit(sig, frame)
-
     config = uvicorn.Config(
         api,
         host=host,
@@ -133,8 +127,6 @@ def serve(
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
-        callback_notify=None if certificate is None else certificate.look,
-        timeout_notify=LOOK_S,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
     with ExitStack() as stack:
@@ -142,7 +134,8 @@ def serve(
             telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry_host)
             at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
             echo(f"telemetry at http://{at}/metrics", err=True)
-        Server(config).run()
+        # `end` is for clients that listen to events, which would stay.
+        Server(config, api.state.end, None if certificate is None else certificate.look).run()
 
 
 def _certificate(certificate: Path | None, key: Path | None) -> Certificate | None:

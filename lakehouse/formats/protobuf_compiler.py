@@ -17,11 +17,10 @@ import resource
 import sys
 from pathlib import Path
 
-import grpc_tools  # type: ignore[import-untyped]
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
-from grpc_tools import protoc
+from grpc_tools import protoc  # type: ignore[import-untyped]
 
 _NAME, _SET = "schema.proto", "set"
 _OWN = re.compile(r"google/protobuf/[a-z_/]+\.proto")
@@ -69,10 +68,12 @@ def _with_imports(described: FileDescriptorProto) -> FileDescriptorSet:
 
 def _compiled(text: bytes) -> FileDescriptorSet:
     Path(_NAME).write_bytes(text)
-    with_protobuf = Path(grpc_tools.__file__).parent / "_proto"
-    options = ["-I.", f"-I{with_protobuf}", "--include_imports", f"--descriptor_set_out={_SET}"]
-    if protoc.main(["protoc", *options, _NAME]):
-        sys.exit(1)
+    sys.argv = ["protoc", "-I.", "--include_imports", f"--descriptor_set_out={_SET}", _NAME]
+    try:
+        protoc.entrypoint()  # its command line, which finds what comes with Protobuf
+    except SystemExit as ended:
+        if ended.code:
+            raise
     return FileDescriptorSet.FromString(Path(_SET).read_bytes())
 
 

@@ -15,13 +15,9 @@ from confluent_kafka import KafkaError as ErrorCode
 from confluent_kafka import KafkaException, Message
 from confluent_kafka import Producer as _RdProducer
 from confluent_kafka import TopicPartition as Position
-from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
-from kafka.admin import OffsetSpec
+from kafka import KafkaAdminClient, KafkaConsumer, OffsetAndMetadata, OffsetSpec, TopicPartition
 from kafka.errors import KafkaError, UnknownTopicOrPartitionError
 from kafka.net.sasl.oauth import AbstractTokenProvider
-from kafka.partitioner import murmur2
-from kafka.record.default_records import DefaultRecordBatchBuilder
-from kafka.structs import OffsetAndMetadata
 
 from lakehouse import web
 from lakehouse.settings.kafka_access import KafkaAccess
@@ -29,7 +25,6 @@ from lakehouse.settings.kafka_access import KafkaAccess
 __all__ = [
     "Admin",
     "Consumer",
-    "DefaultRecordBatchBuilder",
     "ErrorCode",
     "KafkaError",
     "KafkaException",
@@ -41,7 +36,6 @@ __all__ = [
     "TopicPartition",
     "UnknownTopicOrPartitionError",
     "group_member",
-    "murmur2",
 ]
 
 _SILENT = logging.getLogger("lakehouse.librdkafka")  # else it logs to stderr; errors are raised

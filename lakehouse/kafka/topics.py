@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType
 from kafka.errors import (
     InvalidConfigurationError,
     TopicAlreadyExistsError,
@@ -16,7 +16,7 @@ from kafka.errors import (
 )
 
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.clients import Admin, TopicPartition
+from lakehouse.kafka.clients import Admin, OffsetSpec, TopicPartition
 from lakehouse.kafka.probe import require_listening
 from lakehouse.kafka.refusals import asking, denied
 from lakehouse.settings.kafka_access import KafkaAccess

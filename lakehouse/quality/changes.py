@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, LongType, TimestampType
 
 from lakehouse.errors import TableError
-from lakehouse.quality.expectations import ExpectNoRows, ExpectRowsToMeet
+from lakehouse.quality.internals import ExpectNoRows, ExpectRowsToMeet
 from lakehouse.quality.subjects import CHANGES, LIMITS_VIEW, PinnedTables, Subject, showing, words
 from lakehouse.spark.execution import are_few, execute_for, executing_for
 from lakehouse.stream import MergedTable

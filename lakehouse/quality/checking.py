@@ -10,19 +10,23 @@ from importlib import import_module
 from typing import Any
 
 import great_expectations as gx
-from great_expectations import ExpectationSuite
-from great_expectations.core.run_identifier import RunIdentifier
-from great_expectations.core.validation_definition import ValidationDefinition
+from great_expectations import ExpectationSuite, RunIdentifier, ValidationDefinition
 from great_expectations.data_context import AbstractDataContext
-from great_expectations.data_context.types.base import ProgressBarsConfig
-from great_expectations.expectations.metadata_types import FailureSeverity
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from lakehouse.errors import TableError, first_line
-from lakehouse.quality.expectations import BATCH_VIEW, EXAMPLES, ExpectNoRows, read_example
-from lakehouse.quality.pages import make_plain
+from lakehouse.quality.expectations import LEVELS
+from lakehouse.quality.internals import (
+    BATCH_VIEW,
+    EXAMPLES,
+    ExpectNoRows,
+    make_plain,
+    read_example,
+    results_of,
+    without_progress,
+)
 from lakehouse.quality.report import Finding, TableReport
 from lakehouse.quality.subjects import PinnedTables, Subject
 from lakehouse.spark.query_errors import error_line
@@ -34,7 +38,6 @@ _RESULT_FORMAT = {
     "partial_unexpected_count": EXAMPLES,
     "return_unexpected_index_query": False,
 }
-_SEVERITIES: Mapping[Any, Severity] = {FailureSeverity.CRITICAL: "fail", FailureSeverity.WARNING: "warn"}
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
@@ -61,7 +64,7 @@ def make_context(directory: str | None = None) -> AbstractDataContext:
     else:
         context = gx.get_context(mode="file", project_root_dir=directory)
         make_plain(context)
-    context.variables.progress_bars = ProgressBarsConfig(globally=False)
+    without_progress(context)
     return context
 
 
@@ -116,15 +119,12 @@ def _unreadable(error: Exception) -> Finding:
 
 def write_pages(context: AbstractDataContext, at: datetime) -> None:
     """Write the Data Docs of the checks at this time (UTC), and the index; older pages stay."""
-    store: Any = context.validation_results_store
-    runs = [key for key in store.list_keys() if key.run_id.run_time == at]
-    suites = [key.expectation_suite_identifier for key in runs]
-    context.build_data_docs(resource_identifiers=[*runs, *suites])
+    context.build_data_docs(resource_identifiers=results_of(context, at))
 
 
 def only_failing(suite: ExpectationSuite) -> ExpectationSuite:
     """Return the suite without expectations of severity `warn`."""
-    kept = [one for one in suite.expectations if one.severity == FailureSeverity.CRITICAL]
+    kept = [one for one in suite.expectations if one.severity == LEVELS["fail"]]
     return ExpectationSuite(name=suite.name, expectations=kept)
 
 
@@ -141,7 +141,7 @@ def _definition(name: str, suite: ExpectationSuite, context: AbstractDataContext
 def _finding(result: Any) -> Finding:
     config = result.expectation_config
     name = str(config.description or config.type)
-    severity = _SEVERITIES.get(config.severity, "fail")
+    severity: Severity = "warn" if config.severity == LEVELS["warn"] else "fail"
     error = _error_of(result.exception_info)
     if error is not None:
         return Finding(name, severity, success=False, observed="", unexpected=0, error=error)

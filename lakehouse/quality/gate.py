@@ -17,7 +17,7 @@ from great_expectations.data_context import AbstractDataContext
 from lakehouse.events import Kind, note
 from lakehouse.quality.changes import Marks, Suites, can_go_on, go_on_holding, marks_of, without_step
 from lakehouse.quality.checking import check, make_context, only_failing, suite_of
-from lakehouse.quality.expectations import ExpectNoRows
+from lakehouse.quality.internals import ExpectNoRows
 from lakehouse.quality.results import GateState, gates, note_gate
 from lakehouse.quality.subjects import CHANGES, PinnedTables, Subject, subjects, words
 from lakehouse.settings import Settings

@@ -3,23 +3,45 @@
 uvicorn limits only the pause between two requests. This adds the time for a request's head, from the first
 byte or the connection on, and the time for which an answer may wait for its reader. It also limits how many
 connections wait for a request, in all and per peer: the oldest one gives way to a new one.
+
+Everything of uvicorn that it does not document is here (docs/internals.md); nobody else touches it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from types import FrameType
 from typing import Any
 
 import h11
+import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lakehouse.serving.limits import network_of
+from lakehouse.serving.tls import LOOK_S
 
 MOST_HEAD = 64 * 1024
 HEAD_S = 10.0
 STALLED_S = 30.0
 MOST_WAITING = 512
 MOST_WAITING_OF_A_PEER = 128
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server, which calls `end` when it is told to stop, and `look`, if it has one, every 30 s."""
+
+    def __init__(
+        self, config: uvicorn.Config, end: Callable[[], None], look: Callable[[], Awaitable[None]] | None
+    ) -> None:
+        config.callback_notify, config.timeout_notify = look, LOOK_S
+        super().__init__(config)
+        self._end = end
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Stop on a signal; answers that would go on are ended first."""
+        self._end()
+        super().handle_exit(sig, frame)
 
 
 class DeadlineProtocol(H11Protocol):

@@ -7,16 +7,14 @@ that it does not declare, and a second value where it takes one, with 400; a val
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from http import HTTPStatus
-from typing import get_origin
 
 from fastapi import Request
-from fastapi.dependencies.models import Dependant
-from fastapi.routing import APIRoute
 
 from lakehouse.nearest import no_such, shown
 from lakehouse.serving.problems import Problem
+from lakehouse.serving.routes import parameters_of
 
 _LONGEST = 64
 _MOST = 20
@@ -28,10 +26,9 @@ def refuse_unknown_parameters(request: Request) -> None:
 
     This is a dependency of every route, so none has a list of its own.
     """
-    route = request.scope.get("route")
-    if not isinstance(route, APIRoute) or not request.query_params:
+    declared = parameters_of(request) if request.query_params else None
+    if declared is None:
         return
-    declared = dict(_declared(route.dependant))
     given = Counter(name for name, _ in request.query_params.multi_items())
     found = [
         {"parameter": name[:_LONGEST], "detail": detail}
@@ -50,14 +47,6 @@ def refuse_unknown(parameter: str, values: Iterable[str], known: Collection[str]
             detail = no_such(what, value, known)
             found = [{"parameter": parameter, "detail": detail}]
             raise Problem(HTTPStatus.BAD_REQUEST, f"{parameter}: {detail}", errors=found)
-
-
-def _declared(dependant: Dependant) -> Iterator[tuple[str, bool]]:
-    """Yield the parameters of a route and of what it depends on, and whether one may be given again."""
-    for field in dependant.query_params:
-        yield field.alias, get_origin(field.field_info.annotation) in {list, set, tuple}
-    for one in dependant.dependencies:
-        yield from _declared(one)
 
 
 def _wrong(name: str, times: int, declared: dict[str, bool]) -> str | None:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakehouse.serving.gold import Gold
+from lakehouse.serving.routes import path_of
 from lakehouse.sinks.redis_client import impatient, redis_client
 from lakehouse.telemetry import ObservationCollector, Observer
 from lakehouse.telemetry.server import Readiness
@@ -46,7 +47,7 @@ class ServerMetrics:
     def count(self, scope: Scope, status: int, took_s: float) -> None:
         """Count a request by its scope after the response."""
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
-        route = getattr(scope.get("route"), "path", _OTHER)
+        route = path_of(scope) or _OTHER
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(method, route).observe(took_s)
 

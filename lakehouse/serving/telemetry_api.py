@@ -9,11 +9,10 @@ from anyio import CapacityLimiter, to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
 
 from lakehouse.serving.access import LIVE_PATH, READY_PATH
 from lakehouse.serving.sharing import Shared
-from lakehouse.telemetry.server import Readiness, as_json
+from lakehouse.telemetry.server import Readiness, as_json, exposed
 
 
 def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRouter:
@@ -36,8 +35,8 @@ def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRou
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
         """Return OpenMetrics, or Prometheus' text format if the request asks for it."""
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
-        text = await to_thread.run_sync(encode, registry, limiter=one)
+        accept = request.headers.get("accept", "")
+        text, content_type = await to_thread.run_sync(exposed, registry, accept, limiter=one)
         return Response(text, headers={"Content-Type": content_type})
 
     return routes

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr, ValidationError
-from pydantic_settings.exceptions import SettingsError as UnreadableSetting
+from pydantic_settings import SettingsError as UnreadableSetting
 
 from lakehouse.errors import SettingsError
 from lakehouse.ownership import ForeignError, read_own

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import SecretStr, ValidationError
-from pydantic_settings.exceptions import SettingsError as UnreadableSetting
+from pydantic_settings import SettingsError as UnreadableSetting
 
 from lakehouse.nearest import did_you_mean, nearest, shown
 from lakehouse.printable import printable

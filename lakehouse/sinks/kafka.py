@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing
 
 from lakehouse.errors import PositionError
-from lakehouse.kafka.clients import Consumer, TopicPartition, murmur2
+from lakehouse.kafka.clients import Consumer, TopicPartition
+from lakehouse.kafka.internals import hashed
 from lakehouse.kafka.refusals import asking
 from lakehouse.kafka.topics import Limits, limits_of
 from lakehouse.kafka.transactions import Reached, Record, Transactions, reported
@@ -217,5 +218,4 @@ def read_group(
 def partition_of(change: Change, partitions: Sequence[int]) -> int:
     """Return the partition that Kafka's default partitioner chooses for the change's partition key."""
     text = change.key if change.partition_by is None else change.partition_by
-    hashed: int = murmur2(text.encode()) & 0x7FFFFFFF
-    return partitions[hashed % len(partitions)]
+    return partitions[hashed(text.encode()) % len(partitions)]

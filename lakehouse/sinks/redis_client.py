@@ -31,8 +31,8 @@ class _AskingAgain(SentinelManagedConnection):
     def send_packed_command(self, command: Any, check_health: Any = True) -> Any:  # noqa: FBT002 - redis-py's
         """Send a command, after connecting if there is no connection."""
         base: Any = super()
-        if not self._sock:
-            base._connect_retry()  # once: the attempts are those of the command
+        if not self.is_connected:  # once: the attempts are those of the command
+            base.connect_to(self.connection_pool.get_master_address())
         return base.send_packed_command(command, check_health)
 
 

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lakehouse.kafka.clients import DefaultRecordBatchBuilder
+from lakehouse.kafka.internals import record_bytes
 from lakehouse.sinks.change import Change
 
 _OVERHEAD = 128  # upper bound of what a record and its batch need beside key and value
@@ -60,7 +60,7 @@ def _too_large(change: Change, limit_bytes: int) -> UnsentRow | None:
     if _LONGEST_CHARACTER * characters + _OVERHEAD <= limit_bytes:
         return None
     key, value = change.key.encode(), None if change.value is None else change.value.encode()
-    size = int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, []))
+    size = record_bytes(key, value)
     if size <= limit_bytes:
         return None
     digest = "" if value is None else hashlib.sha256(value).hexdigest()

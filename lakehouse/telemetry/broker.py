@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from lakehouse.errors import ServiceError
-from lakehouse.kafka.batch_times import HeaderConsumer
 from lakehouse.kafka.clients import Admin, KafkaError, TopicPartition
+from lakehouse.kafka.internals import HeaderConsumer
 from lakehouse.kafka.offsets import ends_of
 from lakehouse.kafka.probe import require_listening, why_not
 from lakehouse.kafka.refusals import denied

@@ -22,8 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from lakehouse.errors import ServiceError
 from lakehouse.printable import printable_json
@@ -62,6 +61,14 @@ class Readiness:
 def as_json(status: str, reasons: tuple[str, ...]) -> bytes:
     """Return the JSON response to a probe."""
     return printable_json({"status": status, "reasons": list(reasons)}).encode()
+
+
+def exposed(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """Return a registry's metrics in the format that an Accept header asks for, and their Content-Type."""
+    headers: dict[str, str] = {}
+    request = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "HTTP_ACCEPT": accept}
+    (text,) = make_wsgi_app(registry)(request, lambda _status, given: headers.update(given))
+    return text, headers["Content-Type"]
 
 
 @contextmanager
@@ -203,9 +210,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _get(self, path: str) -> None:
         if path == "/metrics":
-            encode, content_type = choose_encoder(self.headers.get("Accept", ""))
             with self._computing(), self.collecting:
-                text = encode(self.registry)
+                text, content_type = exposed(self.registry, self.headers.get("Accept", ""))
             self._answer(200, content_type, text)
         elif path == "/health/live":
             self._say(200, "live", ())

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.quality import checking
 from lakehouse.quality.checking import make_context
-from lakehouse.quality.expectations import BATCH_VIEW, ExpectNoRows
+from lakehouse.quality.internals import BATCH_VIEW, ExpectNoRows
 from lakehouse.quality.subjects import subjects
 from tests.expectations.lakes import Row, TinyLake, frame
 from tests.streams import STREAMS

@@ -1,9 +1,4 @@
-"""A consumer that also reads the time of a record batch from its header.
-
-Records are compressed in batches, perhaps a thousand to one, but a batch's header is not compressed. So
-nothing is decompressed, and no codec is needed. The batch is fetched as a whole, at most as large as its
-topic allows.
-"""
+"""Everything of kafka-python that it does not document (docs/internals.md); nobody else touches it."""
 
 from __future__ import annotations
 
@@ -12,8 +7,9 @@ from typing import Any
 from kafka.net.compat import KafkaNetClient
 from kafka.net.manager import KafkaConnectionManager
 from kafka.net.selector import NetworkSelector
+from kafka.partitioner import murmur2
 from kafka.protocol.consumer import FetchRequest
-from kafka.record.default_records import DefaultRecordBatch
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 from kafka.record.memory_records import MemoryRecords
 
 from lakehouse.kafka.clients import Consumer, TopicPartition
@@ -26,7 +22,12 @@ _DELETE_HORIZON = 0x40  # set in a compacted batch, whose first timestamp then h
 
 
 class HeaderConsumer(Consumer):
-    """A consumer whose connections are also used to fetch a batch's header."""
+    """A consumer that also reads the time of a record batch from its header.
+
+    Records are compressed in batches, perhaps a thousand to one, but a batch's header is not compressed. So
+    nothing is decompressed, and no codec is needed. The batch is fetched as a whole, at most as large as its
+    topic allows.
+    """
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
         self._asked: KafkaConnectionManager | None = None
@@ -52,6 +53,16 @@ class HeaderConsumer(Consumer):
         net = NetworkSelector(**configs)
         self._asked = KafkaConnectionManager(net, **configs)
         return KafkaNetClient(net, self._asked)
+
+
+def hashed(key: bytes) -> int:
+    """Return the hash by which Kafka's default partitioner chooses a partition."""
+    return int(murmur2(key)) & 0x7FFFFFFF
+
+
+def record_bytes(key: bytes, value: bytes | None) -> int:
+    """Return the greatest size of a record in a batch of its own, without compression."""
+    return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, []))
 
 
 def _request(topic: str, number: int, offset: int) -> FetchRequest:
