@@ -39,7 +39,7 @@ def test_a_token_is_kept_as_a_hash_in_a_file_of_its_owner(tmp_path: Path) -> Non
     assert caller is not None
     assert (caller.name, set(caller.scopes)) == ("ada", {Scope.READ, Scope.PAYLOAD})
     assert tokens.caller(secret + "x") is None
-    with pytest.raises(SettingsError, match="there is a token ada already"):
+    with pytest.raises(SettingsError, match="the token ada already exists"):
         tokens.add("ada", [Scope.READ])
     Tokens(tmp_path / "home").remove("ada")
     assert tokens.caller(secret) is None
