@@ -9,7 +9,7 @@ export function el(name, options = {}, ...children) {
   return filled(document.createElement(name), options, children);
 }
 
-/** Make an element of SVG in the same way. */
+/** Make an SVG element in the same way. */
 export function svg(name, options = {}, ...children) {
   return filled(document.createElementNS(SVG, name), options, children);
 }
@@ -29,7 +29,7 @@ export function swap(parent, ...children) {
 
 const told = new WeakMap();
 
-/** Replace a node's content only if it is told another: for nodes without listeners, updated every second. */
+/** Replace a node's content only if it has changed; for nodes without listeners, updated every second. */
 export function renew(parent, ...children) {
   const next = nodes(children);
   const before = told.get(parent) ?? [];
@@ -59,7 +59,7 @@ export function say(node, text) {
   }
 }
 
-/** Set the text of a node of SVG, cut in the middle where it is wider than its place; a tooltip has all of it. */
+/** Set an SVG node's text, cut in the middle if it is wider than `width`; a tooltip has the whole text. */
 export function fit(node, text, width) {
   if (told.get(node) === text) {
     return;
@@ -76,7 +76,7 @@ export function fit(node, text, width) {
 
 const wide = new ResizeObserver((entries) => entries.forEach(({ target }) => hint(target.closest(".scrolls"))));
 
-/** Say of a table whether columns are hidden at its right. */
+/** Mark a table whose rightmost columns are hidden. */
 function hint(scrolls) {
   const hidden = scrolls.scrollWidth - scrolls.clientWidth - scrolls.scrollLeft;
   scrolls.parentNode.classList.toggle("cut", hidden > 1);

@@ -1,10 +1,10 @@
-// Numbers, spans and moments for people. Every time is UTC; unknown values are a dash.
+// Formats numbers, durations and times for people. All times are UTC; unknown values are a dash.
 
 import { el } from "./dom.js";
 
 export const UNKNOWN = "–";
 
-/** A number with thousands separators; one that is not a double arrives as digits, and keeps all of them. */
+/** A number with thousands separators; a number beyond a double is given as text, and keeps all its digits. */
 export function count(value) {
   if (value === null || value === undefined) {
     return UNKNOWN;
@@ -24,7 +24,7 @@ export function count(value) {
   return value.toLocaleString("en", { maximumFractionDigits: size >= 1000 ? 2 : 4 });
 }
 
-/** The number for people, with the exact one for machines and as a tooltip. */
+/** A formatted number, with the exact value for machines and as a tooltip. */
 export function exact(value) {
   return value === null || value === undefined ? UNKNOWN : el("data", { value, title: value }, count(value));
 }
@@ -52,7 +52,7 @@ export function seconds(value) {
   return told.map(([number, unit]) => `${number} ${unit}`).join(" ");
 }
 
-/** The same in its greatest unit alone, where there is little room. */
+/** A duration in its largest unit only, for narrow places. */
 export function briefly(value) {
   return seconds(value).replace(/^(\d+ (?:d|h|min)) .*$/, "$1");
 }
@@ -72,13 +72,13 @@ export function bytes(value) {
   return `${count(Math.round((value / 1024 ** power) * 10) / 10)} ${units[power]}`;
 }
 
-/** A moment, ISO 8601 or epoch milliseconds, as "2026-03-01 00:00:00". */
+/** A time, ISO 8601 or epoch milliseconds, as "2026-03-01 00:00:00". */
 export function clock(moment) {
   const date = new Date(moment ?? Number.NaN);
   return Number.isNaN(date.getTime()) ? String(moment ?? UNKNOWN) : date.toISOString().slice(0, 19).replace("T", " ");
 }
 
-/** The same as an element, with the whole moment for machines. */
+/** The same as an element, with the exact time for machines. */
 export function moment(value) {
   const date = new Date(value ?? Number.NaN);
   if (Number.isNaN(date.getTime())) {
@@ -87,7 +87,7 @@ export function moment(value) {
   return el("time", { datetime: date.toISOString(), title: `${date.toISOString()}` }, clock(value));
 }
 
-/** How long a moment lies before another one. */
+/** How long ago a time was, as of `now`. */
 export function ago(value, now) {
   const passed = (new Date(now) - new Date(value ?? Number.NaN)) / 1000;
   return Number.isNaN(passed) ? UNKNOWN : `${seconds(passed)} ago`;
