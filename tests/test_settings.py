@@ -273,7 +273,7 @@ SAID = {
         "LAKEHOUSE_LAKE_HAS_ONE_WRITER=false"
     ),
     ("driver_memory", "9" * 99): (
-        f"LAKEHOUSE_DRIVER_MEMORY='{'9' * 64}…': expected digits, with m or g after them, such as "
+        f"LAKEHOUSE_DRIVER_MEMORY='{'9' * 64}…': expected digits followed by m or g, such as "
         "LAKEHOUSE_DRIVER_MEMORY=3g"
     ),
     ("alert_webhooks", '["ftp://hunter2.org"]'): (

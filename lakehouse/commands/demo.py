@@ -1,4 +1,4 @@
-"""`lakehouse demo`: the four streams, end to end on embedded services."""
+"""`lakehouse demo`: runs the four built-in streams end to end, on services of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakehouse events`: the pipeline's event log, without Spark."""
+"""`lakehouse events`: shows the pipeline's event log, without Spark."""
 
 from __future__ import annotations
 

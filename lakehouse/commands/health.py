@@ -1,4 +1,4 @@
-"""`lakehouse health`: open and closed gates."""
+"""`lakehouse health`: shows open and closed gates."""
 
 from __future__ import annotations
 

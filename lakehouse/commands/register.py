@@ -29,8 +29,8 @@ def register(
     """Register gold tables and the dead letters by name in the Hive metastore of LAKEHOUSE_METASTORE.
 
     Prints for each table whether its name is new, unchanged or changed. A rerun changes nothing. Other
-    entries in the metastore are neither changed nor removed. If the setting is present, a live run registers
-    them by itself.
+    entries in the metastore are neither changed nor removed. If LAKEHOUSE_METASTORE is set, a live run does
+    this, too.
     """
     settings, console = read_settings(), Console()
     if not settings.metastore:

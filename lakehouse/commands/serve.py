@@ -1,4 +1,4 @@
-"""`lakehouse serve`: the REST API."""
+"""`lakehouse serve`: runs the REST API."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lakehouse.serving.tls import LOOK_S, Certificate
 from lakehouse.streams import load, read_settings
 from lakehouse.terminal import echo, log_to_standard_error
 
-_LEAVE_AFTER_S = 10  # requests that take longer are aborted
+_LEAVE_AFTER_S = 10  # at shutdown, requests that take longer are aborted
 
 _IN_THE_CLEAR = (
     "tokens and responses are sent unencrypted; use --tls-cert and --tls-key, or --behind-https if a proxy "

@@ -128,7 +128,7 @@ class Entrance:
         await self._app(scope, receive, send)
 
     def _begin(self, scope: AsgiScope, caller: Caller) -> None:
-        """Count a token's concurrent request; raises Problem 429 above MOST_AT_ONCE."""
+        """Count a request of a token until it ends; raises Problem 429 above MOST_AT_ONCE."""
         if self._is_counted(scope, caller):
             if self._answering[caller.name] >= MOST_AT_ONCE:
                 why = f"{MOST_AT_ONCE} requests of the token {caller.name} are in progress; try again"

@@ -153,7 +153,7 @@ class Actions:
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
-        """Start to stop an action, unless that has been started already."""
+        """Start stopping an action, unless it is already being stopped; return the task."""
         if running.ending is None:
             running.ending = asyncio.create_task(_ended(running))
         return running.ending

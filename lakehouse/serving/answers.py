@@ -49,7 +49,7 @@ def answered(request: Request, origin: Origin, body: Mapping[str, Any]) -> Respo
 def answered_rows(
     request: Request, origin: Origin, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
 ) -> Response:
-    """Do as `answered`, with `rows`: JSON text that is inserted unchanged so that numbers stay exact."""
+    """Return what `answered` does, with `rows`: JSON inserted unchanged so that numbers stay exact."""
     head = _dumped(dict(before))[:-1]
     tail = _dumped({**after, **origin.members})[1:]
     return _leaving(request, origin.etag, f"{head},{rows},{tail}")

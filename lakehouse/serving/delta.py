@@ -291,11 +291,11 @@ def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> R
         if at < rows.num_rows:
             return as_rows(pa.Table.from_batches([rows.slice(at, 1)]), columns)[0]
         at -= rows.num_rows
-    raise TableAwayError(f"a row group ended before a row that is {at:,} rows further on")
+    raise TableAwayError(f"the expected row is {at:,} rows past the end of its row group")
 
 
 def _fitting(rows: pa.Table, indices: pa.Array) -> int:
-    """Return how many of these rows fit into a page, at least one; the others never will."""
+    """Return how many of these rows fit into a page, at least one; the other rows cannot be part of it."""
     if rows.nbytes <= MOST_BYTES:
         return len(indices)
     left, number = MOST_BYTES, 0

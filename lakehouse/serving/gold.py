@@ -69,9 +69,9 @@ class Gold:
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
-        """Do as `latest` for each of the first members after a name, at most `most`.
+        """Return the latest exported row of each of the first members after a name, at most `most`.
 
-        Members are values of one column.
+        Members are values of one column; all rows have the values in `keys`.
         """
         return self._pages(table, lambda snapshot: _latest_of_members(snapshot, table, keys, after, most))
 

@@ -80,7 +80,7 @@ class Bodies:
         await self._app(scope, receive, send)
 
     async def _whole(self, headers: Headers, receive: Receive) -> Receive:
-        """Return a `receive` that gives the whole body at once, and then delegates to the original."""
+        """Return a `receive` that first returns the whole body, and then delegates to the original."""
         if "content-length" not in headers and "transfer-encoding" not in headers:
             return receive
         declared = headers.get("content-length", "")

@@ -158,7 +158,7 @@ class Lookups:
         return await self._scan(read)
 
     async def scan_large(self, read: Callable[[], _T]) -> _T:
-        """Do as `scan`, one read at a time, for rows that may be large."""
+        """Read tables as `scan` does, but one read at a time, for rows that may be large."""
         return await self._scan(read, self._large)
 
     async def _from_gold(

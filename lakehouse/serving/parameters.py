@@ -43,7 +43,7 @@ def micros(parameter: str, text: str) -> int:
 
 
 def iso(millis: int | None) -> str | None:
-    """Return epoch milliseconds as ISO 8601 UTC; as digits outside the years 1 to 9999; null stays null."""
+    """Format epoch milliseconds as ISO 8601 UTC, or as digits beyond the years 1 to 9999; null stays null."""
     if millis is None:
         return None
     try:

@@ -1,8 +1,8 @@
 """Browser sessions: a cookie represents a token, for clients that cannot send headers, such as EventSource.
 
-The cookie is a random id. Only this process knows its token, and sessions end with the process. A cookie is
-valid for 12 hours, while its token is, with the token's current scopes. The number of sessions is limited per
-token, so that the holder of one token cannot end the sessions of another.
+The cookie is a random id. Only this process knows its token, and sessions end with the process. A cookie
+expires after 12 hours, or with its token, and has the token's current scopes. The number of sessions is
+limited per token, so that the holder of one token cannot end the sessions of another.
 """
 
 from __future__ import annotations

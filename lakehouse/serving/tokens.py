@@ -106,8 +106,8 @@ class Tokens:
             self._tokens, self._read_at = (), None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingsError(
-                f"{self.path} cannot be read, so no token is accepted: {error}. Put a copy of it back, or "
-                "delete it and add every token again by `lakehouse tokens add`"
+                f"{self.path} cannot be read, so no token is accepted: {error}. Restore a copy of it, or "
+                "delete it and add every token again with `lakehouse tokens add`"
             ) from error
         return self._tokens
 

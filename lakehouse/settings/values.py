@@ -396,6 +396,6 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
 
 
 def is_of_kubernetes(name: str, value: str) -> bool:
-    """Whether Kubernetes has set this variable, for a service whose name begins with lakehouse."""
+    """Tell whether Kubernetes has set this variable, for a service whose name begins with lakehouse."""
     is_link = name.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", value)
     return bool(is_link or _OF_KUBERNETES.fullmatch(name))

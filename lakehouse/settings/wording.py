@@ -21,12 +21,12 @@ from lakehouse.settings.values import ENV_PREFIX, Settings
 
 _FORMS: Mapping[str, str] = {
     "s3_endpoint": "a URL such as http://host:port, without a path",
-    "metastore": "thrift://host:port, several with commas between them",
-    "max_bytes_per_batch": "digits, with k, m or g after them",
-    "driver_memory": "digits, with m or g after them",
-    "maintain_every": "never, or a number with s, m or h after it",
-    "dead_letter_topic": "the name of a topic: letters, digits, dots, dashes and underscores",
-    "alert_topic": "the name of a topic: letters, digits, dots, dashes and underscores",
+    "metastore": "thrift://host:port, or several separated by commas",
+    "max_bytes_per_batch": "digits, optionally followed by k, m or g",
+    "driver_memory": "digits followed by m or g",
+    "maintain_every": "never, or a number followed by s, m or h",
+    "dead_letter_topic": "a topic name: letters, digits, dots, dashes and underscores",
+    "alert_topic": "a topic name: letters, digits, dots, dashes and underscores",
 }
 """The expected form of settings that have a pattern."""
 EXAMPLES: Mapping[str, Any] = {

@@ -67,7 +67,7 @@ def test_tokens_that_a_power_failure_has_cut_off_let_nobody_in_and_the_way_out_i
     tokens = Tokens(tmp_path)
     secret = tokens.add("ada", [Scope.READ])
     tokens.path.write_text(content)
-    way_out = "so no token is accepted: .* Put a copy of it back, or delete it and add every token again"
+    way_out = "so no token is accepted: .* Restore a copy of it, or delete it and add every token again"
     for call in (lambda: tokens.caller(secret), lambda: tokens.add("bob", [Scope.READ])):
         with pytest.raises(SettingsError, match=way_out):
             call()
