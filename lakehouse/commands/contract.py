@@ -103,7 +103,10 @@ def check(
     for one in found:
         echo(f"{'breaks' if one.breaks else 'warning'}: {one.text}")
     broken = sum(one.breaks for one in found)
-    echo(f"{what}: {f'{broken} incompatibilities' if broken else 'compatible'} with the contract of {name}")
+    echo(
+        f"{what}: {f'incompatible ({broken} breaking)' if broken else 'compatible'} "
+        f"with the contract of {name}"
+    )
     if broken:
         raise typer.Exit(_BROKEN)
 
