@@ -99,4 +99,4 @@ def _print(report: Report, console: Console) -> None:
         if check.differences > len(check.examples):
             console.print(f"{check.subject}: {check.differences - len(check.examples):,} more", style="red")
     verdict = f"NOT clean: {summary_of(report.checks)}"
-    console.print("clean: nothing lost, nothing twice" if report.is_clean else verdict, style="bold")
+    console.print("clean: nothing lost, nothing duplicated" if report.is_clean else verdict, style="bold")
