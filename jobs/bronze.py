@@ -1,4 +1,4 @@
-r"""spark-submit job: land Kafka records in Delta tables as they came.
+r"""spark-submit job: append raw Kafka records to the bronze Delta tables.
 
     spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/bronze.py --stream metrics --trigger available-now

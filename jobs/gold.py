@@ -1,4 +1,4 @@
-r"""spark-submit job: merge clean rows into the tables that users read.
+r"""spark-submit job: merge silver rows into the gold tables.
 
     spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/gold.py --stream metrics --trigger available-now

@@ -1,4 +1,4 @@
-r"""spark-submit job: clear what only merging needs from gold rows that are too old to be updated.
+r"""spark-submit job: delete old rows, compact and vacuum the tables, and clear fold state in gold.
 
 spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/maintain.py --stream metrics
 """

@@ -1,9 +1,9 @@
-r"""spark-submit job: take what is new in the topics through all layers at once.
+r"""spark-submit job: run all layers in one Spark application.
 
     spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/pipeline.py --stream metrics --trigger "1 second"
 
-How far each layer has come is in the tables, so this job and those of the layers may take turns.
+Each layer's progress is stored in the tables, so this job and the single-layer jobs can alternate.
 """
 
 from lakehouse.commands.jobs import job

@@ -1,4 +1,4 @@
-r"""spark-submit job: clean bronze rows and quarantine what is malformed or late.
+r"""spark-submit job: parse and validate bronze rows; malformed and late records become dead letters.
 
     spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/silver.py --stream metrics --trigger available-now

@@ -123,9 +123,9 @@ def test_a_file_that_somebody_else_may_change_is_refused(
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == (
-        f"{path} is not read: the owner is user 41002, and this runs as root (0). A configuration file "
-        "decides which code runs: make it and its directory yours (chown, chmod go-w), or name a file of "
-        "your own in LAKEHOUSE_CONFIG"
+        f"{path} is refused: the owner is user 41002, and this runs as root (0). A configuration file "
+        "decides which code runs: make yourself the only user who may write it and its directory (chown, "
+        "chmod go-w), or set LAKEHOUSE_CONFIG to a file of your own"
     )
 
 
@@ -136,9 +136,9 @@ def test_endpoints_that_somebody_else_may_change_are_refused(directory: Path) ->
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == (
-        f"{home}/services.json is not read: everybody may write it (mode 0666). It says where the services "
-        "of this home answer: make it and its directory yours (chown, chmod go-w), or choose another "
-        "LAKEHOUSE_HOME"
+        f"{home}/services.json is refused: everybody may write it (mode 0666). It has the addresses of this "
+        "home's services: make yourself the only user who may write it and its directory (chown, chmod "
+        "go-w), or choose another LAKEHOUSE_HOME"
     )
 
 
@@ -273,7 +273,7 @@ SAID = {
         "LAKEHOUSE_LAKE_HAS_ONE_WRITER=false"
     ),
     ("driver_memory", "9" * 99): (
-        f"LAKEHOUSE_DRIVER_MEMORY='{'9' * 64}…': expected digits, with m or g after them, such as "
+        f"LAKEHOUSE_DRIVER_MEMORY='{'9' * 64}…': expected digits followed by m or g, such as "
         "LAKEHOUSE_DRIVER_MEMORY=3g"
     ),
     ("alert_webhooks", '["ftp://hunter2.org"]'): (
@@ -435,9 +435,7 @@ def test_a_password_that_spoils_the_postgres_url_is_not_printed(
     monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
     monkeypatch.setenv("LAKEHOUSE_POSTGRES_URL", url)
-    with pytest.raises(
-        SettingsError, match=r"POSTGRES_URL: it (cannot be read as a URL|has to begin)"
-    ) as caught:
+    with pytest.raises(SettingsError, match=r"POSTGRES_URL: it (is not a valid URL|must start)") as caught:
         load_settings()
     assert not any(part in str(caught.value) for part in ("hun", "ter2", "12/34"))
 
@@ -503,7 +501,7 @@ def test_a_redis_url_may_have_tls_a_socket_or_sentinels(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("localhost:6379", r"it has to begin with redis://, rediss://, redis\+sentinel://"),
+        ("localhost:6379", r"it must start with redis://, rediss://, redis\+sentinel://"),
         ("redis://:hunter2@cache/0?ssl_ca_certs=/ca.pem", "its option ssl_ca_certs needs TLS: rediss://"),
         (
             "rediss://:hunter2@cache/0?ssl_cacerts=/ca.pem",
@@ -513,14 +511,14 @@ def test_a_redis_url_may_have_tls_a_socket_or_sentinels(monkeypatch: pytest.Monk
             "redis://:hunter2@cache/0?sentinel_password=hunter2",
             r"sentinel_password is for redis\+sentinel://",
         ),
-        ("redis://:hunter2@cache/0?socket_timeout=hunter2", "its option socket_timeout has to match"),
+        ("redis://:hunter2@cache/0?socket_timeout=hunter2", "its option socket_timeout must match"),
         ("redis://:hunter2@cache/0?db=1&db=2", "the option db twice"),
-        ("redis://:hunter2@cache/metrics", "its path is not the number of a database"),
-        ("redis://:hunter2@one,two/0", "it names several hosts, which redis\\+sentinel:// alone takes"),
+        ("redis://:hunter2@cache/metrics", "its path is not a database number"),
+        ("redis://:hunter2@one,two/0", "it names several hosts; only redis\\+sentinel:// allows that"),
         ("redis+sentinel://:hunter2@one,two", "the name of the primary is missing"),
-        ("redis+sentinel://:hunter2@one,two/primary/x", "its path is not the number of a database"),
-        ("redis+sentinel://:hunter2@one,:1/primary/0", "it cannot be read as a URL"),
-        ("redis://:hunter2@cache:6379/0#1", "it cannot be read as a URL"),
+        ("redis+sentinel://:hunter2@one,two/primary/x", "its path is not a database number"),
+        ("redis+sentinel://:hunter2@one,:1/primary/0", "it is not a valid URL"),
+        ("redis://:hunter2@cache:6379/0#1", "it is not a valid URL"),
     ],
 )
 def test_what_is_wrong_with_a_redis_url_is_said_without_its_password(
@@ -681,9 +679,9 @@ def test_a_secret_may_lie_in_a_file(directory: Path, monkeypatch: pytest.MonkeyP
         ({"REDIS_URL_FILE": "nowhere"}, "redis_url_file: nowhere cannot be read"),
         (
             {"REDIS_URL_FILE": "bad", "REDIS_URL": "redis://a:1/0"},
-            "both redis_url and redis_url_file are set; one says all",
+            "both redis_url and redis_url_file are set; set only one",
         ),
-        ({"REDIS_URL_FILE": "bad"}, "LAKEHOUSE_REDIS_URL_FILE: it cannot be read as a URL"),
+        ({"REDIS_URL_FILE": "bad"}, "LAKEHOUSE_REDIS_URL_FILE: it is not a valid URL"),
         ({"KAFKA_SASL_PASSWORD": "p"}, "LAKEHOUSE_KAFKA_SASL_PASSWORD set, which"),
         ({"HOME_FILE": "bad"}, "unknown environment variable LAKEHOUSE_HOME_FILE"),
     ],

@@ -1,4 +1,4 @@
-"""`lakehouse alert`: rules evaluated on gold and telemetry, sent to Kafka and to webhooks, without Spark."""
+"""`lakehouse alert`: evaluates alerting rules without Spark, and notifies Kafka and webhooks."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def alert(
     *,
-    interval: Annotated[
-        float, typer.Option(min=0.1, help="Seconds between two evaluations of the rules.")
-    ] = 5.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between evaluations of the rules.")] = 5.0,
     once: Annotated[bool, typer.Option("--once", help="Evaluate once and exit.")] = False,
     prometheus: Annotated[
         bool, typer.Option("--prometheus", help="Print the rules as a Prometheus rules file, and exit.")
@@ -45,16 +43,15 @@ def alert(
         typer.Option(
             min=-1,
             max=65535,
-            help="Serve /metrics and /health at this port (0: a free one; -1: not, the default).",
+            help="Serve /metrics and /health on this port (0: any free port; -1, the default: none).",
         ),
     ] = -1,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Evaluate the alerting rules until stopped, and notify the alert topic and the webhooks.
 
-    One process at a time: a second one takes over from the first. `--format json` prints a line of JSON for
-    each notification. Its /metrics show the lag of the streams, even if no job runs, and the values of metric
-    rules.
+    Only one process is active: a second one takes over from the first. `--format json` prints a line of JSON
+    per notification. /metrics has the streams' lag, even if no job runs, and the values of metric rules.
     """
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])
@@ -93,8 +90,8 @@ def _watch(
             stack.callback(webhook.close)
         if not as_json:
             console.print(
-                f"{len(rules.rules)} rules, told to topic {settings.alert_topic} and to "
-                f"{len(settings.alert_webhooks)} webhooks; {len(watched.firing)} alerts fire"
+                f"{len(rules.rules)} rules; notifications go to topic {settings.alert_topic} and "
+                f"{len(settings.alert_webhooks)} webhooks; {len(watched.firing)} alerts are firing"
             )
         if port >= 0:
             served = stack.enter_context(_served(watched, webhooks, rules, settings.telemetry_host, port))

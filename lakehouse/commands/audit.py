@@ -1,4 +1,4 @@
-"""`lakehouse audit`: nothing lost, nothing twice; jobs/audit.py is the same for spark-submit."""
+"""`lakehouse audit`: checks that no record is lost or duplicated; jobs/audit.py runs it with spark-submit."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def audit_command(
 ) -> None:
     """Compare every layer with the one before it, row by row, and the exports with gold.
 
-    Can run alongside the streams; writes nothing but an event. Exits with 1 if anything differs, or could not
-    be compared.
+    The audit can run alongside the streams, and writes only an event. Exits with 1 if anything differs or
+    could not be compared.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -44,7 +44,7 @@ def audit_command(
         report = audit(lake, streams, settings, utc_now(), on_check)
         if not report.checks:
             raise TableError(
-                f"there are no tables of {', '.join(one.name for one in streams)} in {lake.root} yet"
+                f"no table of {', '.join(one.name for one in streams)} exists in {lake.root} yet"
             )
         for one in streams:
             note_audit(report, one.name)
@@ -57,7 +57,7 @@ def audit_command(
 
 
 def note_audit(report: Report, stream: str) -> None:
-    """Note the findings for a stream, as far as it was checked."""
+    """Log an event with the audit's findings for a stream; none if it was not checked."""
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:
         return
@@ -98,4 +98,4 @@ def _print(report: Report, console: Console) -> None:
         if check.differences > len(check.examples):
             console.print(f"{check.subject}: {check.differences - len(check.examples):,} more", style="red")
     verdict = f"NOT clean: {summary_of(report.checks)}"
-    console.print("clean: nothing lost, nothing twice" if report.is_clean else verdict, style="bold")
+    console.print("clean: nothing lost, nothing duplicated" if report.is_clean else verdict, style="bold")

@@ -1,4 +1,4 @@
-"""`lakehouse contract`: a source's contract as a schema, compared with others, registered.
+"""`lakehouse contract`: exports a source's contract as a schema, compares it with others, and registers it.
 
 lakehouse contract export metrics --format avro > metrics.avsc
 lakehouse contract check metrics --against registry
@@ -28,7 +28,7 @@ from lakehouse.terminal import echo
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="A stream's contract as a schema: print it, compare it with another one, register it.",
+    help="Print a stream's contract as a schema, compare it with another schema, or register it.",
 )
 
 _BROKEN, _UNCHECKED = 1, 2
@@ -36,16 +36,16 @@ _REGISTRY = "registry"
 Exported = Literal["avro", "json-schema", "protobuf", "odcs"]
 StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="A stream's name, or module:OBJECT.")]
 Topic = Annotated[
-    str | None, typer.Option(help="The default name of the topic, if the stream reads several.")
+    str | None, typer.Option(help="The topic's default name; needed if the stream reads several topics.")
 ]
 FormatOption = Annotated[
     RecordFormat | None,
-    typer.Option("--format", help="Of the schema. Default: what LAKEHOUSE_FORMATS says, else json-schema."),
+    typer.Option("--format", help="Schema format. Default: LAKEHOUSE_FORMATS, else json-schema."),
 ]
 
 
 class UncheckedError(LakehouseError):
-    """It could not be said whether a schema meets a contract."""
+    """The check of a schema against a contract was impossible."""
 
     exit_code = _UNCHECKED
 
@@ -56,11 +56,11 @@ def export(
     *,
     format_: Annotated[
         Exported | None,
-        typer.Option("--format", help="Of the schema. Default: as LAKEHOUSE_FORMATS says, else json-schema."),
+        typer.Option("--format", help="Schema format. Default: LAKEHOUSE_FORMATS, else json-schema."),
     ] = None,
     topic: Topic = None,
 ) -> None:
-    """Print the contract as a schema, or as a data contract (ODCS, in JSON, which is YAML, too)."""
+    """Print the contract as a schema, or as an ODCS data contract in JSON, which is also valid YAML."""
     settings = read_settings()
     source = _source(settings, stream, topic)
     if format_ == "odcs":
@@ -76,16 +76,16 @@ def check(
     stream: StreamName,
     *,
     against: Annotated[
-        str, typer.Option(help="registry: the newest schema of the topic's values; or a file with a schema.")
+        str, typer.Option(help="registry (the newest schema of the topic's values), or a schema file.")
     ] = _REGISTRY,
     format_: FormatOption = None,
     topic: Topic = None,
 ) -> None:
     """Check whether records written with a schema meet the contract.
 
-    With `--against registry` it also checks whether the registry's compatibility rule for this topic, such as
-    BACKWARD, accepts the contract. Exits with 1 if something breaks, and with 2 if the check was impossible.
-    A warning does not change the exit code: some records may be refused.
+    With `--against registry`, it also checks that the registry's compatibility rule for this topic, such as
+    BACKWARD, accepts the contract. Exits with 1 if a difference breaks the contract, and with 2 if the check
+    was impossible. A warning means that some records may be refused; it does not change the exit code.
     """
     settings = read_settings()
     source = _source(settings, stream, topic, format_)
@@ -96,14 +96,17 @@ def check(
         schema, what = _schema(source, name, against, KINDS[source.format])
         found = findings(source, schema)
         if against == _REGISTRY and not _is_registrable(source, name):
-            rule = "the registry's rule for this topic does not allow the contract as its next schema"
+            rule = "the registry's compatibility rule for this topic rejects the contract as the next schema"
             found.append(Finding(rule))
     except (LakehouseError, ValueError, LookupError, TypeError) as error:
         raise UncheckedError(f"{against} could not be checked: {first_line(error)}") from error
     for one in found:
         echo(f"{'breaks' if one.breaks else 'warning'}: {one.text}")
     broken = sum(one.breaks for one in found)
-    echo(f"{what}: {f'{broken} broken' if broken else 'compatible'} with the contract of {name}")
+    echo(
+        f"{what}: {f'incompatible ({broken} breaking)' if broken else 'compatible'} "
+        f"with the contract of {name}"
+    )
     if broken:
         raise typer.Exit(_BROKEN)
 
@@ -124,7 +127,7 @@ def register(stream: StreamName, *, format_: FormatOption = None, topic: Topic =
 def _source(
     settings: Settings, stream: str, topic: str | None, format_: RecordFormat | None = None
 ) -> Source:
-    """Return a stream's source in a format; raises SettingsError if it has several, and none is named."""
+    """Return a stream's source in a format; raises SettingsError unless exactly one source matches."""
     sources = choose_one(stream, settings).sources
     found = [source for source in sources if topic in {None, source.topic}]
     if len(found) != 1:
@@ -136,7 +139,7 @@ def _source(
 
 
 def _schema(source: Source, topic: str, against: str, kind: SchemaKind) -> tuple[Registered, str]:
-    """Return the schema to compare with, and what it is."""
+    """Return the schema to compare with, and its description for messages."""
     if against != _REGISTRY:
         return Registered(kind, Path(against).read_text(encoding="utf-8")), against
     subject = subject_of(topic)

@@ -1,4 +1,4 @@
-"""`lakehouse copy` and `adopt`: copy a whole lake to another place, and continue from the copy."""
+"""`lakehouse copy` and `adopt`: copy a whole lake to another location, and continue from the copy."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ app = typer.Typer(add_completion=False)
 def copy(
     to: Annotated[str, typer.Option("--to", metavar="URL", help="The destination: a path, or a Hadoop URL.")],
 ) -> None:
-    """Copy the whole lake to another place or store, or bring an earlier copy there up to date.
+    """Copy the whole lake to another location, or update an earlier copy there.
 
-    The streams may run meanwhile. The copy has consistent versions of all tables. If the command is killed,
-    run it again. `LAKEHOUSE_LAKE=URL lakehouse audit` compares a copy; `lakehouse adopt` continues from it.
+    The streams can keep running. The copy has consistent versions of all tables. If the command is killed,
+    run it again. `LAKEHOUSE_LAKE=URL lakehouse audit` audits a copy; `lakehouse adopt` continues from it.
     """
     settings, console = read_settings(), Console()
     try:
@@ -41,7 +41,7 @@ def copy(
     except ValueError as error:
         raise SettingsError(f"--to: {error}") from None
     reach(settings, target)
-    # A session for both places: one on S3 needs more.
+    # One session serves both locations, so it needs the S3 settings if either is on S3.
     place = settings.model_copy(update={"lake": target if is_on_s3(target) else settings.lake})
     with (
         recorded(settings.lake, "lakehouse copy"),
@@ -57,7 +57,7 @@ def copy(
             made, done = copying.run(), copying.done
         told = (
             f"{target} is a copy of {lake.root} as of {made.at}: {done.tables:,} tables; {done.files:,} "
-            f"files, {decimal(done.bytes)} were copied just now"
+            f"files, {decimal(done.bytes)} were copied by this run"
         )
         note(Kind.COPY, told, details={"to": target, "files": done.files, "bytes": done.bytes})
         console.print(told, soft_wrap=True)
@@ -65,16 +65,16 @@ def copy(
 
 @app.command()
 def adopt(allow: AllowOption = None, skip: SkipOption = None, *, verbose: VerboseOption = False) -> None:
-    """Continue from a copy of a lake, in place of the original, with the same Kafka and Redis.
+    """Replace the original lake by this copy, with the same Kafka and Redis.
 
-    Every process of the original must have been stopped for good. First, bronze, silver and gold catch up
+    Stop every process of the original for good before you run this. Bronze, silver and gold first catch up
     with the topics. Then each row that may have changed since the copy is sent once, in its newest state, so
     readers never see an older state again. If the command is killed, run it again.
     """
     settings = read_settings()
     with recorded(settings.lake, "lakehouse adopt"), open_lake(settings, "lakehouse adopt") as lake:
         marker = note_adoption(lake)
-        told = f"{settings.lake} takes the place of {marker.of}, as of {marker.at}"
+        told = f"{settings.lake} replaces {marker.of}, as of {marker.at}"
         note(Kind.COPY, told)
         Console().print(told, soft_wrap=True)
     streams = [one for one in load(settings) if any(f"gold.{kept.name}" in marker.known for kept in one.gold)]
@@ -85,4 +85,4 @@ def adopt(allow: AllowOption = None, skip: SkipOption = None, *, verbose: Verbos
     run_layers(settings, LAYERS[-1:], streams, options, verbose=verbose)
     with open_lake(settings, "lakehouse adopt") as lake:
         markers.remove(lake.spark, lake.root)
-    Console().print(f"{settings.lake} is a lake of its own; let `lakehouse run` go on", soft_wrap=True)
+    Console().print(f"{settings.lake} is independent now; continue with `lakehouse run`", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`lakehouse dead-letters`: what was refused and why; replay it, or discard it."""
+"""`lakehouse dead-letters`: lists, replays, discards, resolves and exports refused records."""
 
 from __future__ import annotations
 
@@ -48,12 +48,14 @@ Since = Annotated[
         help="Only letters first seen at this time or later: ISO 8601 with an offset, or 1h for an hour ago."
     ),
 ]
-Until = Annotated[str | None, typer.Option(help="Only letters first seen before this time; as --since.")]
+Until = Annotated[
+    str | None, typer.Option(help="Only letters first seen before this time; same format as --since.")
+]
 Topic = Annotated[str | None, typer.Option(help="Only records of this Kafka topic.")]
 Partition = Annotated[int | None, typer.Option(min=0, help="Only records of this partition.")]
 Offset = Annotated[int | None, typer.Option(min=0, help="Only the record at this offset.")]
 Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id begins with this.")]
-All = Annotated[bool, typer.Option("--all", help="Every open letter; without it a filter is required.")]
+All = Annotated[bool, typer.Option("--all", help="Select every open letter, instead of a filter.")]
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -62,7 +64,7 @@ app = typer.Typer(
 
 
 class LetterStatus(StrEnum):
-    """Which letters are listed."""
+    """The status of the letters to list."""
 
     OPEN = "open"
     REPLAYED = "replayed"
@@ -88,7 +90,7 @@ class _Filters:
     id_: Id = None
 
     def selection(self, streams: Sequence[Stream]) -> Selection:
-        """Return the selection of letters of these streams; raises SettingsError for an invalid time."""
+        """Return the selection, of `streams` if --stream is given; SettingsError for an invalid time."""
         now = datetime.now(UTC)
         return Selection(
             streams=tuple(one.name for one in streams) if self.stream else (),
@@ -112,12 +114,14 @@ class _Filters:
         refuse_unnamed(lake.read_or_empty(DEAD_LETTERS), selection, topics, rules)
 
     def chosen(self, streams: Sequence[Stream], *, everything: bool) -> Selection:
-        """Return the same; raises SettingsError if --all and filters are both given or both missing."""
+        """Return the selection; raises SettingsError unless either --all or a filter is given."""
         selection = self.selection(streams)
         if not everything and selection.is_everything:
-            raise SettingsError("which letters? Name a filter, such as --rule or --stream, or give --all")
+            raise SettingsError(
+                "no letters are selected: give a filter, such as --rule or --stream, or --all"
+            )
         if everything and not selection.is_everything:
-            raise SettingsError("--all means every open letter; leave it out, or the filters")
+            raise SettingsError("--all selects every open letter: omit either --all or the filters")
         return selection
 
 
@@ -127,14 +131,14 @@ def list_(
     *,
     filters: _Filters,
     status: Annotated[
-        LetterStatus, typer.Option(help="Only letters of this status are shown.")
+        LetterStatus, typer.Option(help="Show only letters with this status.")
     ] = LetterStatus.OPEN,
     limit: Annotated[int, typer.Option(min=0, help="Show at most this many letters.")] = 20,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Count letters by stream, rule and status, and show the newest ones.
 
-    Raw values are cut, and unprintable characters are escaped; values that are not UTF-8 are shown in hex.
+    Raw values are truncated, and unprintable characters escaped; values that are not UTF-8 are shown in hex.
     """
     settings = read_settings()
     selection = filters.selection(choose(filters.stream or [], settings))
@@ -152,7 +156,7 @@ def list_(
 
 @app.command()
 def show(
-    letter: Annotated[str, typer.Argument(help="The letter's id, or enough of its beginning to be unique.")],
+    letter: Annotated[str, typer.Argument(help="The letter's id, or a unique prefix of it.")],
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show everything about one letter: the whole raw record, and every reason with its message."""
@@ -179,10 +183,10 @@ def replay(
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Judge open letters again, under today's rules and settings, and accept those that pass into silver.
+    """Validate open letters again with the current rules and settings; those that pass go into silver.
 
-    Letters that still fail stay open, with today's reasons. Records that --skip passed over are tried only if
-    you name them: with --rule skipped, --offset or --id. You can run this at any time, also while the
+    Letters that still fail stay open, with the new reasons. Records that --skip passed over are included only
+    if you select them with --rule skipped, --offset or --id. You can run this at any time, also while the
     layers run, and repeat it: silver has each record once. It is refused during a rebuild of silver.
     """
     settings = read_settings()
@@ -218,7 +222,7 @@ def discard(
     filters: _Filters,
     all_: All = False,
 ) -> None:
-    """Give up open letters: they stay in the table as discarded, and are not replayed."""
+    """Close open letters as discarded: they stay in the table, and are not replayed."""
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
     selection = filters.chosen(streams, everything=all_)
@@ -239,14 +243,12 @@ def resolve(
     all_: All = False,
     by: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOPIC/PARTITION/OFFSET", help="The record that was sent in the letter's place."
-        ),
+        typer.Option(metavar="TOPIC/PARTITION/OFFSET", help="The record that replaces the letter's record."),
     ] = None,
     same: Annotated[
         list[str] | None,
         typer.Option(
-            help="A column in which the letter's record and the one in its place agree; may be given again."
+            help="A column whose value must match between letter and silver row; may be given again."
         ),
     ] = None,
 ) -> None:
@@ -257,7 +259,7 @@ def resolve(
     letter, stays open.
     """
     if (by is None) == (not same):
-        raise SettingsError("what has taken the letters' place? Give --by TOPIC/PARTITION/OFFSET, or --same")
+        raise SettingsError("name the replacement with either --by TOPIC/PARTITION/OFFSET or --same")
     record = None if by is None else _record(by)
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
@@ -278,17 +280,19 @@ def resolve(
 def export(
     *,
     stream: StreamOption = None,
-    topic: Annotated[str | None, typer.Option(help="Default: LAKEHOUSE_DEAD_LETTER_TOPIC.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="The topic. Default: LAKEHOUSE_DEAD_LETTER_TOPIC.")
+    ] = None,
 ) -> None:
-    """Send letters to a topic, each once and unchanged, with the headers of Kafka Streams' dead letters.
+    """Send each letter once to a topic, unchanged, with the headers that Kafka Streams gives dead letters.
 
     Sent letters are not sent again, unless they have been replayed or discarded since. If
-    LAKEHOUSE_DEAD_LETTER_TOPIC is set, a live `lakehouse run` does the same continuously.
+    LAKEHOUSE_DEAD_LETTER_TOPIC is set, a live `lakehouse run` does this continuously.
     """
     settings = read_settings()
     settings = settings.model_copy(update={} if topic is None else {"dead_letter_topic": topic})
     if not settings.dead_letter_topic:
-        raise SettingsError("which topic? Name it with --topic, or set LAKEHOUSE_DEAD_LETTER_TOPIC")
+        raise SettingsError("no topic is given: use --topic, or set LAKEHOUSE_DEAD_LETTER_TOPIC")
     streams = choose(stream or [], settings)
     require_broker(settings.kafka)
     name, console = "lakehouse dead-letters export", Console()

@@ -1,4 +1,4 @@
-"""Prints dead letters: no content of a record reaches the terminal unescaped."""
+"""Prints dead letters; record contents are always escaped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakehouse.repair.resolve import Resolved
 from lakehouse.terminal import Console
 
 VALUE_BYTES = 400
-"""How much of a raw value a list shows."""
+"""Bytes of each raw value that are read for a list."""
 
 _SHOWN_CHARACTERS = 80
 _ID_CHARACTERS = 12
@@ -28,7 +28,7 @@ def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
 
 
 def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
-    """Print counts and letters as two tables; a terminal gets the beginnings of ids, a pipe whole ones."""
+    """Print counts and letters as two tables; ids are shortened on a terminal, and whole in a pipe."""
     console = Console()
     if not counts:
         console.print("no dead letters")
@@ -108,20 +108,23 @@ def print_resolved(done: Resolved, console: Console) -> None:
     """Print the result of a resolve, and the reasons why letters stay open."""
     _say(console, f"{done.resent:,} of {done.asked:,} are now resent")
     if done.unmatched:
-        _say(console, f"{done.unmatched:,} agree with no row of silver and stay open")
+        _say(console, f"{done.unmatched:,} match no row of silver and stay open")
     if done.ambiguous:
-        _say(console, f"{done.ambiguous:,} agree with several rows, or share one with others, and stay open")
+        _say(console, f"{done.ambiguous:,} match several rows, or share a row with others, and stay open")
 
 
 def _say_left(done: Replayed | Tried, console: Console) -> None:
     if done.skipped:
-        _say(console, f"{done.skipped:,} that --skip passed over stay open; --rule {SKIPPED} tries them, too")
+        _say(console, f"{done.skipped:,} that --skip passed over stay open; --rule {SKIPPED} includes them")
     _say_in_flight(done.in_flight, console)
 
 
 def _say_in_flight(count: int, console: Console) -> None:
     if count:
-        _say(console, f"{count:,} are of a micro-batch that silver has not finished, and stay open till then")
+        _say(
+            console,
+            f"{count:,} belong to a micro-batch that silver has not finished, and stay open until then",
+        )
 
 
 def _by_rule(counts: Mapping[str, int]) -> str:

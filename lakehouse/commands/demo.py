@@ -1,4 +1,4 @@
-"""`lakehouse demo`: the four streams, end to end on embedded services."""
+"""`lakehouse demo`: runs the four built-in streams end to end, on services of its own."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ app = typer.Typer()
 
 
 @app.command(
-    help=f"Send {sum(EVENTS.values()):,} events of four streams through all layers on services of its own, "
-    "and show them."
+    help=f"Start separate local services, send {sum(EVENTS.values()):,} events of four streams through all "
+    "layers, and show the results."
 )
 def demo(
     *,
@@ -28,5 +28,5 @@ def demo(
         int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: a free one.")
     ] = 8080,
 ) -> None:
-    """Run the demo. It stops the services that it started, and can be repeated."""
+    """Run the demo, and stop the services that it started; it can be repeated."""
     run_demo(read_settings(), Console(), serve_at=port if serve else None)

@@ -1,4 +1,4 @@
-"""`lakehouse doctor`: checks whether this machine, its settings and services are fit for a run."""
+"""`lakehouse doctor`: checks this machine, its settings and services before a run."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def doctor(
         bool, typer.Option("--json", help="Print a JSON object, for an issue or a script.")
     ] = False,
 ) -> None:
-    """Check this machine and the services that lakehouse needs, and say how to fix each fault.
+    """Check this machine and the services that lakehouse needs, and say how to fix each problem.
 
-    Java, Python, packages and jars against the pinned versions; Kafka with each missing right; Redis and
-    PostgreSQL, if they are set; the lake, disks, clock and open files. Starts no JVM and changes nothing.
+    Compares Java, Python, packages and jars with the pinned versions. Checks Kafka and its ACLs; Redis and
+    PostgreSQL, if configured; the lake, disks, clock and open files. Starts no JVM and changes nothing.
     Exits with 1 if a check fails.
     """
     console, found = Console(soft_wrap=True), list[Finding]()

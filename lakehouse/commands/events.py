@@ -1,4 +1,4 @@
-"""`lakehouse events`: the pipeline's event log, without Spark."""
+"""`lakehouse events`: shows the pipeline's event log, without Spark."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def events(
         list[Kind] | None, typer.Option(help="Only events of this kind; may be given again.")
     ] = None,
     stream: StreamOption = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest ones.")] = 100,
+    limit: Annotated[int, typer.Option(min=1, help="Show at most this many of the newest events.")] = 100,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show starts, stops, failures and other events, the newest last.
 
-    `lakehouse sql "SELECT * FROM ops.events"` has the same rows.
+    `lakehouse sql "SELECT * FROM ops.events"` returns the same rows.
     """
     settings = read_settings()
     found = newest(
@@ -52,7 +52,7 @@ def events(
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    """Return the event as values for JSON, with `details` decoded unless others wrote no JSON."""
+    """Return the event as JSON values; `details` is decoded, or stays text if it is not JSON."""
     try:
         details = None if event.details is None else json.loads(event.details)
     except ValueError:

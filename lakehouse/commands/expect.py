@@ -1,4 +1,4 @@
-"""`lakehouse expect`: checks tables against their expectations; jobs/expect.py is for spark-submit."""
+"""`lakehouse expect`: checks tables against their expectations; jobs/expect.py runs it with spark-submit."""
 
 from __future__ import annotations
 
@@ -40,15 +40,17 @@ def expect(
     names: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[LAYER|TABLE]...", help="Layers or tables; none: every table that has a suite."
+            metavar="[LAYER|TABLE]...", help="Layers or tables. Default: every table that has a suite."
         ),
     ] = None,
     *,
     since: Annotated[
         str | None,
-        typer.Option(help="Only rows since this time, by the table's own time: 90s, 1h, 7d, or ISO 8601."),
+        typer.Option(help="Only rows since this time, by the table's time column: 90s, 1h, 7d, or ISO 8601."),
     ] = None,
-    version: Annotated[int | None, typer.Option(min=0, help="The version to check, for one table.")] = None,
+    version: Annotated[
+        int | None, typer.Option(min=0, help="The table version to check; requires exactly one table.")
+    ] = None,
     history: Annotated[
         bool, typer.Option("--history", help="Check nothing; show the results of the last runs.")
     ] = False,
@@ -66,12 +68,12 @@ def expect(
     every = subjects(load(settings))
     wanted = list(chosen(every, names or []))
     if version is not None and len(wanted) != 1:
-        raise TableError("--version is a version of one table: name that table")
+        raise TableError("--version requires exactly one table: name it")
     if history:
         with open_lake(settings, "lakehouse expect") as lake:
             _show_history(lake, wanted, console, format_)
         return
-    _checking()  # what is missing is said before Spark starts
+    _checking()  # reports missing packages before Spark starts
     with recorded(settings.lake, "lakehouse expect"), open_lake(settings, "lakehouse expect") as lake:
         versions = {} if version is None else {wanted[0].name: version}
         pinned = PinnedTables(lake, every, settings, now, versions=versions)
@@ -91,7 +93,7 @@ def expect(
 
 
 def _checking() -> ModuleType:
-    """Import what takes seconds, and only checks need."""
+    """Import the module that runs checks only when needed, as it takes seconds."""
     with needed("expect", "lakehouse expect"):
         from lakehouse.quality import checking
     return checking

@@ -1,4 +1,4 @@
-"""`lakehouse health`: open and closed gates."""
+"""`lakehouse health`: shows open and closed gates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ app = typer.Typer(add_completion=False)
 def health(format_: FormatOption = Format.TABLE) -> None:
     """Show for each stream whether its gate is open, since when, and what closed it.
 
-    Shows the last noted state of the gates of `lakehouse run all --gate`. Exits with 1 if one is closed.
+    Shows the last recorded state of the gates of `lakehouse run all --gate`. Exits with 1 if one is closed.
     """
     settings, console = read_settings(), Console()
     with open_lake(settings, "lakehouse health") as lake:

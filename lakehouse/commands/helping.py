@@ -1,4 +1,4 @@
-"""Parts of the help besides each command's own text: groups, examples, exit codes, environment."""
+"""Shared parts of the help: command groups, examples, exit codes, environment."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "adopt": ("lakehouse adopt",),
 }
 EPILOG = (
-    "Exit codes: 0 done; 1 failed, or something is not well; 2 wrong usage or setting, and of expect an "
-    "expectation that could not be evaluated; 3 of run: caught up, but too many records were refused; "
+    "Exit codes: 0 success; 1 failure, or a check found a problem; 2 wrong usage or setting, and for expect, "
+    "an expectation could not be evaluated; 3 for run: caught up, but too many records were refused; "
     "130 interrupted."
     "\n\n"
     "Environment: each setting is a variable, such as LAKEHOUSE_HOME, LAKEHOUSE_LAKE, "
@@ -66,17 +66,17 @@ EPILOG = (
 
 
 def part_of(name: str) -> str:
-    """Return the part of the help that lists a command."""
+    """Return the title of the help panel that lists a command."""
     return next(part for part, names in PARTS.items() if name in names)
 
 
 def examples_of(name: str) -> str:
-    """Return a command's examples as the end of its help, a paragraph each, as typer takes them."""
+    """Return the end of a command's help: its examples, one paragraph each, as typer requires."""
     return "\n\n".join(("Examples:", *(f"  {one}" for one in EXAMPLES[name])))
 
 
 def arrange(commands: typer.Typer) -> None:
-    """Give top-level commands their parts of the help and their examples."""
+    """Assign help panels and examples to the top-level commands."""
     for command in commands.registered_commands:
         own = command.name or (command.callback.__name__ if command.callback else "")
         command.rich_help_panel, command.epilog = part_of(own), examples_of(own)

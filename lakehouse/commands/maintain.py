@@ -1,4 +1,4 @@
-"""`lakehouse maintain`: keeps the tables small; jobs/maintain.py is the same for spark-submit."""
+"""`lakehouse maintain`: keeps the tables small; jobs/maintain.py runs it with spark-submit."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def maintain(
     stream: StreamOption = None,
     *,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the rows and files to be removed, and do nothing.")
+        bool, typer.Option("--dry-run", help="List the rows and files to be removed, and change nothing.")
     ] = False,
 ) -> None:
     """Delete old rows, merge small files, remove unneeded files and commits, and clear fold state.
 
-    Rows are deleted only from tables in LAKEHOUSE_KEPT_DAYS; other rows keep all values that users read.
-    Unread rows stay, however old they are. You can run this at any time, also while the layers run; a rerun
-    finds nothing to do. A live run does the same by itself, every LAKEHOUSE_MAINTAIN_EVERY.
+    Rows are deleted only from tables in LAKEHOUSE_KEPT_DAYS; no other user-visible value changes. Rows that a
+    layer has not read stay, however old they are. You can run this at any time, also while the layers run; a
+    rerun finds nothing to do. A live run does this by itself every LAKEHOUSE_MAINTAIN_EVERY.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -76,8 +76,8 @@ def _keep(
 
 
 def _table(done: Sequence[Kept], *, dry_run: bool) -> Table:
-    """Return a row for each table: rows, files and bytes, and who has not read all of it."""
-    gone = "rows to go" if dry_run else "rows gone"
+    """Return a row for each table: rows, files, bytes, and the reader for which unread data is kept."""
+    gone = "rows to delete" if dry_run else "rows deleted"
     merged, removed = ("to merge into", "to remove") if dry_run else ("merged into", "removed")
     shown = Table("table")
     for heading in (gone, "files", merged, f"old files {removed}", "on disk", "after"):

@@ -1,4 +1,4 @@
-"""`lakehouse new stream`: a package with your own stream, guessed from sample records.
+"""`lakehouse new stream`: generates a package for your own stream from sample records.
 
 lakehouse new stream payments --kind windowed-sums --sample payments.jsonl
 lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl
@@ -32,7 +32,7 @@ app = typer.Typer(no_args_is_help=True, help="Write a package for your own strea
 _NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _OF_TESTS = ("here", "samples", "first", "second", "record")
-"""Their capitals are names in the tests that are written."""
+"""Names whose upper-case forms the generated tests already use."""
 _EPILOG = (
     "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
     "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
@@ -49,20 +49,20 @@ def new() -> None:
 def stream(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the stream and its package.")],
     *,
-    kind: Annotated[Kind, typer.Option(help="What the stream keeps.")],
+    kind: Annotated[Kind, typer.Option(help="The kind of gold table that the stream fills.")],
     sample: Annotated[
         list[str],
         typer.Option(
             metavar="[TOPIC=]FILE",
-            help="Sample records, JSON lines; may be given again, for a stream that reads several topics. "
-            "Without a topic it is NAME-events.",
+            help="Sample records as JSON lines; may be given again for a stream that reads several topics. "
+            "The default topic is NAME-events.",
         ),
     ],
     by: Annotated[
-        list[str] | None, typer.Option(help="A field of the key; may be given again. Default: guessed.")
+        list[str] | None, typer.Option(help="A key field; may be given again. Default: guessed.")
     ] = None,
-    value: Annotated[str | None, typer.Option(help="The field with the number. Default: guessed.")] = None,
-    time: Annotated[str | None, typer.Option(help="The field with the event time. Default: guessed.")] = None,
+    value: Annotated[str | None, typer.Option(help="The numeric field. Default: guessed.")] = None,
+    time: Annotated[str | None, typer.Option(help="The event-time field. Default: guessed.")] = None,
     envelope: EnvelopeOption = False,
 ) -> None:
     """Write a package into ./NAME: the stream, its suites, tests, README and entry point.
@@ -75,18 +75,18 @@ def stream(
         name, {one.topic: one.objects for one in samples}, by=tuple(by or ()), value=value, time=time
     )
     files = files_of(name, KINDS[kind](wanted), samples)
-    Path(name).mkdir()  # a new one: nothing of somebody else is in it
+    Path(name).mkdir()  # fails if it exists, so nobody else's files are in it
     for path, code in files.items():
         file = Path(name, path)
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as made:
             made.write(code)
     echo(*(f"{name}/{path}" for path in files))
-    echo("", f"Look at the guesses in {name}/{name}/streams.py; README.md says how to try and test it.")
+    echo("", f"Review the guesses in {name}/{name}/streams.py; README.md explains how to try and test it.")
 
 
 def _check(name: str) -> None:
-    """Raise SettingsError if a package cannot have the name, or is there already."""
+    """Raise SettingsError if the name is invalid for a package, or already taken."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(
             f"{printable(name)} cannot be the name of a stream and its package: lower-case letters, digits "
@@ -97,7 +97,7 @@ def _check(name: str) -> None:
     if name in _OF_TESTS:
         raise SettingsError(f"{name} is taken, by a name in the tests of a new stream: choose another name")
     if os.path.lexists(name):
-        raise SettingsError(f"./{name} is there already: remove it, or choose another name")
+        raise SettingsError(f"./{name} already exists: remove it, or choose another name")
     if find_spec(name) is not None:
         raise SettingsError(f"{name} is taken, by an installed package: choose another name")
 
@@ -113,7 +113,7 @@ def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sample
                 "digits, dots, hyphens and underscores, at most 249"
             )
         if topic in found:
-            raise SettingsError(f"two files have samples of {topic}: name their topics, --sample TOPIC=FILE")
+            raise SettingsError(f"two files have samples of {topic}: give topics with --sample TOPIC=FILE")
         with opened(path) as file:
             lines = list(read_lines(file, path, envelopes=envelopes))
         found[topic] = Sampled(topic, lines, objects_of(lines))

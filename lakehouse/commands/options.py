@@ -1,4 +1,4 @@
-"""Options that several commands and jobs share, and groups of options that are fields of a dataclass."""
+"""Options that commands and jobs share, and groups of options declared as dataclasses."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Format(StrEnum):
     JSON = "json"
 
 
-FormatOption = Annotated[Format, typer.Option("--format", help="How to print it.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
 
 EnvelopeOption = Annotated[
     bool,
     typer.Option(
         "--envelope",
-        help="Each line is an envelope: {key, value, headers, topic, partition, offset, timestamp_ms}, of "
-        "which only value has to be there; null is a tombstone.",
+        help="Each line is an envelope: {key, value, headers, topic, partition, offset, timestamp_ms}; only "
+        "value is required, and null is a tombstone.",
     ),
 ]
 
@@ -89,9 +89,9 @@ def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options in its dataclass parameters, and call it with these.
+    """Expand a command's dataclass parameters into options; calls build the dataclasses from their values.
 
-    A field is declared like an option of typer's: annotated with it, and with the option's default.
+    A field is declared like a typer option: annotated with it, and with the option's default.
     """
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)
@@ -112,7 +112,7 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     ordered = sorted(options.values(), key=lambda one: one.kind)
     call.__dict__["__signature__"] = inspect.Signature(ordered)
     call.__annotations__ = {one.name: one.annotation for one in ordered}
-    del call.__dict__["__wrapped__"]  # typer would ask it for its type hints
+    del call.__dict__["__wrapped__"]  # typer would read the type hints of the wrapped command
     return call
 
 

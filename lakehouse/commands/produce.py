@@ -1,4 +1,4 @@
-"""`lakehouse produce`: send sample events to a stream's topics, or records of a file to any topic.
+"""`lakehouse produce`: sends sample events to a stream's topics, or records of a file to any topic.
 
 lakehouse produce metrics --events 100000 --malformed 0.01
 lakehouse produce calls --rate 1000 --seconds 60 --one-sided 0.2
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 _LARGEST_SEED = 2**32
 
 Events = Annotated[int | None, typer.Option(min=1, help="How many events to send.")]
-Rate = Annotated[float | None, typer.Option(min=0.001, help="Events a second. Default: as fast as possible.")]
+Rate = Annotated[
+    float | None, typer.Option(min=0.001, help="Events per second. Default: as fast as possible.")
+]
 Seconds = Annotated[
-    float | None, typer.Option(min=0.001, help="With --rate, instead of --events: how many seconds to send.")
+    float | None, typer.Option(min=0.001, help="With --rate, instead of --events: duration in seconds.")
 ]
 Malformed = Annotated[
     float, typer.Option(min=0, max=1, help="Share of events that break the contract, in every possible way.")
@@ -52,8 +54,8 @@ Late = Annotated[
     typer.Option(
         min=0,
         max=1,
-        help="Share of events behind their time: three in four within the allowed lateness, the fourth "
-        "one to three days beyond it.",
+        help="Share of delayed events: three in four within the allowed lateness, the others one to three "
+        "days beyond it.",
     ),
 ]
 Duplicates = Annotated[
@@ -61,8 +63,8 @@ Duplicates = Annotated[
     typer.Option(
         min=0,
         max=1,
-        help="Share of events that repeat an earlier one byte for byte. Both count downstream, unless the "
-        "source has ids.",
+        help="Share of events that are byte-for-byte copies of an earlier one. Both count downstream, unless "
+        "the source has ids.",
     ),
 ]
 Span = Annotated[
@@ -73,7 +75,7 @@ Seed = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Seed: the same seed gives the same events, but for their times. Default: random, and printed.",
+        help="The same seed gives the same events, except for their times. Default: random; it is printed.",
     ),
 ]
 OneSided = Annotated[
@@ -81,21 +83,19 @@ OneSided = Annotated[
 ]
 Tombstones = Annotated[
     float,
-    typer.Option(min=0, max=1, help="Share of events that are tombstones: their product starts from zero."),
+    typer.Option(min=0, max=1, help="Share of tombstones, each of which resets its product's total to zero."),
 ]
 HotUser = Annotated[float, typer.Option(min=0, max=1, help="Share of events that belong to one user.")]
 Format = Annotated[
     RecordFormat | None,
-    typer.Option(
-        help="How records are written; their schema is registered. Default: as LAKEHOUSE_FORMATS says."
-    ),
+    typer.Option(help="Record format; its schema is registered. Default: LAKEHOUSE_FORMATS."),
 ]
 
 _ANY = "STREAM"
 
 
 class _Streams(TyperGroup):
-    """Has a command for every stream: its own for each of lakehouse's, one for all of other packages'."""
+    """The commands of the streams: one for each built-in stream, and one for streams of other packages."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of a stream."""
@@ -113,7 +113,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class _Plan:
-    """How many events, and how fast; a rate of None is as fast as possible."""
+    """The number of events and their rate per second; null: as fast as possible."""
 
     events: int
     rate: float | None
@@ -121,7 +121,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Run:
-    """The options that every stream has."""
+    """Options that all streams share."""
 
     events: Events = None
     rate: Rate = None
@@ -165,7 +165,7 @@ def transactions(*, run: _Run, hot_user: HotUser = 0.0) -> None:
 @app.command(_ANY)
 @grouped
 def any_stream(*, context: typer.Context, run: _Run) -> None:
-    """Send samples of a stream of another package, made from its contracts."""
+    """Send sample events for a stream of another package, generated from its contracts."""
     _send(str(context.info_name), run)
 
 
@@ -180,15 +180,15 @@ def file(
     *,
     topic: Annotated[
         str | None,
-        typer.Option(help="The topic of records that name none. If no stream reads it, it must exist."),
+        typer.Option(help="The topic for records that name none. It must exist unless a stream reads it."),
     ] = None,
     envelope: EnvelopeOption = False,
     rate: Rate = None,
 ) -> None:
-    """Send the records of a file to a topic, in their order.
+    """Send the records of a file to a topic, in order.
 
-    The file is read to its end before the first record is sent. Records of one key, or of one partition, keep
-    their order in Kafka.
+    The whole file is read before the first record is sent. Records with the same key or partition keep their
+    order in Kafka.
     """
     settings = read_settings()
     with opened(file) as lines:
@@ -198,7 +198,7 @@ def file(
     samples, topics = _samples(records, topic, settings)
     require_broker(settings.kafka)
     read = sources_by_topic(settings, load_streams(settings))
-    if not envelope:  # in envelopes, values may be bytes of any format
+    if not envelope:  # values in envelopes may be bytes of any format
         samples = list(encoded(iter(samples), topics, read))
     create_topics(settings.kafka, {one: settings.topic_partitions for one in topics if one in read})
     _deliver(
@@ -215,7 +215,7 @@ def file(
 def _samples(
     lines: Sequence[Line], topic: str | None, settings: Settings
 ) -> tuple[list[Sample], tuple[str, ...]]:
-    """Return records as they are sent, and the topics that they go to."""
+    """Return the records to send, and their topics."""
     topics: dict[str, int] = {}
     samples = []
     for line in lines:
@@ -224,7 +224,8 @@ def _samples(
             raise SettingsError(f"{line.place} names no topic; expected --topic, or an envelope with one")
         if record.timestamp_ms == 0:
             raise SettingsError(
-                f"{line.place}: a timestamp_ms of 0 cannot be sent: Kafka's client takes it for now"
+                f"{line.place}: a timestamp_ms of 0 cannot be sent: Kafka's client would replace "
+                "it by the current time"
             )
         samples.append(
             Sample(
@@ -279,7 +280,7 @@ def _deliver(
     *,
     sampled: bool = True,
 ) -> None:
-    """Show how far sending has come, and then the result; Ctrl-C ends it in an orderly way."""
+    """Show progress and then the result; Ctrl-C stops sending gracefully."""
     errors = Console(stderr=True)
     errors.print(f"{what} {f'at {rate:,g}/s' if rate else 'as fast as possible'}")
     with _signals() as received, progress_on(errors, total) as on_progress:
@@ -303,7 +304,7 @@ def _plan(events: int | None, rate: float | None, seconds: float | None) -> _Pla
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect the first SIGINT or SIGTERM, for an orderly end; a second one ends the process at once."""
+    """Collect the first SIGINT or SIGTERM, for a graceful stop; a second one ends the process at once."""
     received: list[int] = []
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -1,4 +1,4 @@
-"""Output of `lakehouse produce`: its progress, and at the end the result."""
+"""Output of `lakehouse produce`: progress, and the final result."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LINE_S = 5.0
 
 @contextmanager
 def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgress], None]]:
-    """Show a bar on a terminal, or a line every few seconds elsewhere, for the progress it is given."""
+    """Yield a function that shows progress: as a bar on a terminal, elsewhere as a line every few seconds."""
     if not console.is_terminal:
         yield _lines(console)
         return
@@ -31,7 +31,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgr
         TextColumn("{task.fields[speed]:>9,.0f}/s"),
         TimeRemainingColumn(),
     )
-    # Refreshed by hand, a few times a second: a thread for it would compete with the sending.
+    # Refreshed manually, a few times a second: a refresh thread would compete with the sending.
     with Bar(*columns, console=console, auto_refresh=False) as bar:
         task = bar.add_task("", total=total, speed=0.0)
 
@@ -43,7 +43,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgr
 
 
 def print_summary(summary: Summary, rate: float | None, *, sampled: bool = True) -> None:
-    """Write the result of a run, as a table, to the standard output; what was not `sampled` has no faults."""
+    """Print the result of a run as a table; with `sampled`, including zero counts of faults."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")

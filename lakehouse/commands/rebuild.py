@@ -1,4 +1,4 @@
-"""`lakehouse rebuild`: recompute rows from the layer below, while the streams run."""
+"""`lakehouse rebuild`: recomputes rows from the layer below while the streams run."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ From = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. Of silver the Kafka "
-        "record's timestamp, or its landing if it has none; of gold a row's first time (window_start, ts).",
+        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. For silver, the Kafka "
+        "timestamp, or the landing time if it is missing; for gold, a row's first time (window_start, ts).",
     ),
 ]
-To = Annotated[str | None, typer.Option("--to", help="Only before this time; as --from.")]
+To = Annotated[str | None, typer.Option("--to", help="Only before this time; same format as --from.")]
 _PATIENCE_S = 60.0
 
 app = typer.Typer()
@@ -48,31 +48,31 @@ class Layer(StrEnum):
 
 @app.command()
 def rebuild(
-    layer: Annotated[Layer, typer.Argument(help="The layer to rebuild, from the one below.")],
+    layer: Annotated[Layer, typer.Argument(help="The layer to rebuild from the one below.")],
     stream: StreamOption = None,
     first: From = None,
     end: To = None,
     *,
     allow_late: Annotated[
-        bool, typer.Option("--allow-late", help="Silver: also accept records that are only late.")
+        bool, typer.Option("--allow-late", help="Silver: also accept records whose only fault is lateness.")
     ] = False,
     force: Annotated[
         bool,
         typer.Option(
             "--force",
-            help="Gold: delete rows that silver has no record of, even if they are more than "
+            help="Gold: delete rows whose records are missing in silver, even if they are more than "
             f"{rebuild_gold.MOST_TAKEN_AWAY:.0%} of a table.",
         ),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be done and how much is read; write no row.")
+        bool, typer.Option("--dry-run", help="Report the changes and the amount of data read; write no row.")
     ] = False,
 ) -> None:
-    """Recompute rows from the layer below, and write those that differ. The streams may run meanwhile.
+    """Recompute rows from the layer below, and write those that differ. The streams can keep running.
 
-    Correct rows are not touched. Silver judges every record again under today's rules and settings, and gold
-    follows where silver has changed. If a rebuild is killed, completed commits remain; rerun it to finish.
-    Silver whose records have ids waits meanwhile; everything else goes on.
+    Correct rows are not touched. A rebuild of silver validates every record again with the current rules and
+    settings, then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
+    rerun it to finish. Silver tables wait meanwhile if their records have ids, or had other ids before.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -102,14 +102,14 @@ def rebuild(
 
 
 def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
-    """Say how much of bronze is read, and who waits."""
+    """Print the amount of bronze data to read, and which silver tables wait meanwhile."""
     for source in stream.sources:
         if not lake.exists("bronze", source.table):
             continue
         size_mb = tables.size_bytes(lake.spark, lake.path("bronze", source.table)) / 1e6
         waits = f"; silver.{source.table} waits meanwhile" if is_waiting(lake, source) else ""
         console.print(
-            f"bronze.{source.table} is judged again: {size_mb:,.1f} MB in files{waits}", soft_wrap=True
+            f"bronze.{source.table} is validated again: {size_mb:,.1f} MB in files{waits}", soft_wrap=True
         )
 
 
@@ -117,32 +117,32 @@ def _say(
     done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console, *, dry_run: bool = False
 ) -> None:
     told = (
-        f"silver of {stream.name}: {done.judged:,} records judged again; {done.inserted:,} rows inserted, "
-        f"{done.changed:,} changed, {done.removed:,} left; {done.newly_refused:,} newly refused, "
+        f"silver of {stream.name}: {done.judged:,} records validated again; {done.inserted:,} rows inserted, "
+        f"{done.changed:,} changed, {done.removed:,} removed; {done.newly_refused:,} newly refused, "
         f"{done.newly_accepted:,} newly accepted"
     )
     if done.skipped:
         told = f"{told}; {done.skipped:,} that --skip passed over stay dead letters"
     if dry_run:
         gold = ", ".join(f"gold.{table.name}" for table in stream.gold)
-        _say_only(f"{told}; then {gold} would follow", console)
+        _say_only(f"{told}; then {gold} would be rebuilt", console)
         return
     note(Kind.REBUILD, told, stream=stream.name, layer="silver", details=asdict(done))
     console.print(told, soft_wrap=True)
 
 
 def _say_only(told: str, console: Console) -> None:
-    console.print(f"would be done, no row was written: {told}", soft_wrap=True)
+    console.print(f"dry run, no row was written: {told}", soft_wrap=True)
 
 
 def _await_gold(lake: Lake, stream: Stream) -> None:
-    """Return when gold has read what was appended to silver before the rebuild, in its former state."""
+    """Wait until gold has read the rows appended to silver before the rebuild; TableError after a minute."""
     deadline = time.monotonic() + _PATIENCE_S
     ends = rebuild_gold.silver_versions(lake, stream)
     while waiting := rebuild_gold.behind(lake, stream, ends):
         if time.monotonic() > deadline:
             raise TableError(
-                f"gold must first read what silver had before the rebuild: {', '.join(waiting)}. Let "
+                f"gold has unread silver rows from before the rebuild: {', '.join(waiting)}. Let "
                 "`lakehouse run gold --trigger available-now` catch up, then run `lakehouse rebuild gold` "
                 f"--stream {stream.name}"
             )

@@ -1,4 +1,4 @@
-"""`lakehouse register`: names of the tables in a Hive metastore."""
+"""`lakehouse register`: registers tables in a Hive metastore."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ def register(
     *,
     ops: Annotated[bool, typer.Option("--ops", help="Also register the ops tables.")] = False,
     move: Annotated[
-        bool, typer.Option("--move", help="Move names that are registered at another location.")
+        bool, typer.Option("--move", help="Repoint names that are registered at another location.")
     ] = False,
 ) -> None:
     """Register gold tables and the dead letters by name in the Hive metastore of LAKEHOUSE_METASTORE.
 
     Prints for each table whether its name is new, unchanged or changed. A rerun changes nothing. Other
-    entries in the metastore are neither changed nor removed. A live run with the setting does the same by
-    itself.
+    entries in the metastore are neither changed nor removed. If LAKEHOUSE_METASTORE is set, a live run does
+    this, too.
     """
     settings, console = read_settings(), Console()
     if not settings.metastore:

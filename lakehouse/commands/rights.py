@@ -1,4 +1,4 @@
-"""`lakehouse rights`: the rights in Kafka that the pipeline's user needs."""
+"""`lakehouse rights`: prints the Kafka ACLs that the pipeline's user needs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def rights(
     user: Annotated[str, typer.Option(help="The principal, without User:.")] = "lakehouse",
     *,
     producer: Annotated[
-        bool, typer.Option("--producer", help="Print the rights of `lakehouse produce` instead.")
+        bool, typer.Option("--producer", help="Print the ACLs for `lakehouse produce` instead.")
     ] = False,
 ) -> None:
-    """Print the rights that the pipeline needs in Kafka, each as arguments of kafka-acls.sh.
+    """Print the Kafka ACLs that the pipeline needs, each as arguments of kafka-acls.sh.
 
-    Asks no broker: topics and groups come from the settings. Optional rights are marked.
+    No broker is contacted: topics and groups come from the settings. Optional ACLs are marked.
     """
     settings = read_settings()
     streams = choose(stream or [], settings)

@@ -1,4 +1,4 @@
-"""`lakehouse run`: one layer or all of them, in one Spark application."""
+"""`lakehouse run`: runs one layer or all of them in one Spark application."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Choice(StrEnum):
 
 
 def _choice(name: str) -> Choice:
-    """Return what is to be run; raises SettingsError for the name of a stream, and ValueError for others."""
+    """Parse a layer's name; raises SettingsError for a stream's name, and ValueError for any other."""
     if name in list(Choice):
         return Choice(name)
     if name in {stream.name for stream in load(read_settings())}:
@@ -57,30 +57,32 @@ def run(
     allow: AllowOption = None,
     skip: SkipOption = None,
     gate: Annotated[
-        bool, typer.Option("--gate", help="Export gold only while its suites of expectations hold.")
+        bool, typer.Option("--gate", help="Export gold only while its expectation suites pass.")
     ] = False,
     backfill: BackfillOption = False,
     standby: StandbyOption = False,
     verbose: VerboseOption = False,
     dead_letter_topic: Annotated[
-        str | None, typer.Option(help="Send dead letters to this topic as well. Default: the setting.")
+        str | None,
+        typer.Option(help="Send dead letters to this topic, too. Default: LAKEHOUSE_DEAD_LETTER_TOPIC."),
     ] = None,
     telemetry_port: Annotated[
         int | None,
         typer.Option(
             min=-1,
             max=65535,
-            help="Serve /metrics and /health at this port (0: a free one; -1: not, the default).",
+            help="Serve /metrics and /health on this port (0: any free port; -1: none). Default: "
+            "LAKEHOUSE_TELEMETRY_PORT.",
         ),
     ] = None,
 ) -> None:
-    """Run the layers until stopped (Ctrl-C, SIGTERM: the micro-batch is finished) or caught up.
+    """Run the layers until stopped or caught up; Ctrl-C and SIGTERM let the micro-batch finish.
 
-    A failed step is retried while the others continue; the exit code is not zero if one still fails at the
-    end. It is 3 if a catch-up is done but silver refused more records than LAKEHOUSE_REFUSED_LIMIT.
+    A failed step is retried while the others continue; the exit code is non-zero if a step still fails at the
+    end. It is 3 if the run caught up but silver refused more records than LAKEHOUSE_REFUSED_LIMIT allows.
     """
     if gate and layer is not Choice.ALL:
-        raise SettingsError("--gate stands between gold and export: use it with `lakehouse run all`")
+        raise SettingsError("--gate needs both gold and export: use it with `lakehouse run all`")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
     settings = read_settings()
     given = {"telemetry_port": telemetry_port, "dead_letter_topic": dead_letter_topic}

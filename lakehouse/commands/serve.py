@@ -1,4 +1,4 @@
-"""`lakehouse serve`: the REST API."""
+"""`lakehouse serve`: runs the REST API."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lakehouse.serving.tls import Certificate
 from lakehouse.streams import load, read_settings
 from lakehouse.terminal import echo, log_to_standard_error
 
-_LEAVE_AFTER_S = 10  # requests that take longer are aborted
+_LEAVE_AFTER_S = 10  # at shutdown, requests that take longer are aborted
 
 _IN_THE_CLEAR = (
-    "tokens and answers travel unencrypted; --tls-cert and --tls-key encrypt them, --behind-https says that "
-    "a proxy does"
+    "tokens and responses are sent unencrypted; use --tls-cert and --tls-key, or --behind-https if a proxy "
+    "encrypts them"
 )
 
 app = typer.Typer(add_completion=False)
@@ -41,39 +41,37 @@ def serve(
         bool, typer.Option("--enable-produce", help="Allow POST /produce to send sample events.")
     ] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A further name of this server in requests; may be given again.")
+        list[str] | None, typer.Option(help="Another host name for this server; may be given again.")
     ] = None,
     tls_cert: Annotated[
-        Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain, a PEM file.")
+        Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain (PEM file).")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key, a PEM file.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM file).")] = None,
     behind_https: Annotated[
         bool,
-        typer.Option("--behind-https", help="A proxy in front serves HTTPS; cookies are sent by HTTPS only."),
+        typer.Option("--behind-https", help="A proxy serves HTTPS; cookies are sent over HTTPS only."),
     ] = False,
     forwarded_by: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Take X-Forwarded-For from this address or network, the proxy's; may be given again."
-        ),
+        typer.Option(help="Trust X-Forwarded-For from this proxy address or network; may be given again."),
     ] = None,
     action_hours: Annotated[
-        float, typer.Option(min=0.01, max=240.0, help="End an action that takes longer.")
+        float, typer.Option(min=0.01, max=240.0, help="Stop an action after this many hours.")
     ] = 12.0,
     telemetry_port: Annotated[
         int,
         typer.Option(
             min=-1,
             max=65535,
-            help="Serve /metrics and /health at this port, too, without asking for a token (0: a free one; "
-            "-1: not, the default).",
+            help="Also serve /metrics and /health on this port, without a token (0: any free port; -1, the "
+            "default: none).",
         ),
     ] = -1,
 ) -> None:
     """Serve gold over HTTP until stopped; /docs lists the endpoints.
 
-    Rows come from Redis, and from the Delta tables if Redis does not have them. On any address but this
-    machine's own, a token is required (`lakehouse tokens add`), except for /health/live and /health/ready.
+    Rows come from Redis, and from the Delta tables if Redis does not have them. Unless --host is a loopback
+    address, a token is required (`lakehouse tokens add`), except for /health/live and /health/ready.
     """
     with needed("serve", "lakehouse serve"):
         import uvicorn
@@ -88,7 +86,7 @@ def serve(
 
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
     log_to_standard_error()
-    logging.getLogger("lakehouse").setLevel(logging.INFO)  # names the user
+    logging.getLogger("lakehouse").setLevel(logging.INFO)  # for the lines that name an action's caller
     settings, tokens = read_settings(), None
     certificate, proxies = _certificate(tls_cert, tls_key), networks(forwarded_by or ())
     is_https = behind_https or certificate is not None
@@ -118,7 +116,7 @@ def serve(
         host=host,
         port=port,
         access_log=False,
-        log_config=None,  # its records go where ours go
+        log_config=None,  # uvicorn logs through our handlers
         log_level="info",
         server_header=False,
         http=DeadlineProtocol,
@@ -142,12 +140,12 @@ def _certificate(certificate: Path | None, key: Path | None) -> Certificate | No
     if certificate is None and key is None:
         return None
     if certificate is None or key is None:
-        raise SettingsError("--tls-cert and --tls-key belong together: the certificate, and its key")
+        raise SettingsError("--tls-cert and --tls-key must be given together")
     return Certificate(certificate, key)
 
 
 def networks(given: Sequence[str]) -> list[str]:
-    """Return addresses and networks in uvicorn's form; it would take a misspelt one as a name of no proxy."""
+    """Return networks in uvicorn's form; raises SettingsError for an invalid one, which uvicorn accepts."""
     try:
         return [str(ipaddress.ip_network(one)) for one in given]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`lakehouse services up|down|status`: a local Kafka and Redis, for a machine that has none."""
+"""`lakehouse services up|down|status`: runs a local Kafka and Redis on a machine that has none."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ def up(
         bool,
         typer.Option(
             "--secure",
-            help="Give the broker TLS, users and rights, now and at later starts. Other commands find what "
-            "they need by themselves; the pipeline's user has the rights that `lakehouse rights` lists.",
+            help="Set up the broker with TLS, users and ACLs, now and at later starts. Other commands find "
+            "the credentials by themselves; the pipeline's user gets the ACLs that `lakehouse rights` lists.",
         ),
     ] = False,
 ) -> None:
     """Start Kafka and Redis in the background, wait until both answer, and create the topics of every stream.
 
     Safe to repeat: running services are left alone. Ports are LAKEHOUSE_KAFKA_PORT and LAKEHOUSE_REDIS_PORT
-    (0, the default: the last run's, else free ones). Data and logs are under LAKEHOUSE_HOME. Both listen on
-    127.0.0.1 only.
+    (0, the default: those of the last run, else free ones). Data and logs are under LAKEHOUSE_HOME. Both
+    services listen on 127.0.0.1 only.
     """
     console, settings = _console(), read_settings()
     began = time.monotonic()
@@ -68,11 +68,11 @@ def up(
             password = settings.home / "kafka" / "security" / f"{PRODUCER}.password"
             _say(
                 console,
-                f"kafka: events are sent by another user: LAKEHOUSE_KAFKA_SASL_USERNAME={PRODUCER} "
+                f"kafka: use another user to send events: LAKEHOUSE_KAFKA_SASL_USERNAME={PRODUCER} "
                 f"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE={password} lakehouse produce …",
             )
     if made:
-        _say(console, f"topics made: {', '.join(made)}")
+        _say(console, f"topics created: {', '.join(made)}")
     redis = parse_redis_url(endpoints.redis).address
     _say(console, f"Kafka at {endpoints.kafka}, Redis at {redis} ({time.monotonic() - began:.1f} s)")
     _say(console, f"Redis has a password; its URL is in {services_file(settings.home)}")
@@ -95,7 +95,7 @@ def down() -> None:
 
 @app.command()
 def status() -> None:
-    """Show the running services and their addresses. Exits with 0 if all run, with 3 if not."""
+    """Show the services, their state and addresses. Exits with 3 unless all are running."""
     console = _console()
     found = services.status(read_settings())
     table = Table(box=None, pad_edge=False)
@@ -114,7 +114,7 @@ def status() -> None:
 
 
 def _console() -> Console:
-    return Console()  # made per command, so that it writes to the current stdout
+    return Console()  # created per command, so that it writes to the current stdout
 
 
 def _say(console: Console, message: str) -> None:
@@ -122,17 +122,17 @@ def _say(console: Console, message: str) -> None:
 
 
 def _warn_of_readers(console: Console, home: Path) -> None:
-    """Warn if the home was made by somebody else, or an older version, and other users can look into it."""
+    """Warn if other users can read the home directory, as when an older version created it."""
     if home.stat().st_mode & OTHERS:
         _say(
             console,
-            f"note: other users of this machine may look into {home}, for example at the tables; chmod 700 "
-            "keeps them out",
+            f"note: other users of this machine can read {home}, for example the tables; chmod 700 prevents "
+            "that",
         )
 
 
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
-    """Warn if the settings point the other commands elsewhere than to what was just started."""
+    """Warn if settings point the other commands to services other than those just started."""
     settings = read_settings()
     if settings.kafka_bootstrap_servers != endpoints.kafka:
         _say(

@@ -16,13 +16,14 @@ app = typer.Typer()
 def setup(
     *,
     s3: Annotated[
-        bool, typer.Option("--s3", help="Also install support for s3a://: 13 MB of jars, and a compilation.")
+        bool,
+        typer.Option("--s3", help="Also install support for s3a://: downloads 13 MB and compiles a jar."),
     ] = False,
 ) -> None:
-    """Fetch the runtime jars, and write the properties that spark-submit takes.
+    """Download the runtime jars, and write properties files for spark-submit.
 
     Needed once after `pip install`; a rerun changes nothing. Everything goes into share/lakehouse of the
-    virtual environment, where the jobs are too.
+    virtual environment, which also has the jobs.
     """
     console = Console(soft_wrap=True)
     share = install(console.print, (*BY_DEFAULT, "s3") if s3 else BY_DEFAULT)

@@ -1,4 +1,4 @@
-"""`lakehouse sql`: one Spark SQL statement over the lake."""
+"""`lakehouse sql`: runs one SQL statement on the lake."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ class RowFormat(StrEnum):
 def sql(
     statement: Annotated[str, typer.Argument(help='For example "SELECT * FROM gold.metrics_1m LIMIT 5".')],
     format_: Annotated[
-        RowFormat, typer.Option("--format", help="How to print rows; json is exact.")
+        RowFormat, typer.Option("--format", help="Output format; json keeps values exact.")
     ] = RowFormat.TABLE,
     limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows.")] = 1000,
     *,
     write: Annotated[bool, typer.Option("--write", help="Allow statements that change tables.")] = False,
     engine: Annotated[
-        Engine, typer.Option(help="duckdb answers at once, in its own dialect; it can only read.")
+        Engine, typer.Option(help="duckdb starts at once, has its own dialect, and is read-only.")
     ] = Engine.SPARK,
 ) -> None:
-    """Run one SQL statement; bronze., silver., gold. and ops. tables are known by name.
+    """Run one SQL statement on tables such as bronze.NAME, silver.NAME, gold.NAME and ops.NAME.
 
     Times are printed in UTC. SHOW TABLES IN gold (DuckDB: FROM gold) lists the tables. A statement that
-    changes a table needs --write. The streams may run: the statement does not see rows that they append to
-    bronze or silver meanwhile, and micro-batches of its gold tables wait for it.
+    changes a table needs --write. The streams can keep running: the statement does not see rows that they
+    append to bronze or silver meanwhile; with --write, micro-batches of the gold tables that it names wait.
     """
     settings = read_settings()
     streams = load(settings)
     if engine is Engine.DUCKDB:
         if write:
-            raise SettingsError("--engine duckdb can only read; leave it out to change tables")
+            raise SettingsError("--engine duckdb is read-only; omit it to change tables")
         _show(duck.ask(settings.lake, streams, statement, limit=limit), format_, limit)
         return
     with open_lake(settings, "lakehouse sql", reads_only=not write) as lake:

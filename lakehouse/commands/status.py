@@ -1,4 +1,4 @@
-"""`lakehouse status`: state and lag of the pipeline, running or not."""
+"""`lakehouse status`: shows the pipeline's state and lag, whether it is running or not."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def status(
 ) -> None:
     """Show each stream's state, its process, the backlog of each layer, and the size of its tables.
 
-    Refreshed every second until Ctrl-C on a terminal; elsewhere, and with --format json, printed once. No job
-    has to run. A narrow terminal gets fewer columns.
+    On a terminal, the report refreshes every second until Ctrl-C; elsewhere, and with --format json, it is
+    printed once. It works even if no job runs. A narrow terminal shows fewer columns.
     """
     settings, console = read_settings(), Console()
     observer = Observer(choose(stream or [], settings), settings)

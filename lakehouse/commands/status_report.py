@@ -16,7 +16,7 @@ from lakehouse.layers.step import LAYERS
 from lakehouse.printable import printable
 from lakehouse.telemetry import EventTimes, Observation, QueryState, Run, StreamState, TableState, Word
 
-_FULL, _WIDE, _USUAL = 160, 120, 80  # terminal width from which more is shown
+_FULL, _WIDE, _USUAL = 160, 120, 80  # terminal widths from which more columns are shown
 _COLOURS = {
     Word.WELL: "green",
     Word.EMPTY: "dim",
@@ -43,7 +43,7 @@ class _Column(Generic[_Row]):
 
 @dataclass(frozen=True)
 class _Waiting:
-    """What waits before a query; `query` is null for a topic."""
+    """The backlog of a query in one source; `query` is null if the source is a topic."""
 
     stream: str
     name: str
@@ -55,7 +55,7 @@ class _Waiting:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A table and, for silver, how far its event time has come."""
+    """A table and, for silver, its event times."""
 
     table: TableState
     times: EventTimes | None
@@ -106,7 +106,7 @@ def _processes(states: Sequence[StreamState], width: int) -> Iterator[Renderable
 
 
 def _waiting(state: StreamState, width: int) -> Iterator[_Waiting]:
-    """Yield what waits, partition by partition if there is room."""
+    """Yield a stream's backlogs, per partition if the terminal is wide enough."""
     queries = {query.name: query for query in state.queries}
     for topic in dict.fromkeys(lag.topic for lag in state.partitions):
         lags = [lag for lag in state.partitions if lag.topic == topic]

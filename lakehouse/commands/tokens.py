@@ -1,4 +1,4 @@
-"""`lakehouse tokens`: tokens of the REST API, with their scopes."""
+"""`lakehouse tokens`: manages the tokens of the REST API and their scopes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ def add(
     ] = None,
     days: Annotated[
         int | None,
-        typer.Option(min=1, max=36_500, help="The token expires after so many days; by default it does not."),
+        typer.Option(min=1, max=36_500, help="The token expires after this many days. Default: never."),
     ] = None,
 ) -> None:
-    """Add a token and print its secret, once: only its hash is kept."""
+    """Add a token and print its secret, which cannot be shown again: only its hash is stored."""
     lasts = None if days is None else timedelta(days=days)
     echo(tokens_of(read_settings()).add(name, scope or [Scope.READ], lasts=lasts))
 
 
 @app.command("list")
 def list_() -> None:
-    """Show the tokens' names and scopes, and when they expire."""
+    """Show the tokens' names, scopes and expiry."""
     now = datetime.now(UTC)
     for one in tokens_of(read_settings()).read():
         ends = "" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d %H:%M} UTC"

@@ -26,7 +26,7 @@ _MOST_COLUMNS = 9
 
 @dataclass(frozen=True)
 class Reason:
-    """One reason against a record."""
+    """One reason why a record is refused."""
 
     rule: str
     column: str | None
@@ -43,7 +43,7 @@ class Letter:
 
 @dataclass(frozen=True)
 class Sent:
-    """A message, and the number of its micro-batch, from 0."""
+    """A message and the number of its micro-batch, counted from 0."""
 
     batch: int
     message: Message
@@ -54,7 +54,7 @@ class Result:
     """The result of a trial.
 
     `now` is the clock's time at the end. `clean` and `gold` are rows by table, as values for JSON; a clean
-    row comes with the place of its line. Columns of fold state are left out.
+    row has the place of its line in the input. Fold-state columns are omitted.
     """
 
     stream: str
@@ -67,7 +67,7 @@ class Result:
 
 
 class Trial:
-    """A stream that reads lines of files."""
+    """Runs a stream on lines of files."""
 
     def __init__(self, folding: Folding) -> None:
         self._folding = folding
@@ -76,7 +76,7 @@ class Trial:
         self._batches = 0
 
     def take(self, lines: Sequence[tuple[Source, Line]], now: datetime) -> None:
-        """Take one micro-batch; raises SettingsError if two records have the same coordinates."""
+        """Process one micro-batch; raises SettingsError if two records have the same coordinates."""
         records: dict[str, list[Record]] = {}
         for source, line in lines:
             (record,) = self._folding.numbered(source, [line.record])
@@ -92,12 +92,12 @@ class Trial:
         self._note()
 
     def tick(self, now: datetime) -> None:
-        """Move the clock on without a record."""
+        """Advance the clock without a record."""
         self._folding.tick(now)
         self._note()
 
     def result(self, now: datetime) -> Result:
-        """Return what came out, as of a time of the clock."""
+        """Return the result as of this time of the clock."""
         stream = self._folding.stream
         return Result(
             stream.name,
@@ -165,7 +165,7 @@ def as_json(result: Result, seconds: float) -> dict[str, Any]:
 
 
 def shown(result: Result, seconds: float, *, limit: int) -> Group:
-    """Return the result for a terminal, with at most so many rows of each table."""
+    """Return the result for a terminal, with at most `limit` rows of each table."""
     dead = len(result.letters)
     summary = (
         f"{result.stream}: {_counted(result.records, 'record')}, {result.records - dead:,} clean, "
@@ -203,7 +203,7 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
 
 
 def _shortened(result: Result) -> Callable[[str], str]:
-    """Return what leaves the file out of a line's place, if all lines are of one."""
+    """Return a function that removes the file from a line's place if all lines are from one file."""
     places = [row["line"] for rows in result.clean.values() for row in rows]
     places += [letter.line.place for letter in result.letters]
     files = {place.rpartition(":")[0] for place in places}
@@ -211,7 +211,7 @@ def _shortened(result: Result) -> Callable[[str], str]:
 
 
 def _without_coordinates(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a clean row without its coordinates: its line says more."""
+    """Return a clean row without Kafka coordinates and record times; its line identifies it better."""
     left_out = {*COORDINATES, OWN_TIME, *TIMES_OF_RECORDS}
     return {name: value for name, value in row.items() if name not in left_out}
 
@@ -239,7 +239,7 @@ def _table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def _wide(rows: Sequence[dict[str, Any]]) -> Iterator[Text]:
-    """Yield rows of many columns, each as names and values: a terminal has no place for them side by side."""
+    """Yield each row as name=value pairs, for tables that are too wide for a terminal."""
     for row in rows:
         values = (f"{name}={value}" for name, value in row.items() if value is not None)
         yield Text(f"  {'  '.join(values)}")

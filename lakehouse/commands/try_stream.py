@@ -1,4 +1,4 @@
-"""`lakehouse try`: run a stream on a file of records, without Kafka and without a lake.
+"""`lakehouse try`: runs a stream on files of records, without Kafka and without a lake.
 
 lakehouse try transactions payments.jsonl
 lakehouse try shop.streams:ORDERS orders.jsonl --now 2026-11-26T12:00:00Z --json
@@ -44,12 +44,12 @@ _FAILED = 2
 _EPILOG = (
     "Examples: lakehouse try transactions payments.jsonl; lakehouse try shop.streams:ORDERS orders.jsonl; "
     "lakehouse try calls analyticsTopic=a.jsonl metricsTopic=m.jsonl. Exits with 0 if every record is clean, "
-    "with 1 if there are dead letters, with 2 if it could not be tried."
+    "with 1 if there are dead letters, with 2 if the trial failed."
 )
 
 
 class TrialError(LakehouseError):
-    """A stream's own functions fail, or Spark does not start; 1 is for dead letters."""
+    """A stream's own functions failed, or Spark did not start; exit code 1 means dead letters."""
 
     exit_code = _FAILED
 
@@ -57,42 +57,45 @@ class TrialError(LakehouseError):
 @app.command("try", epilog=_EPILOG)
 def try_(
     stream: Annotated[
-        str, typer.Argument(metavar="STREAM", help="A stream's name, or module:OBJECT (from here, too).")
+        str,
+        typer.Argument(
+            metavar="STREAM", help="A stream's name, or module:OBJECT, also from the working directory."
+        ),
     ],
     files: Annotated[
         list[str],
         typer.Argument(
             metavar="[TOPIC=]FILE...",
-            help="JSON lines, each a record's value; - is standard input. Where a stream reads several "
-            "topics, say which a file's records are of, or let envelopes say it.",
+            help="JSON lines, each a record's value; - is standard input. If the stream reads several "
+            "topics, give each file's topic here or in envelopes.",
         ),
     ],
     *,
     envelope: EnvelopeOption = False,
     now: Annotated[
-        str | None, typer.Option(metavar="TIME", help="The time of the clock (ISO 8601). Default: now.")
+        str | None, typer.Option(metavar="TIME", help="The clock's time (ISO 8601). Default: now.")
     ] = None,
     later: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Move the clock on to this time at the end, without a record."),
+        typer.Option(metavar="TIME", help="At the end, advance the clock to this time without a record."),
     ] = None,
     batch: Annotated[
         int | None,
-        typer.Option(min=1, help="Records of a topic in one micro-batch. Default: all of them in one."),
+        typer.Option(min=1, help="Records per topic in one micro-batch. Default: all in one micro-batch."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many rows of each table.")] = 20,
     json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
 ) -> None:
-    """Judge and fold a file of records, and show the rows and messages; nothing is written or sent.
+    """Run a stream on files of records, and show the rows and messages; nothing is written or sent.
 
-    Records land at the clock's time, in the order of the file, in one partition unless an envelope says
-    otherwise. Without --envelope values are JSON, whatever the format of the stream's topics; with it, they
+    Records land at the clock's time, in the order of the file, in one partition unless an envelope names
+    another. Without --envelope, values are JSON, whatever the format of the stream's topics; with it, they
     are in that format. Only records of earlier micro-batches (--batch) can make a record late.
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)
     registry.require_fit(chosen)
-    if not envelope:  # lines are JSON; bytes in the source's format are in envelopes
+    if not envelope:  # plain lines are JSON; only envelopes have bytes in the source's format
         chosen = replace(chosen, sources=tuple(replace(one, format="json") for one in chosen.sources))
     clock = _moment("--now", now) or datetime.now(UTC)
     end = _moment("--later", later)
@@ -116,7 +119,7 @@ def try_(
 
 
 def _moment(option: str, text: str | None) -> datetime | None:
-    """Return a time in UTC; raises SettingsError for another text. Without an offset it is UTC."""
+    """Parse an ISO 8601 time to UTC; without an offset it is UTC. Raises SettingsError for other text."""
     if text is None:
         return None
     try:
@@ -127,7 +130,7 @@ def _moment(option: str, text: str | None) -> datetime | None:
 
 
 def _read(stream: Stream, name: str, settings: Settings, *, envelopes: bool) -> Iterator[tuple[Source, Line]]:
-    """Yield a file's records, each with its source."""
+    """Yield a file's records, each with its source; raises SettingsError if a record's topic is unknown."""
     sources = {settings.topic(source.topic): source for source in stream.sources}
     sources |= {source.topic: source for source in stream.sources}
     topic, said, path = name.partition("=")
@@ -153,7 +156,7 @@ def _topics(stream: Stream) -> str:
 
 
 def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tuple[Source, Line]]]:
-    """Return the records of each micro-batch: up to so many of each source."""
+    """Split records into micro-batches with at most `size` records of each source; null: one micro-batch."""
     counts: dict[str, int] = {}
     batches: list[list[tuple[Source, Line]]] = []
     for source, line in lines:
@@ -167,14 +170,14 @@ def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tu
 
 @contextmanager
 def _session() -> Iterator[SparkSession]:
-    """Start Spark; what it leaves behind goes with it."""
+    """Start Spark in a temporary directory, which is removed at the end."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as home, small_session(Path(home)) as spark:
         yield spark
 
 
 @contextmanager
 def _failing(stream: Stream) -> Iterator[None]:
-    """Tell what fails: Spark's refusals in a line, other failures of a stream with a traceback."""
+    """Raise failures as TrialError: Spark's as one line, others of the stream with a traceback on stderr."""
     try:
         yield
     except SettingsError:

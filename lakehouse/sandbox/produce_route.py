@@ -1,4 +1,4 @@
-"""`POST /produce`: sample events for trying it out, only if the server was started with --enable-produce."""
+"""`POST /produce`: sends sample events, only if the server was started with --enable-produce."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SPAN_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-Events = Annotated[int, Query(ge=1, le=_MOST, description="How many events.")]
+Events = Annotated[int, Query(ge=1, le=_MOST, description="Number of events.")]
 
 
 def router(settings: Settings, streams: Sequence[Stream]) -> APIRouter:
@@ -38,7 +38,11 @@ def router(settings: Settings, streams: Sequence[Stream]) -> APIRouter:
         """Send sample events of a stream to Kafka, with times within the last minute."""
         refuse_unknown("stream", [stream], known, "stream")
         if one.available_tokens < 1:
-            raise Problem(HTTPStatus.TOO_MANY_REQUESTS, "events are being sent", headers={"Retry-After": "1"})
+            raise Problem(
+                HTTPStatus.TOO_MANY_REQUESTS,
+                "another request is sending events; try again",
+                headers={"Retry-After": "1"},
+            )
         _log.info("%s produces %d events of %s", caller_of(request).name, events, stream)
         try:
             acknowledged = await to_thread.run_sync(_send, settings, known[stream], events, limiter=one)

@@ -29,20 +29,20 @@ _READS = {"GET", "HEAD", "OPTIONS"}
 SESSION_PATH = "/api/v1/session"
 EVENTS_PATH = "/api/v1/events"
 MOST_AT_ONCE = 32
-"""Requests of one token that are answered at once. They are fewer than the scans that may wait, so one token
-cannot take the places of all; event streams have places of their own."""
+"""Concurrent requests per token. They are fewer than the scans that may run or wait, so one token cannot
+block all others; event streams have a limit of their own."""
 LIVE_PATH, READY_PATH = "/health/live", "/health/ready"
 _PROBES = frozenset({LIVE_PATH, READY_PATH})
-"""Paths open to everybody. Process monitors have no token, and get nothing that needs one."""
+"""Paths that need no token: probes have none, and the responses contain nothing that needs one."""
 _BEARER = "bearer "
 
 
 @dataclass(frozen=True)
 class Access:
-    """`tokens` are null if none is needed; `hosts` are this server's names, one of which a request must use.
+    """Access rules: `tokens` is null if no token is needed; a request's Host must be one of `hosts`.
 
-    `is_https`: browsers reach it by HTTPS alone, its own or a proxy's. `refusals` limits requests without a
-    valid token by their address.
+    `is_https`: browsers reach the server only over HTTPS, its own or a proxy's. `refusals` limits requests
+    without a valid token per address.
     """
 
     tokens: Tokens | None
@@ -76,13 +76,13 @@ def may(request: Request, scope: Scope) -> bool:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who makes the request."""
+    """Return the request's caller."""
     caller: Caller = getattr(request.state, "caller", NOBODY)
     return caller
 
 
 def is_still_admitted(request: Request) -> bool:
-    """Tell whether the request's token is still valid: it may be removed, or expire, during the answer."""
+    """Tell whether the caller may still read: a token may be removed or expire during a response."""
     try:
         caller: Caller = request.scope["state"]["identify"]()
     except (Problem, SettingsError):
@@ -128,17 +128,17 @@ class Entrance:
         await self._app(scope, receive, send)
 
     def _begin(self, scope: AsgiScope, caller: Caller) -> None:
-        """Count a request of a token that is being answered; raises Problem 429 beyond the most at once."""
+        """Count a request of a token until it ends; raises Problem 429 above MOST_AT_ONCE."""
         if self._is_counted(scope, caller):
             if self._answering[caller.name] >= MOST_AT_ONCE:
-                why = f"{MOST_AT_ONCE} requests of the token {caller.name} are being answered; try again"
+                why = f"{MOST_AT_ONCE} requests of the token {caller.name} are in progress; try again"
                 raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "1"})
             self._answering[caller.name] += 1
 
     def _end(self, scope: AsgiScope, caller: Caller) -> None:
         if self._is_counted(scope, caller):
             self._answering[caller.name] -= 1
-            self._answering += Counter()  # forgets tokens without a request
+            self._answering += Counter()  # drops tokens without a request
 
     def _is_counted(self, scope: AsgiScope, caller: Caller) -> bool:
         return self._access.tokens is not None and caller is not NOBODY and scope["path"] != EVENTS_PATH
@@ -162,7 +162,7 @@ class Entrance:
         return caller
 
     def _identify(self, scope: AsgiScope) -> Caller:
-        """Return who makes the request; raises Problem 401 without a valid token or session."""
+        """Return the request's caller; raises Problem 401 without a valid token or session."""
         tokens, sessions = self._access.tokens, self._access.sessions
         if tokens is None or sessions is None:
             return LOCAL
@@ -170,19 +170,19 @@ class Entrance:
         secret, id_ = bearer_of(request.headers), request.cookies.get(self._access.cookie)
         found = sessions.caller(id_ or "") if secret is None else tokens.caller(secret)
         if found is None:
-            why = "a token is required: Authorization: Bearer …; `lakehouse tokens add` makes one"
+            why = "a token is required: Authorization: Bearer …; `lakehouse tokens add` creates one"
             raise Problem(HTTPStatus.UNAUTHORIZED, why, headers={"WWW-Authenticate": "Bearer"})
         return found
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """Return the token in a request, null for none."""
+    """Return the bearer token of a request, null for none."""
     given = headers.get("authorization", "")
     return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
 
 
 def _check_origin(headers: Headers, *, is_https: bool) -> None:
-    """Refuse pages of another origin; only browsers send an origin."""
+    """Raise Problem 403 for a page of another origin; only browsers send an origin."""
     origin = headers.get("origin")
     if origin is not None and not _is_own(origin, headers.get("host", ""), is_https=is_https):
         raise Problem(HTTPStatus.FORBIDDEN, f"pages of {origin} may not write here")

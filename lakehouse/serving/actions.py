@@ -1,8 +1,8 @@
-"""Commands of the command line, run one at a time as child processes for callers with the scope `operate`.
+"""CLI commands, run one at a time as child processes for callers with the scope `operate`.
 
-An action is the ordinary command, so it keeps every guarantee of that command; its output is its progress.
-Actions are kept as long as the server runs. One that is cancelled, takes too long, or is left when the server
-stops gets SIGTERM, like the command itself, and SIGKILL if that does not end it.
+An action runs the ordinary command, with all its guarantees; the output shows its progress. The last hundred
+actions are kept until the server stops. An action that is cancelled, takes too long, or still runs when the
+server stops gets SIGTERM, then SIGKILL if it does not end.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ class ActionStatus(StrEnum):
 class Action:
     """One run of a command: who started it, when (UTC), its output, and how it ended.
 
-    `result` is the JSON object that it printed on standard output, null if that is not one. `cancelled_by` is
-    who has asked for its end, null for nobody.
+    `result` is the JSON object that it printed on standard output; null for other output. `cancelled_by` is
+    the caller who cancelled it; null if nobody did.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Action:
 
     @property
     def status(self) -> ActionStatus:
-        """Return its state; one that succeeded before it could be cancelled has succeeded."""
+        """The action's state; a cancelled action that still exits with 0 has succeeded."""
         if self.exit_code is None:
             return ActionStatus.RUNNING
         if self.exit_code == 0:
@@ -102,7 +102,7 @@ class Actions:
         async with self._starting:
             if self._running is not None:
                 busy = self._running.action
-                why = f"{' '.join(busy.command)} of {busy.actor} is running; one action runs at a time"
+                why = f"{' '.join(busy.command)}, started by {busy.actor}, is running; try again later"
                 raise Problem(HTTPStatus.CONFLICT, why, id=busy.id)
             action = Action(secrets.token_hex(8), actor, tuple(command), datetime.now(UTC))
             process = await asyncio.create_subprocess_exec(
@@ -124,7 +124,7 @@ class Actions:
             return action
 
     def cancel(self, id_: str, actor: str) -> Action | None:
-        """Ask for an action's end, which it may take a while to reach; return it, null if it is unknown."""
+        """Ask an action to stop, which may take a while; return the action, null if it is unknown."""
         running = self._running
         if running is not None and running.action.id == id_ and running.action.cancelled_by is None:
             _log.info("%s cancels action %s of %s", actor, id_, running.action.actor)
@@ -137,7 +137,7 @@ class Actions:
         return self._actions.get(id_)
 
     def newest(self) -> list[Action]:
-        """Return the actions, the newest first."""
+        """Return the actions, newest first."""
         return list(reversed(self._actions.values()))
 
     async def close(self) -> None:
@@ -148,12 +148,12 @@ class Actions:
     def _give_up(self) -> None:
         if self._running is not None:
             action = self._running.action
-            action.lines.append(f"it was ended after {self._deadline_s:g} s: --action-hours allows no more")
+            action.lines.append(f"stopped after {self._deadline_s:g} s, the limit of --action-hours")
             _log.warning("action %s of %s took more than %g s", action.id, action.actor, self._deadline_s)
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
-        """Begin to end an action, once."""
+        """Start stopping an action, unless it is already being stopped; return the task."""
         if running.ending is None:
             running.ending = asyncio.create_task(_ended(running))
         return running.ending
@@ -184,7 +184,7 @@ async def _ended(running: _Running) -> None:
 
 
 async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
-    """Collect the output piece by piece, of long lines the beginnings; return its end."""
+    """Collect the lines of the output, truncating long ones; return the end of the output, at most 1 MiB."""
     rest, last = b"", b""
     while piece := await stream.read(65_536):
         last = (last + piece)[-_MOST_RESULT:]
@@ -197,7 +197,7 @@ async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
 
 
 def _line(printed: bytes) -> str:
-    """Return a line, or the beginning of a long one."""
+    """Decode a line, truncated if it is long."""
     line = printed[: _MOST_LINE * 4].decode(errors="replace").rstrip("\r")
     return line if len(line) <= _MOST_LINE else f"{line[:_MOST_LINE]} …"
 

@@ -1,4 +1,4 @@
-"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain, for callers who may operate."""
+"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain; needs the scope `operate`."""
 
 from __future__ import annotations
 
@@ -23,27 +23,27 @@ _DRY = ("--dry-run", "--format=json")
 
 
 class WantedAction(BaseModel):
-    """What to run, with the options of the command of the same name."""
+    """The command to run, with the options of the CLI command of the same name."""
 
     model_config = ConfigDict(extra="forbid", populate_by_name=True)
 
     action: Literal["replay", "discard", "audit", "expect", "rebuild", "maintain"]
     stream: list[Name] = Field(default=[], max_length=20, description="Only these streams.")
-    rule: Name | None = Field(None, description="Of replay and discard: only letters that break this rule.")
-    since: Name | None = Field(None, description="Of replay and discard: first seen then or later.")
-    until: Name | None = Field(None, description="Of replay and discard: first seen before then.")
-    id: Name | None = Field(None, description="Of replay and discard: the letter's id, or its beginning.")
-    all: bool = Field(default=False, description="Of replay and discard: every open letter.")
+    rule: Name | None = Field(None, description="For replay and discard: only letters that break this rule.")
+    since: Name | None = Field(None, description="For replay and discard: first seen at this time or later.")
+    until: Name | None = Field(None, description="For replay and discard: first seen before this time.")
+    id: Name | None = Field(None, description="For replay and discard: the letter's id, or a prefix of it.")
+    all: bool = Field(default=False, description="For replay and discard: every open letter.")
     dry_run: bool = Field(
         default=False,
         alias="dryRun",
-        description="Of replay: only say how many would pass, and write nothing.",
+        description="For replay: only count the letters that would pass, and write nothing.",
     )
-    layer: Literal["silver", "gold"] | None = Field(None, description="Of rebuild: the layer to make anew.")
-    table: list[Name] = Field(default=[], max_length=50, description="Of expect: only these tables.")
+    layer: Literal["silver", "gold"] | None = Field(None, description="For rebuild: the layer to rebuild.")
+    table: list[Name] = Field(default=[], max_length=50, description="For expect: only these tables.")
 
     def command(self) -> list[str]:
-        """Return the command's arguments; raises Problem for options that it does not have."""
+        """Return the command's arguments; raises Problem for an option that the command lacks."""
         self._refuse_foreign()
         streams = [f"--stream={one}" for one in self.stream]
         if self.action in {"replay", "discard"}:
@@ -68,19 +68,19 @@ class WantedAction(BaseModel):
 
 
 def router(actions: Actions, streams: Collection[str]) -> APIRouter:
-    """Return the routes; `streams` are the names of those that are declared."""
+    """Return the routes; `streams` are the names of the declared streams."""
     routes = APIRouter(prefix="/api/v1/actions", tags=["actions"])
 
     @routes.post("", status_code=HTTPStatus.ACCEPTED)
     async def start(request: Request, wanted: WantedAction) -> Response:
-        """Start a command as a process of its own; 409 while another one runs."""
+        """Start a command as a separate process; 409 while another one runs."""
         refuse_unknown("stream", wanted.stream, streams, "stream")
         action = await actions.start(wanted.command(), caller_of(request).name)
         return plain(_said(action), HTTPStatus.ACCEPTED)
 
     @routes.get("")
     async def newest(page: Page) -> Response:
-        """Return the actions since the server started, the newest first, without their output."""
+        """Return the last hundred actions since the server started, newest first, without their output."""
         shown, following = page.of("actions", actions.newest())
         return plain({"actions": list(map(_said, shown)), **following})
 
@@ -94,7 +94,7 @@ def router(actions: Actions, streams: Collection[str]) -> APIRouter:
 
     @routes.delete("/{id}", status_code=HTTPStatus.ACCEPTED)
     async def cancel(request: Request, id_: Id) -> Response:
-        """Ask a running action to stop; it is `cancelled` once it has. A finished one stays as it is."""
+        """Ask a running action to stop; it is `cancelled` once it has. A finished action does not change."""
         action = actions.cancel(id_, caller_of(request).name)
         if action is None:
             raise _unknown(id_)
@@ -104,7 +104,9 @@ def router(actions: Actions, streams: Collection[str]) -> APIRouter:
 
 
 def _unknown(id_: str) -> Problem:
-    return Problem(HTTPStatus.NOT_FOUND, f"there is no action {id_}; they are kept until the server restarts")
+    return Problem(
+        HTTPStatus.NOT_FOUND, f"there is no action {id_}; the last hundred are kept until the server restarts"
+    )
 
 
 def _said(action: Action) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Responses: JSON with its source, an ETag, and 304 if the reader has it already."""
+"""JSON responses with their source and an ETag; 304 if the client already has the current version."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _JSON = "application/json"
 class Origin:
     """The source of a response; both numbers are null if the table does not exist yet.
 
-    `is_final`: nothing in it will change; null if nothing in it says so.
+    `is_final`: whether the response is final, so that nothing in it will change; null if that is unknown.
     """
 
     source: str
@@ -30,44 +30,44 @@ class Origin:
 
     @property
     def members(self) -> dict[str, Any]:
-        """The members that every answer has."""
+        """The members that describe the source in a response's body."""
         stamp = {"source": self.source, "generation": self.generation, "version": self.version}
         return stamp | {"isFinal": self.is_final}
 
     @property
     def etag(self) -> str:
-        """Return the ETag, which changes whenever the response may."""
+        """The ETag, which changes whenever the response may change."""
         known = (self.source, self.generation, self.version)
         return f'"{"-".join(str(one) for one in known if one is not None)}"'
 
 
 def answered(request: Request, origin: Origin, body: Mapping[str, Any]) -> Response:
-    """Return a body with its origin; empty if the reader has this very version."""
+    """Return a body with its origin; 304 without a body if the client has this version."""
     return _leaving(request, origin.etag, _dumped({**body, **origin.members}))
 
 
 def answered_rows(
     request: Request, origin: Origin, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
 ) -> Response:
-    """Return the same with `rows`, JSON that is inserted unchanged so that numbers stay exact."""
+    """Return what `answered` does, with `rows`: JSON inserted unchanged so that numbers stay exact."""
     head = _dumped(dict(before))[:-1]
     tail = _dumped({**after, **origin.members})[1:]
     return _leaving(request, origin.etag, f"{head},{rows},{tail}")
 
 
 def unkept(origin: Origin, before: Mapping[str, Any], rows: str) -> Response:
-    """Return raw data of records, which no browser and no proxy may keep; `rows` as in `answered_rows`."""
+    """Return raw record data, which no browser or proxy may store; `rows` as in `answered_rows`."""
     text = f"{_dumped(dict(before))[:-1]},{rows},{_dumped(origin.members)[1:]}"
     return Response(_encoded(text), headers=UNKEPT, media_type=_JSON)
 
 
 def plain(body: object, status: int = HTTPStatus.OK) -> Response:
-    """Return a body that belongs to no single table."""
+    """Return a body that does not come from a single table, so without origin and ETag."""
     return Response(_encoded(_dumped(body)), status, media_type=_JSON)
 
 
 def in_camel_case(value: Any) -> Any:
-    """Return values for JSON, with keys in camelCase and moments (UTC) in ISO 8601."""
+    """Return values for JSON, with keys in camelCase and times (UTC) in ISO 8601."""
     if isinstance(value, Mapping):
         return {camel(name): in_camel_case(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def in_camel_case(value: Any) -> Any:
 
 
 def camel(name: str) -> str:
-    """Return a column's or field's name in JSON."""
+    """Return the camelCase name in JSON of a column or field."""
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
 

@@ -1,4 +1,4 @@
-"""The application that `lakehouse serve` runs: every route, and what they share."""
+"""The application that `lakehouse serve` runs: all routes, and the objects that they share."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def make_app(
     actions: Actions | None = None,
     redis_timeout_s: float = TIMEOUT_S,
 ) -> FastAPI:
-    """Return the application on the lake and the Redis of the settings, for callers that `access` admits.
+    """Return the application for the settings' lake and Redis, for callers that `access` admits.
 
-    `more` are further routes. A Redis that takes longer than `redis_timeout_s` counts as away.
-    By default, `actions` run this installation's commands.
+    `more` are further routes. A Redis that takes longer than `redis_timeout_s` counts as unavailable. By
+    default, `actions` run this installation's commands.
     """
     tables = [table for stream in streams for table in stream.tables]
     names = [stream.name for stream in streams]
@@ -61,7 +61,7 @@ def make_app(
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
     actions = actions or Actions()
     changes = Changes(lambda: gold.versions() | letters.versions() | ops.versions())
-    # An event may land by the tolerance before its time, and with that its row begins to live.
+    # A row's TTL starts when its event lands, which may be earlier than its time by the future tolerance.
     whole_s = settings.redis_ttl_s - settings.future_tolerance_s
     lookups = Lookups(tables, gold, live, whole_s=whole_s)
     observer = Observer(streams, settings)
@@ -82,7 +82,7 @@ def make_app(
         dependencies=[Depends(refuse_unknown_parameters)],
         docs_url=None,
         redoc_url=None,
-        redirect_slashes=False,  # an address that is nearly right is none; a redirect would repeat its Host
+        redirect_slashes=False,  # a redirect would echo the request's Host
     )
     app.state.end, app.state.registry, app.state.look = changes.end, metrics.registry, look
     problems.install(app)

@@ -1,11 +1,11 @@
-"""Changes: new versions of tables, found by one poller for all listeners.
+"""Change events: new versions of tables, found by one poller for all listeners.
 
-A change has an id, `<run>-<number>`. A listener that has missed some names its last one and gets those since
-then. If it names none, one of another run of the server, or one that is too old, it first gets every table's
+A change has an id, `<run>-<number>`. A listener that reconnects names its last id and gets the changes since
+then. Without an id, or if the id is too old or from another run of the server, it first gets every table's
 current version.
 
-A listener has one of a limited number of places, in all and per caller. It is let go about a second after it
-may no longer listen.
+The number of listeners is limited, in total and per caller. A listener is disconnected about a second after
+its access ends.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NewVersion:
 
 
 class Changes:
-    """Looks every `every_s` seconds while somebody listens; `look` returns versions, and blocks."""
+    """Polls `look` every `every_s` seconds while somebody listens; `look` returns versions, and blocks."""
 
     def __init__(
         self, look: Callable[[], Versions], *, every_s: float = 1.0, heartbeat_s: float = 15.0
@@ -63,11 +63,11 @@ class Changes:
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:
-        """Keep a place to listen for a caller; raises Problem 429 if there is none left."""
+        """Count a caller's listener during the block; raises Problem 429 if there are too many."""
         if self._places.total() >= _MOST_LISTENERS or self._places[caller] >= _MOST_OF_A_CALLER:
             why = (
-                f"{self._places[caller]} of {_MOST_OF_A_CALLER} listen for {caller}, and "
-                f"{self._places.total()} of {_MOST_LISTENERS} in all; try again in a while"
+                f"{self._places[caller]} of {_MOST_OF_A_CALLER} event streams are open for {caller}, and "
+                f"{self._places.total()} of {_MOST_LISTENERS} in total; try again later"
             )
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "10"})
         self._places[caller] += 1
@@ -75,19 +75,19 @@ class Changes:
             yield
         finally:
             self._places[caller] -= 1
-            self._places += Counter()  # forgets callers without a place
+            self._places += Counter()  # drops callers without a listener
             if not self._places and self._poller is not None:
                 self._poller.cancel()
                 self._poller = None
 
     def end(self) -> None:
-        """Let all listeners go at the next look; a signal handler may call it."""
+        """Disconnect all listeners at their next check; a signal handler may call this."""
         self._is_over = True
 
     async def listen(
         self, last_id: str | None, may_listen: Callable[[], bool] = lambda: True
     ) -> AsyncGenerator[str, None]:
-        """Yield server-sent events in a place that is kept, and a comment if nothing changes for a while."""
+        """Yield server-sent events, and heartbeat comments while nothing changes; call it within `place`."""
         async with self._starting:
             if self._poller is None:
                 await self._poll()
@@ -106,7 +106,7 @@ class Changes:
                 told_at = time.monotonic()
 
     def _known(self, last_id: str | None) -> int | None:
-        """Return the number of a listener's last change, null if what followed is unknown."""
+        """Return the number of a listener's last change; null if the changes since then are unknown."""
         run, _, number = (last_id or "").partition("-")
         if run != self._run or not (number.isascii() and number.isdecimal()):
             return None
@@ -114,7 +114,7 @@ class Changes:
         return int(number) if first - 1 <= int(number) <= self._number else None
 
     async def _wait(self, seen: int) -> bool:
-        """Wait for a change after that number; tell whether one came before it is time to look around."""
+        """Wait for a change after that number; tell whether one came before the timeout."""
         async with self._changed:
             try:
                 await asyncio.wait_for(

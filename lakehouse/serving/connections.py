@@ -1,8 +1,8 @@
-"""HTTP/1.1 connections with deadlines: no client holds one without a request, or without reading the answer.
+"""HTTP/1.1 connections with deadlines: clients that send no request or read no response are disconnected.
 
-uvicorn limits only the pause between two requests. This adds the time for a request's head, from the first
-byte or the connection on, and the time for which an answer may wait for its reader. It also limits how many
-connections wait for a request, in all and per peer: the oldest one gives way to a new one.
+uvicorn limits only the pause between two requests. This module also limits the time for a request's head,
+from the first byte or the connection on, and the time that a response may wait for its reader. It also limits
+the connections that wait for a request, in total and per peer: a new one replaces the oldest.
 
 Everything of uvicorn that it does not document is here (docs/internals.md); nobody else touches it.
 """
@@ -45,7 +45,7 @@ class Server(uvicorn.Server):
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's protocol, with deadlines that cut the connection."""
+    """uvicorn's protocol, with deadlines after which the connection is aborted."""
 
     head_s = HEAD_S
     stalled_s = STALLED_S
@@ -61,7 +61,7 @@ class DeadlineProtocol(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether it waits for a request or the rest of one."""
+        """Tell whether the connection waits for a request or the rest of one."""
         waits = self._head is not None or self.timeout_keep_alive_task is not None
         return waits and not self.transport.is_closing()
 
@@ -73,28 +73,28 @@ class DeadlineProtocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes; those of an unfinished head do not extend its deadline."""
+        """Process received bytes; an unfinished head keeps its deadline."""
         super().data_received(data)
         self._watch_head()
 
     def pause_writing(self) -> None:
-        """Give the reader a while."""
+        """Start the reader's deadline."""
         super().pause_writing()
         self._watch_reader()
 
     def resume_writing(self) -> None:
-        """Let the answer go on."""
+        """Cancel the reader's deadline."""
         _cancel(self._stalled)
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadlines."""
+        """Cancel the deadlines."""
         _cancel(self._head)
         _cancel(self._stalled)
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Cut the oldest waiting connection, of this peer first, if there are too many with this one."""
+        """Abort the oldest waiting connection, of this peer first, if this one exceeds the limit."""
         waiting = [one for one in self.connections if isinstance(one, DeadlineProtocol) and one.is_waiting]
         of_peer = [one for one in waiting if one.peer == self.peer]
         if len(of_peer) >= self.most_waiting_of_a_peer:
@@ -103,7 +103,7 @@ class DeadlineProtocol(H11Protocol):
             _oldest(waiting).transport.abort()
 
     def _watch_head(self) -> None:
-        """Set or end the deadline; a body that comes after its answer counts as an unfinished head."""
+        """Start or cancel the deadline; a body that follows its response counts as an unfinished head."""
         theirs, ours = self.conn.their_state, self.conn.our_state
         if theirs is not h11.IDLE and not (theirs is h11.SEND_BODY and ours is h11.DONE):
             _cancel(self._head)
@@ -112,7 +112,7 @@ class DeadlineProtocol(H11Protocol):
             self._head = self.loop.call_later(self.head_s, self.transport.abort)
 
     def _watch_reader(self, before: int | None = None) -> None:
-        """Cut a connection whose reader has taken nothing since the last look."""
+        """Abort the connection if its reader has read nothing since the last check."""
         left = self.transport.get_write_buffer_size()
         if before is not None and left >= before:
             self.transport.abort()

@@ -1,7 +1,7 @@
-"""Delta tables read without Spark: kept open, and updated by new commits. A look checks for the next one.
+"""Delta tables read without Spark: they stay open, and each read checks for the next commit.
 
-Rows are mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.messages.layout` takes
-them; so a moment may be of any year.
+Rows are mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.messages.layout` expects
+them, so that a time may be in any year.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from lakehouse.tables.direct import refuse_files_outside
 from lakehouse.tables.entries import commit_name
 
 MOST_BYTES = 8 * 1024 * 1024
-"""How large the rows of a page are at most, unless it has just one."""
+"""Maximum size of a page's rows; a single row may be larger."""
 _IDENTIFIED_EVERY_S = 30.0
 _LOOKED_AFTER_S = 0.1
 _LOOKED_FAR_AFTER_S = 0.5
 _T = TypeVar("_T")
-_BUFFER, _ROWS = 1024 * 1024, 16  # that rows with large values are read by
+_BUFFER, _ROWS = 1024 * 1024, 16  # read sizes for rows with large values
 _MICROS = pa.timestamp("us", tz="UTC")
 
 
 class TableAwayError(Exception):
-    """A table cannot be read, with the reader's message."""
+    """A table cannot be read; the message is the reader's."""
 
 
 class NoTableError(TableAwayError):
@@ -67,9 +67,9 @@ class Snapshot:
             raise TableAwayError(first_line(error)) from error
 
     def one(self, column: str, value: str, columns: Sequence[str]) -> Row | None:
-        """Return the row that has a value, null for none; its columns may be large.
+        """Return the row whose `column` has this value, null for none; its `columns` may be large.
 
-        They are read only in the row group that has the row, a few rows at a time.
+        They are read only in the row group of the row, a few rows at a time.
         """
         try:
             for fragment in self.dataset.get_fragments(equals(column, value)):
@@ -86,7 +86,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Found(Generic[_T]):
-    """What was read from a version of a table; both numbers are null if there is no table."""
+    """A value read from a version of a table; both numbers are null if there is no table."""
 
     value: _T
     generation: int | None
@@ -94,7 +94,7 @@ class Found(Generic[_T]):
 
 
 class Table:
-    """A Delta table that any thread reads repeatedly."""
+    """A Delta table for repeated reads by any thread."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -107,9 +107,9 @@ class Table:
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version; raises NoTableError if there is none, else TableAwayError.
+        """Return the newest version; raises NoTableError if there is no table, else TableAwayError.
 
-        Twice a minute it is opened again if the version has another commit: the table was recreated.
+        Twice a minute, the table is reopened if the commit of its version has changed: it was recreated.
         """
         with self._lock:
             now = time.monotonic()
@@ -130,7 +130,7 @@ class Table:
             return self._snapshot
 
     def forget(self) -> None:
-        """Open the table again next time: its files have changed."""
+        """Reopen the table at the next read, because its files have changed."""
         with self._lock:
             self._forget()
 
@@ -156,7 +156,7 @@ class Table:
         version = self._table.version()
         self._identity, self._identified = self._stamp(version), now
         generation = self._table.metadata().created_time or 0
-        system, root = arrow_directory(self.path)  # deltalake's leaves threads that may abort the process
+        system, root = arrow_directory(self.path)  # deltalake's own has threads that may abort the process
         return Snapshot(
             generation, version, self._table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
         )
@@ -166,14 +166,14 @@ class Table:
 class Order:
     """The order of pages, by columns that are never null and together identify a row.
 
-    `after` are a row's values; times among them are in microseconds.
+    `after` has the previous row's values of these columns; times are in microseconds.
     """
 
     columns: Mapping[str, Literal["ascending", "descending"]]
     after: tuple[Any, ...] | None = None
 
     def beyond(self, schema: pa.Schema) -> list[ds.Expression]:
-        """Return the condition that a row comes after those values, none without values."""
+        """Return the condition that a row comes after `after`; empty if that is null."""
         if self.after is None:
             return []
         beyond: ds.Expression | None = None
@@ -188,7 +188,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows of an order, and whether others come after them."""
+    """The first rows of an order, and whether more rows follow."""
 
     rows: list[Row]
     has_more: bool = False
@@ -205,7 +205,7 @@ def first_rows(
 ) -> FirstRows:
     """Return the first rows of an order, at most `most`; rows that `keep` drops do not count.
 
-    Large rows are fewer.
+    If rows are large, fewer are returned (MOST_BYTES).
     """
     conditions = [*where, *order.beyond(snapshot.dataset.schema)]
     best: pa.Table | None = None
@@ -232,7 +232,7 @@ def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
 
 
 def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found[_T]:
-    """Read the newest version, and say which; return `nothing` for a table that does not exist yet."""
+    """Read the newest version, and return it with its numbers; `nothing` if the table does not exist yet."""
     try:
         return read(table, lambda snapshot: Found(read_(snapshot), snapshot.generation, snapshot.version))
     except NoTableError:
@@ -268,17 +268,17 @@ def equals(column: str, value: Any) -> ds.Expression:
 
 
 def since(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is this moment or later."""
+    """Return the condition that a column's time is this time or later."""
     return cast("ds.Expression", ds.field(column) >= pa.scalar(micros, _MICROS))
 
 
 def before(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is earlier."""
+    """Return the condition that a column's time is before this time."""
     return cast("ds.Expression", ds.field(column) < pa.scalar(micros, _MICROS))
 
 
 def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
-    """Return the condition that all of these hold, null for none."""
+    """Return the conjunction of these conditions, null for none."""
     both: ds.Expression | None = None
     for one in conditions:
         both = one if both is None else both & one
@@ -291,11 +291,11 @@ def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> R
         if at < rows.num_rows:
             return as_rows(pa.Table.from_batches([rows.slice(at, 1)]), columns)[0]
         at -= rows.num_rows
-    raise TableAwayError(f"a row group has no row {at:,} more")
+    raise TableAwayError(f"the expected row is {at:,} rows past the end of its row group")
 
 
 def _fitting(rows: pa.Table, indices: pa.Array) -> int:
-    """Return how many of these rows fit into a page, at least one; later rows never will."""
+    """Return how many of these rows fit into a page, at least one; the other rows cannot be part of it."""
     if rows.nbytes <= MOST_BYTES:
         return len(indices)
     left, number = MOST_BYTES, 0

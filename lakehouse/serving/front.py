@@ -1,7 +1,7 @@
 """The first check of every request: its Host must be one of this server's names.
 
-So no page of another site reaches the server under a name of its own. Every answer tells browsers to take
-its media type as given, and to keep nothing that does not say otherwise.
+This prevents DNS rebinding by pages of other sites. Every response forbids browsers to guess its media type
+and, unless it has its own Cache-Control, to store it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Front:
         if host in self._hosts:
             await self._app(scope, receive, guarded)
         else:
-            why = f"this server is not called {host!r}; --allow-host names more"
+            why = f"{host!r} is not a name of this server; --allow-host adds names"
             await response(Problem(HTTPStatus.FORBIDDEN, why))(scope, receive, guarded)
 
 

@@ -1,4 +1,4 @@
-"""Gold rows from the Delta tables: one by key, the latest of a member, and pages in order of time."""
+"""Gold rows from the Delta tables: by key, the latest of a member, and pages ordered by time."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _MILLI = 1000
 
 @dataclass(frozen=True)
 class RowSelection:
-    """Which rows: their time is in [start, end), epoch ms, null for unbounded, and they have `where`.
+    """The rows whose time is in [start, end), epoch ms, null for unbounded, and which match `where`.
 
-    `after` are the sort values of the last row of the page before. The oldest rows come first, unless the
-    newest are requested.
+    `after` has the sort values of the previous page's last row. The oldest rows come first, unless
+    `newest_first`.
     """
 
     start: int | None = None
@@ -37,7 +37,7 @@ class RowSelection:
 
 @dataclass(frozen=True)
 class GoldRows:
-    """Rows of one version of a table; `has_more`: others come after them."""
+    """Rows of one version of a table; `has_more`: more rows follow."""
 
     generation: int
     version: int
@@ -56,27 +56,27 @@ class Gold:
         return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
     def row(self, table: MergedTable, key: Row) -> GoldRows:
-        """Return the row of a key, with times as in the message: in milliseconds."""
+        """Return the row with a key, whose times are compared in milliseconds, as in the message."""
         return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
 
     def rows_of(self, table: MergedTable, keys: Row, start: int, end: int) -> GoldRows:
-        """Return every row with these values whose time is in [start, end), epoch ms."""
+        """Return every row with these key values whose time is in [start, end), epoch ms."""
         conditions = _matches(table, keys) + _between(table, start, end)
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return the row of the greatest order among the exported ones with these values."""
+        """Return the exported row with the greatest order among those with these key values."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
-        """Return that row of the first members after a name, among the exported ones with these values.
+        """Return the latest exported row of each of the first members after a name, at most `most`.
 
-        Members are values of one column.
+        Members are values of one column; all rows have the values in `keys`.
         """
         return self._pages(table, lambda snapshot: _latest_of_members(snapshot, table, keys, after, most))
 
     def page(self, table: MergedTable, span: RowSelection, most: int) -> GoldRows:
-        """Return the first rows of a span, at most `most`, in the order of `sorted_by`."""
+        """Return the first rows of a selection, at most `most`, in the order of `sorted_by`."""
         return self._pages(table, lambda snapshot: _page(snapshot, table, span, most))
 
     def _read(self, table: MergedTable, read: Callable[[Snapshot], list[Row]]) -> GoldRows:
@@ -91,7 +91,7 @@ class Gold:
 
 
 def columns_of(table: MergedTable) -> tuple[str, ...]:
-    """Return the columns that responses are made of."""
+    """Return the columns that responses need."""
     view, message = table.export.redis, table.export.value
     parts: list[OfColumns] = [*message.values.values(), view.row_key, view.group, view.member, view.order]
     final = () if table.final is None else (table.final.column,)
@@ -136,7 +136,7 @@ def _latest(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
 def _latest_of_members(
     snapshot: Snapshot, table: MergedTable, keys: Row, after: str | None, most: int
 ) -> FirstRows:
-    """Keep the newest rows of the first members alone, however many members there are."""
+    """Hold only the newest rows of the first members in memory, however many members there are."""
     columns, view = columns_of(table), table.export.redis
     (column,), order = view.member.columns, view.order.columns
     conditions = _matches(table, keys) + _left(table)
@@ -161,7 +161,7 @@ def _latest_of_members(
 
 
 def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
-    """Return the rows of the greatest order of each member."""
+    """Return each member's rows with the greatest order."""
     most = part.group_by(members).aggregate([(order, "max")]).rename_columns([*members, order])
     return part.join(most, [*members, order], join_type="left semi")
 
@@ -194,6 +194,6 @@ def _between(table: MergedTable, start: int | None, end: int | None) -> list[ds.
 
 
 def _left(table: MergedTable) -> list[ds.Expression]:
-    """Return the condition that a row was exported to Redis, if it is declared as data."""
+    """Return the condition that a row was exported to Redis; none if it is not declared as data."""
     leaves = table.export.export_when
     return [delta.equals(leaves.column, leaves.value)] if isinstance(leaves, Equals) else []

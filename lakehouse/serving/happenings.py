@@ -33,9 +33,9 @@ class Happenings:
         kinds: Collection[Kind],
         streams: Collection[str],
     ) -> Found[list[Event]]:
-        """Return the newest events of these kinds and streams (none: all), the newest of them first.
+        """Return the newest events of these kinds and streams (empty: all), newest first.
 
-        `before`: only those that come after an event of this time and id.
+        `before`: only events older than the one with this time and id.
         """
 
         def read(_snapshot: object) -> list[Event]:
@@ -60,15 +60,15 @@ class Happenings:
 
 
 def told(event: Event) -> dict[str, Any]:
-    """Return an event for JSON, with `details` decoded under its own names."""
+    """Return an event for JSON, with `details` decoded and its keys unchanged."""
     whole: dict[str, Any] = in_camel_case(asdict(event))
     return whole | {"details": details_of(event)}
 
 
 def details_of(event: Event) -> Any:
-    """Return an event's decoded details, as text if others wrote no JSON; numbers that JSON lacks are text.
+    """Return an event's decoded details, or their text if it is not JSON; NaN and infinities become text.
 
-    Tracebacks are left out: they may have values of records in them, which not everybody here may read.
+    Tracebacks are removed: they may contain values of records, which not every caller may read.
     """
     try:
         details = None if event.details is None else json.loads(event.details, parse_constant=str)
@@ -80,7 +80,7 @@ def details_of(event: Event) -> Any:
 
 
 def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """Return the streams' last audits as one; null without any. An event without checks is not an audit's."""
+    """Merge the streams' last audits into one; null without any. Events without checks are ignored."""
     found = [(event, details_of(event)) for event in events]
     events = [event for event, details in found if isinstance(details, dict) and "checks" in details]
     if not events:

@@ -67,7 +67,7 @@ class Letters:
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:
-        """Return their number by stream, rule and status; one with two rules counts under both."""
+        """Return the number of letters by stream, rule and status; one with two rules counts under both."""
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
             counter = Counter[tuple[str, str, str]]()
@@ -85,7 +85,7 @@ class Letters:
         return Names({one["stream"] for one in found}, {one["rule"] for one in found})
 
     def newest(self, wanted: WantedLetters, most: int) -> Found[FirstRows]:
-        """Return letters without their raw bytes, the newest first."""
+        """Return letters without their raw bytes, newest first."""
         order = Order(_NEWEST, wanted.after)
         return delta.read_or(
             self._table,
@@ -113,7 +113,7 @@ class Letters:
 
 
 def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """Return a rule for each reason, with the index of its letter."""
+    """Return the letter's index and the rule of each reason."""
     reasons = part["reasons"].combine_chunks()
     return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), "rule")
 

@@ -32,14 +32,16 @@ Rule = Annotated[
 ]
 Status = Annotated[
     Literal["open", "replayed", "discarded", "resent", "duplicate", "superseded", "deletion"] | None,
-    Query(description="Only of this status."),
+    Query(description="Only letters with this status."),
 ]
-Since = Annotated[str | None, Query(max_length=64, description="First seen then or later: a time.")]
-Until = Annotated[str | None, Query(max_length=64, description="First seen before then: a time.")]
+Since = Annotated[
+    str | None, Query(max_length=64, description="Only letters first seen at this time or later.")
+]
+Until = Annotated[str | None, Query(max_length=64, description="Only letters first seen before this time.")]
 Id = Annotated[str, Path(alias="id", min_length=1, max_length=200, description="The letter's id.")]
-Which = Annotated[Part, Query(description="Which part of the record.")]
-Header = Annotated[int, Query(ge=0, le=1_000_000, description="Which header, counted from 0.")]
-Offset = Annotated[int, Query(ge=0, le=2**40, description="The first byte.")]
+Which = Annotated[Part, Query(description="The part of the record to return.")]
+Header = Annotated[int, Query(ge=0, le=1_000_000, description="The header's index, counted from 0.")]
+Offset = Annotated[int, Query(ge=0, le=2**40, description="The offset of the first byte.")]
 
 _log = logging.getLogger(__name__)
 _TIMES = ("kafka_timestamp", "first_seen", "last_attempt")
@@ -66,12 +68,12 @@ Filtered = Annotated[WantedLetters, Depends(_wanted)]
 
 
 def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIRouter:
-    """Return the routes over silver.dead_letters; `streams` are the names of those that are declared."""
+    """Return the routes over silver.dead_letters; `streams` are the names of the declared streams."""
     routes = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
     @routes.get("/counts")
     async def counts(request: Request, wanted: Filtered, page: Page) -> Response:
-        """Return the number of letters by stream, rule and status; with two rules under both."""
+        """Return the number of letters by stream, rule and status; one with two rules counts under both."""
         await _refuse_unnamed(wanted, lookups, letters, streams)
         found = await lookups.scan(lambda: letters.counts(wanted))
         shown, following = page.of("dead-letter counts", found.value)
@@ -82,7 +84,7 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
     async def newest(
         request: Request, wanted: Filtered, limit: Limit = 50, cursor: Cursor = None
     ) -> Response:
-        """Return letters without their raw bytes, the newest first."""
+        """Return letters without their raw bytes, newest first."""
         await _refuse_unnamed(wanted, lookups, letters, streams)
         after = None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str])
         found = await lookups.scan(lambda: letters.newest(replace(wanted, after=after), limit))
@@ -106,9 +108,9 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
     async def record(
         request: Request, id_: Id, part: Which = "value", header: Header = 0, offset: Offset = 0
     ) -> Response:
-        """Return 256 KiB of a record's value, key or header, and how long all parts are; needs `payload`.
+        """Return 256 KiB of a record's value, key or header, and the length of each part; needs `payload`.
 
-        `bytes` are null for a null; their `next` is the offset of the bytes that follow.
+        `bytes` is null if the part is null; its `next` is the offset of the bytes that follow.
         """
         found = await lookups.scan_large(lambda: letters.record(id_))
         row = found.value
@@ -147,7 +149,7 @@ def _unknown(id_: str) -> Problem:
 
 
 def _origin(found: Found[Any], statuses: Sequence[str]) -> Origin:
-    """Return the origin of letters; they are final once all are replayed or discarded."""
+    """Return the origin of letters; they are final once none of them is open."""
     is_final = all(status != OPEN for status in statuses) if statuses else None
     return Origin("silver", found.generation, found.version, is_final)
 

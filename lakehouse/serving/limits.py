@@ -1,4 +1,4 @@
-"""Limits of requests: their rate, with bursts, and the size of their bodies."""
+"""Limits for requests: their rate, with bursts, and the size of their bodies."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _IPV6_NETWORK = 64
 
 @dataclass(frozen=True)
 class Rate:
-    """Requests a second that a client may make, and how many at once."""
+    """The requests per second that a client may make, and the size of a burst."""
 
     per_second: float = 2_000.0
     burst: float = 4_000.0
 
     def limiter(self, clock: Callable[[], float] = time.monotonic) -> Limiter:
-        """Return the counter of requests."""
+        """Return a limiter with this rate."""
         return Limiter(self, clock)
 
 
 RATE = Rate()
 REFUSALS = Rate(per_second=1.0, burst=60.0)
-"""How many requests without a valid token an address may make: each is a guess."""
+"""The rate of requests without a valid token per address: each may be a guess."""
 
 
 class Limiter:
@@ -45,7 +45,7 @@ class Limiter:
     def __init__(self, rate: Rate, clock: Callable[[], float]) -> None:
         self._rate = rate
         self._clock = clock
-        self._left = OrderedDict[str, tuple[float, float]]()  # how many are left, as of when
+        self._left = OrderedDict[str, tuple[float, float]]()  # the requests left, and the time of that count
 
     def take(self, client: str) -> None:
         """Count one request; raises Problem 429 with the seconds to wait if none is left."""
@@ -62,7 +62,7 @@ class Limiter:
 
 
 class Bodies:
-    """Reads a request's body before it is passed on; answers larger ones with 413, slow ones with 408."""
+    """Reads a body before the request is passed on; answers large bodies with 413, slow ones with 408."""
 
     def __init__(self, app: ASGIApp, most: int = MOST_BODY, within_s: float = _BODY_S) -> None:
         self._app = app
@@ -80,7 +80,7 @@ class Bodies:
         await self._app(scope, receive, send)
 
     async def _whole(self, headers: Headers, receive: Receive) -> Receive:
-        """Return what gives the body at once, and then what `receive` gives."""
+        """Return a `receive` that first returns the whole body, and then delegates to the original."""
         if "content-length" not in headers and "transfer-encoding" not in headers:
             return receive
         declared = headers.get("content-length", "")
@@ -111,7 +111,7 @@ class Bodies:
 
 
 def network_of(address: str) -> str:
-    """Return whom an address counts as: a host has a whole IPv6 network to choose addresses from."""
+    """Return the client that an address counts as: for IPv6 its /64, as a host can use any address in it."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Rows from Redis, in one round trip; if Redis does not answer, it is not asked again for a moment."""
+"""Rows from Redis; if Redis does not answer, it is not asked again for a second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEFT_ALONE_S = 1.0
 
 
 class RedisAwayError(Exception):
-    """Redis does not answer, with the client's message."""
+    """Redis does not answer; has the client's message."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Stored:
 class StoredRows:
     """The requested rows, null for missing ones.
 
-    `holds_all`: Redis has lost none, so a missing row has not changed within the time to live.
+    `holds_all`: Redis has lost no rows, so a missing row has not changed within the time to live.
     """
 
     rows: tuple[Stored | None, ...]
@@ -45,7 +45,7 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class StoredMembers:
-    """Latest rows of members, by their names; `has_more`: others come after; `holds_all`: none is lost."""
+    """The latest rows by member; `has_more`: more members follow; `holds_all`: Redis has lost no rows."""
 
     rows: dict[str, Stored]
     has_more: bool
@@ -109,13 +109,13 @@ class Live:
         try:
             return await cast("Awaitable[Any]", asked)
         except (RedisError, OSError) as error:
-            self._why = f"Redis is away: {error}"
+            self._why = f"Redis does not answer: {error}"
             self._away_until = time.monotonic() + _LEFT_ALONE_S
             raise RedisAwayError(self._why) from error
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Return the value under a key; null for nothing, a deleted row, or what is not a row."""
+    """Return the row in a key's value; null for no value, a deleted row, or anything else."""
     text = "" if value is None else value.decode(errors="replace")
     found = STAMP.search(text)
     if found is None or text.startswith(DELETED):
@@ -130,7 +130,7 @@ def _ask_whether_filled(pipeline: Any, table: str) -> None:
 
 
 async def _executed(pipeline: Any) -> list[Any]:
-    """Return the answers, with one INFO at the end; that is empty if the user has no right to it."""
+    """Return the answers, with the merged INFO last; it is empty if the user may not run INFO."""
     *answers, server, stats = await pipeline.execute(raise_on_error=False)
     may_tell = not isinstance(server, NoPermissionError)
     for answer in [*answers, *((server, stats) if may_tell else ())]:

@@ -1,8 +1,7 @@
 """The source of a response: Redis first, then gold for missing rows or while Redis is unavailable.
 
-Both give a row in the form of the exported message. A response names its source, the table's generation and a
-version: for one row from Redis the version of the commit that wrote it, for rows from gold the table's
-version.
+Both return rows as exported messages. A response names its source, the table's generation and a version: for
+rows from Redis, that of the last commit that wrote one of them; for rows from gold, the table's version.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Said:
-    """One row: the message's JSON, whether it is final (null if rows do not say so), and its columns.
+    """One row: the message's JSON, whether it is final (null if unknown), and its columns.
 
     `row` is null for a row from Redis.
     """
@@ -47,7 +46,7 @@ class Said:
 
 @dataclass(frozen=True)
 class Answer:
-    """Rows and their source; `has_more`: others come after them."""
+    """Rows and their source; `has_more`: more rows follow."""
 
     source: str
     generation: int
@@ -57,7 +56,7 @@ class Answer:
 
     @property
     def is_final(self) -> bool | None:
-        """Tell whether all rows are final; null if one does not say so."""
+        """Tell whether all rows are final; null if that is unknown for one, or there are no rows."""
         states = {one.is_final for one in self.rows}
         return None if not states or None in states else states == {True}
 
@@ -68,7 +67,7 @@ class Answer:
 
 
 class Lookups:
-    """Finds rows; raises Problem with 404 if neither store has them, and 503 if both are away.
+    """Finds rows; raises Problem with 404 if neither store has them, and 503 if both are unavailable.
 
     Redis has every window that begins within the last `whole_s` seconds, unless it has lost rows.
     """
@@ -81,7 +80,7 @@ class Lookups:
         self._scans, self._large = Scans(), Scans(at_once=1)
 
     async def row(self, table: MergedTable, key: Row) -> Answer:
-        """Return the row of a key."""
+        """Return the row with a key."""
         name = _named(table.export.redis.row_key.of(key))
         found, why = None, None
         try:
@@ -93,7 +92,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.row(table, key), name)
 
     async def latest(self, table: MergedTable, keys: Row) -> Answer:
-        """Return the latest row of a member of a group; `keys` are the columns of both."""
+        """Return the latest row of a member of a group; `keys` has the columns of both."""
         view, why, found = table.export.redis, None, None
         group, member = group_of(table, keys), _named(view.member.of(keys))
         try:
@@ -108,7 +107,7 @@ class Lookups:
     async def members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> Answer:
         """Return the latest rows of a group's first members after a name, in order of their names.
 
-        `keys` are the columns of the group.
+        `keys` has the columns of the group.
         """
         why, found = None, None
         try:
@@ -151,15 +150,15 @@ class Lookups:
         return Answer(answer.source, answer.generation, answer.version, tuple(newest_first))
 
     async def page(self, table: MergedTable, span: RowSelection, most: int) -> Answer:
-        """Return a page of a span, from gold."""
+        """Return a page of the selected rows, from gold."""
         return _of_gold(table, await self._scan(lambda: self._gold.page(table, span, most)))
 
     async def scan(self, read: Callable[[], _T]) -> _T:
-        """Read tables in a thread, in turn; raises Problem if the wait would be long."""
+        """Read tables in a thread, a few scans at a time; raises Problem 429 if too many are waiting."""
         return await self._scan(read)
 
     async def scan_large(self, read: Callable[[], _T]) -> _T:
-        """Do the same for rows that may be large, one after the other."""
+        """Read tables as `scan` does, but one read at a time, for rows that may be large."""
         return await self._scan(read, self._large)
 
     async def _from_gold(
@@ -172,7 +171,7 @@ class Lookups:
                 raise away(f"{why}; {problem.detail}") from problem
             raise
         if not answer.rows:
-            raise Problem(HTTPStatus.NOT_FOUND, f"{table.name} has no row of {what}")
+            raise Problem(HTTPStatus.NOT_FOUND, f"{table.name} has no row for {what}")
         return answer
 
     async def _scan(self, read: Callable[[], _T], scans: Scans | None = None) -> _T:
@@ -195,7 +194,7 @@ class Scans:
     async def run(self, read: Callable[[], _T]) -> _T:
         """Run a blocking function in a thread."""
         if self._limiter.statistics().tasks_waiting >= self._waiting:
-            detail = "too many scans of tables are waiting; try again in a second"
+            detail = "too many table scans are waiting; try again in a second"
             raise Problem(HTTPStatus.TOO_MANY_REQUESTS, detail, headers={"Retry-After": "1"})
         return await to_thread.run_sync(read, limiter=self._limiter)
 

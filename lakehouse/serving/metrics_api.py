@@ -1,4 +1,4 @@
-"""`/api/metrics`: the windowed service metrics, in the forms that existing readers expect."""
+"""`/api/metrics`: the windowed service metrics, in the format that existing clients expect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Minutes = Annotated[
     Query(
         ge=1,
         le=_MOST_MINUTES,
-        description="How many minutes up to the series' newest window, its own included.",
+        description="Number of minutes up to and including the series' newest window.",
     ),
 ]
 
@@ -47,9 +47,9 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
     async def timeseries(
         request: Request, service: Service, metric: Metric, minutes: Minutes = 10
     ) -> Response:
-        """Return the minutes up to the newest one that have events, newest first.
+        """Return the one-minute windows up to the newest one, newest first.
 
-        `timestamp` is the window's start in epoch milliseconds.
+        Minutes without events are missing. `timestamp` is the window's start in epoch milliseconds.
         """
         keys = {"service_id": service, "metric_name": metric}
         answer = await lookups.series(table, keys, minutes)
@@ -59,7 +59,7 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
 
     @routes.get("/compare")
     async def compare(request: Request, metric: Metric, page: Page) -> Response:
-        """Return the newest window of the metric of every service, by the services' names.
+        """Return every service's newest window of the metric, ordered by service name.
 
         Times are ISO 8601, UTC.
         """

@@ -30,7 +30,7 @@ class Ops:
         return delta.versions_of(self._tables)
 
     def gates(self) -> Found[list[Row]]:
-        """Return the last state of each stream's gate that has ever been checked."""
+        """Return the last state of each stream's gate; a gate that was never checked is missing."""
         return _read(self._tables[GATES.qualified_name], GATES, "stream", "changed_at")
 
     def results(self) -> Found[list[Row]]:

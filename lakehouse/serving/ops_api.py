@@ -18,7 +18,7 @@ from lakehouse.serving.parameters import iso
 from lakehouse.serving.strictness import refuse_unknown
 
 TableName = Annotated[
-    str | None, Query(min_length=1, max_length=200, description="Only this table, as gold.metrics_1m.")
+    str | None, Query(min_length=1, max_length=200, description="Only this table, such as gold.metrics_1m.")
 ]
 
 
@@ -28,7 +28,7 @@ def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
 
     @routes.get("/gates")
     async def gates(request: Request, page: Page) -> Response:
-        """Return the last state of each stream's gate that has ever been checked; times are ISO 8601 UTC."""
+        """Return the last state of each gate that has ever been checked; times are ISO 8601 UTC."""
         found = await lookups.scan(ops.gates)
         shown, following = page.of("gates", found.value)
         return answered(request, _origin(found), {"gates": [_gate(row) for row in shown], **following})

@@ -35,7 +35,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cross-Origin-Opener-Policy": "same-origin",
-    "Cache-Control": "no-cache",  # requested again each time, and answered with 304
+    "Cache-Control": "no-cache",  # browsers revalidate each time, and get 304
 }
 
 

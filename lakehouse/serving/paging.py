@@ -1,4 +1,4 @@
-"""Pages of lists: every list that grows with data or names has a limit, and `next` leads to the rest."""
+"""Pagination: every list that grows with data or names has a limit, and `next` leads to the rest."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from lakehouse.serving import parameters
 MOST = 1_000
 _T = TypeVar("_T")
 
-Limit = Annotated[int, Query(ge=1, le=MOST, description="How many at most.")]
+Limit = Annotated[int, Query(ge=1, le=MOST, description="Maximum number of items.")]
 Cursor = Annotated[
     str | None,
-    Query(max_length=60_000, description="`next` of the page before; the other parameters as there."),
+    Query(max_length=60_000, description="`next` of the previous page; keep the other parameters."),
 ]
 
 
@@ -28,11 +28,11 @@ class Paging:
     cursor: str | None
 
     def after(self, name: str, types: Sequence[type]) -> tuple[Any, ...] | None:
-        """Return the end of the previous page, null for the first; raises Problem for a forged cursor."""
+        """Return the cursor's values, null for the first page; raises Problem 400 for an invalid cursor."""
         return None if self.cursor is None else parameters.from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:
-        """Return the page of a list that is read as a whole, and `next`, which counts the items before."""
+        """Return a page of a complete list, and `next`, whose cursor has the number of items before it."""
         (first,) = self.after(name, [int]) or (0,)
         end = first + self.limit
         following = parameters.cursor(name, [end]) if end < len(items) else None

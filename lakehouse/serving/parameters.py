@@ -1,4 +1,4 @@
-"""Parameters of requests: moments as people write them, and cursors that mark the end of a page."""
+"""Request parameters: times as people write them, and cursors that mark the end of a page."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MILLIS = re.compile(r"-?\d{1,15}", re.ASCII)
 _MOST_MILLIS = 253_402_300_800_000  # the year 10000
 _SIGNED = 16
 _KEY = secrets.token_bytes(32)
-"""Signs cursors. It is this process's own, so they hold as long as the server runs."""
+"""Signs cursors. Each process has its own key, so cursors are valid as long as the server runs."""
 
 
 def micros(parameter: str, text: str) -> int:
-    """Return the moment in a text, in microseconds: epoch milliseconds or ISO 8601 with an offset.
+    """Parse epoch milliseconds, or ISO 8601 with an offset, to microseconds since the epoch.
 
-    Raises Problem for anything else, and for moments outside the years 1 to 9999.
+    Raises Problem for anything else, and for times from the year 10000 on.
     """
     text = text.strip()
     if _MILLIS.fullmatch(text):
@@ -33,17 +33,17 @@ def micros(parameter: str, text: str) -> int:
         if -_MOST_MILLIS < millis < _MOST_MILLIS:
             return millis * 1000
     try:
-        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus in a query means a blank
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus in a query is decoded as a space
         if moment.tzinfo is not None:
             return (moment - EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         pass
     what = "expected epoch milliseconds or ISO 8601 with an offset, such as 2026-03-01T00:00:00Z"
-    raise unprocessable(parameter, f"{text[:40]!r} is no time; {what}")
+    raise unprocessable(parameter, f"{text[:40]!r} is not a time; {what}")
 
 
 def iso(millis: int | None) -> str | None:
-    """Return epoch milliseconds as ISO 8601 UTC, or as digits outside the calendar; null stays null."""
+    """Format epoch milliseconds as ISO 8601 UTC, or as digits beyond the years 1 to 9999; null stays null."""
     if millis is None:
         return None
     try:
@@ -56,14 +56,14 @@ def iso(millis: int | None) -> str | None:
 def cursor(table: str, values: Sequence[Any]) -> str:
     """Return an opaque text that marks the end of a page: the sort values of its last row.
 
-    It names no version, so the next page is of the newest one and repeats no row.
+    It names no version: the next page comes from the newest version, and repeats no row.
     """
     text = json.dumps([table, *values], ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     return base64.urlsafe_b64encode(_signature(text) + text).rstrip(b"=").decode()
 
 
 def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]:
-    """Return those values; raises Problem 400 unless this server has made the text for the table."""
+    """Return a cursor's values; raises Problem 400 unless this process created the cursor for the table."""
     try:
         packed = base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
         signature, content = packed[:_SIGNED], packed[_SIGNED:]
@@ -72,7 +72,7 @@ def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]
     except (ValueError, TypeError, RecursionError):
         name, values = None, []
     if name != table or list(map(type, values)) != list(types):
-        detail = f"this server has not made it for {table} since it started; leave it out to begin again"
+        detail = f"this server has not issued it for {table} since it started; omit it to start over"
         found = [{"parameter": "cursor", "detail": detail}]
         raise Problem(HTTPStatus.BAD_REQUEST, f"cursor: {detail}", errors=found)
     return tuple(values)

@@ -18,13 +18,13 @@ from lakehouse.nearest import did_you_mean, nearest
 
 MEDIA_TYPE = "application/problem+json"
 UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Headers of answers that nobody keeps, and whose media type nobody guesses."""
+"""Headers that forbid clients to store a response, and to guess its media type."""
 _CHOICES = re.compile(r"'([^']*)'")
 _log = logging.getLogger(__name__)
 
 
 class Problem(Exception):  # noqa: N818 - RFC 9457's word
-    """An error response: its status, what happened, further members and headers."""
+    """An error response: its status, detail, additional members and headers."""
 
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
@@ -51,7 +51,7 @@ def response(problem: Problem) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Return every error of the app as a problem."""
+    """Make the app answer every error with a problem."""
     app.exception_handler(Problem)(_of_ours)
     app.exception_handler(RequestValidationError)(_of_parameters)
     app.exception_handler(HTTPException)(_of_routing)
@@ -72,7 +72,7 @@ async def _of_parameters(_request: Request, error: RequestValidationError) -> Re
 
 
 def _said(error: Mapping[str, Any]) -> str:
-    """Return what is wrong with a parameter; for a value that is not among several, the nearest ones."""
+    """Return a parameter's error message, with the nearest of the allowed values if it has any."""
     found = nearest(str(error.get("input")), _CHOICES.findall(str((error.get("ctx") or {}).get("expected"))))
     said = str(error["msg"])
     return f"{said}; {did_you_mean(found)}" if found else said
@@ -83,7 +83,7 @@ async def _of_routing(request: Request, error: HTTPException) -> Response:
     near = "".join(f", but at {one}" for one in nearest(path, routes, most=1))
     details = {
         HTTPStatus.NOT_FOUND: f"there is nothing at {path}{near}; /docs lists the endpoints",
-        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not for {request.url.path}",
+        HTTPStatus.METHOD_NOT_ALLOWED: f"{request.method} is not allowed for {request.url.path}",
     }
     detail = details.get(HTTPStatus(error.status_code), str(error.detail))
     return response(Problem(error.status_code, detail, headers=error.headers))
@@ -92,5 +92,5 @@ async def _of_routing(request: Request, error: HTTPException) -> Response:
 async def _of_defects(request: Request, error: Exception) -> Response:
     number = secrets.token_hex(8)
     _log.error("%s %s failed, %s", request.method, request.url.path, number, exc_info=error)
-    detail = f"this is a defect; the server's log has it as {number}"
+    detail = f"this is a bug in the server; its log has the details under {number}"
     return response(Problem(HTTPStatus.INTERNAL_SERVER_ERROR, detail, id=number))

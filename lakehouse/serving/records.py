@@ -18,13 +18,13 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return a part of a record, null for a null; raises IndexError for a header that it does not have."""
+    """Return a part of a record, null if it is null; raises IndexError if the header does not exist."""
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
 
 def outline(row: Row) -> Mapping[str, Any]:
-    """Return the length of each part, null for a null; if there are many headers, only of the first ones."""
+    """Return the length of each part, null if it is null; of the headers, only the first hundred."""
     headers = row["headers"] or []
     return {
         "valueLength": _length(row["value"]),
@@ -38,9 +38,10 @@ def outline(row: Row) -> Mapping[str, Any]:
 
 
 def piece(data: bytes | None, offset: int) -> str:
-    """Return JSON with the bytes from an offset on, and `next`, where the following piece begins.
+    """Return JSON with the bytes from an offset on, and `next`, the offset of the following piece.
 
-    They are hex, text if they are UTF-8, and JSON if the whole part is. A piece ends between two characters.
+    The bytes are given as hex, as text if they are UTF-8, and as JSON if they are a whole part that is JSON.
+    A piece of text ends between two characters.
     """
     if data is None:
         return "null"
@@ -59,7 +60,7 @@ def piece(data: bytes | None, offset: int) -> str:
 
 
 def _text(given: bytes) -> tuple[bytes, str | None]:
-    """Return the bytes up to the last whole character, and their text; all of them if they are no UTF-8."""
+    """Return the bytes up to the last whole character, and their text; all bytes and null if not UTF-8."""
     for cut in range(_LONGEST_CHARACTER):
         whole = given[: len(given) - cut]
         if (text := _decoded(whole)) is not None:

@@ -1,4 +1,4 @@
-"""`/docs`: the endpoints and their parameters on one page, generated from the OpenAPI, without a script."""
+"""`/docs`: the endpoints and their parameters on one page without JavaScript, generated from OpenAPI."""
 
 from __future__ import annotations
 

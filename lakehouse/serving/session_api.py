@@ -20,17 +20,17 @@ def router(access: Access) -> APIRouter:
 
     @routes.get(SESSION_PATH)
     async def who(request: Request) -> Response:
-        """Return the caller and its scopes; `needsToken` is false if everybody has all of them."""
+        """Return the caller and its scopes; `needsToken` is false if every caller has all scopes."""
         return plain(_said(request, sessions))
 
     @routes.post(SESSION_PATH)
     async def begin(request: Request) -> Response:
-        """Set a cookie that stands for the token in `Authorization`, for half a day on this origin."""
+        """Set a cookie that represents the token in `Authorization` on this origin for 12 hours."""
         answer = plain(_said(request, sessions))
         if sessions is not None:
             secret = bearer_of(request.headers)
             if secret is None:
-                raise Problem(HTTPStatus.UNAUTHORIZED, "a session begins with Authorization: Bearer …")
+                raise Problem(HTTPStatus.UNAUTHORIZED, "a session requires Authorization: Bearer …")
             answer.set_cookie(value=sessions.begin(secret), max_age=LASTS_S, **cookie)
         return answer
 

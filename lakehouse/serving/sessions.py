@@ -1,8 +1,8 @@
-"""Browser sessions: a cookie stands for a token, for clients that cannot send headers, such as EventSource.
+"""Browser sessions: a cookie represents a token, for clients that cannot send headers, such as EventSource.
 
-The cookie is a random id. Only this process knows its token, and sessions end with the process. A cookie is
-valid as long as its token, with the token's current scopes. A token has a limited number of sessions, so
-that no holder of one can end those of another.
+The cookie is a random id. Only this process knows its token, and sessions end with the process. A cookie
+expires after 12 hours, or with its token, and has the token's current scopes. The number of sessions is
+limited per token, so that the holder of one token cannot end the sessions of another.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _ID_BYTES = 32
 
 
 def cookie_of(*, is_https: bool) -> str:
-    """Return the cookie's name; a browser takes one of `__Host-` only from this very host, by HTTPS."""
+    """Return the cookie's name; browsers accept the prefix `__Host-` only over HTTPS from the host itself."""
     return "__Host-lakehouse_session" if is_https else "lakehouse_session"
 
 
 class Sessions:
-    """The open sessions; beyond two hundred of a token its oldest ones end."""
+    """The open sessions; if a token has more than 200, its oldest ones end."""
 
     def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = tokens
         self._clock = clock
         self._begun = OrderedDict[str, tuple[str, float]]()
-        """The token's hash and the session's end by the id's hash, in order of their ends."""
+        """Each session's token hash and end (by the clock), by the hash of its id, ordered by end."""
 
     def begin(self, token: str) -> str:
         """Return the id of a new session for the holder of a token."""

@@ -29,7 +29,7 @@ class Shared(Generic[_T]):
         self._found: _T | LakehouseError | None = None
 
     async def seen(self) -> _T:
-        """Return the last result, if it is recent enough, or look; raises LakehouseError as `look` does."""
+        """Return the last result if it is recent, else a new one; raises LakehouseError as `look` does."""
         async with self._asking:
             if self._found is None or time.monotonic() >= self._until:
                 self._found = await to_thread.run_sync(self._tried, limiter=self._thread)

@@ -1,7 +1,7 @@
-"""What a request names must exist: its parameters, and the values of parameters that are names.
+"""Strict requests: unknown parameters, and unknown names as their values, are refused.
 
-A misspelt filter that is passed over would be answered with everything. So a route refuses each parameter
-that it does not declare, and a second value where it takes one, with 400; a value that names nothing, too.
+If a misspelt filter were ignored, the response would contain everything. So a route answers 400 for a
+parameter that it does not declare, a second value where it takes one, and a value that is not a known name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from lakehouse.serving.routes import parameters_of
 
 _LONGEST = 64
 _MOST = 20
-"""More mistakes than these of one request are not listed."""
+"""Maximum number of errors that a response lists."""
 
 
 def refuse_unknown_parameters(request: Request) -> None:
     """Raise Problem 400 for parameters that the route does not declare, or takes only once.
 
-    This is a dependency of every route, so none has a list of its own.
+    This is a dependency of every route, so no route needs its own list.
     """
     declared = parameters_of(request) if request.query_params else None
     if declared is None:
@@ -41,7 +41,7 @@ def refuse_unknown_parameters(request: Request) -> None:
 
 
 def refuse_unknown(parameter: str, values: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raise Problem 400 for the first value of a parameter that names nothing known."""
+    """Raise Problem 400 for the first value of a parameter that is not a known name."""
     for value in values:
         if value not in known:
             detail = no_such(what, value, known)
@@ -53,5 +53,5 @@ def _wrong(name: str, times: int, declared: dict[str, bool]) -> str | None:
     if name not in declared:
         return no_such("parameter", name, declared)
     if times > 1 and not declared[name]:
-        return f"the parameter {shown(name)} is given {times} times; it has one value"
+        return f"the parameter {shown(name)} is given {times} times; it takes one value"
     return None

@@ -1,7 +1,7 @@
-"""`/api/v1`: every gold table of every stream, from its declaration.
+"""`/api/v1`: every gold table of every stream; the routes are generated from the declarations.
 
-Parameters are columns as in SQL; times are in epoch milliseconds or ISO 8601. A row is the exported message,
-with its key if the message does not contain it.
+Parameters are columns as in SQL; times are in epoch milliseconds or ISO 8601. Rows are exported messages;
+`row` and `rows` add their keys.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ _INTEGER = 2**31 - 1
 _MOST_TEXT = 1_000
 _TIME_IS = "epoch milliseconds, or ISO 8601 with an offset"
 
-Start = Annotated[str | None, Query(max_length=64, description=f"Rows of then or later: {_TIME_IS}.")]
-End = Annotated[str | None, Query(max_length=64, description=f"Rows of before then: {_TIME_IS}.")]
-Sorted = Annotated[Literal["oldest", "newest"], Query(description="Which rows come first.")]
+Start = Annotated[
+    str | None, Query(max_length=64, description=f"Only rows at this time or later: {_TIME_IS}.")
+]
+End = Annotated[str | None, Query(max_length=64, description=f"Only rows before this time: {_TIME_IS}.")]
+Sorted = Annotated[Literal["oldest", "newest"], Query(description="The rows that come first.")]
 
 
 def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
@@ -73,7 +75,7 @@ def _add(routes: APIRouter, lookups: Lookups, stream: str, table: MergedTable) -
         (rows, "rows", {**filters, **span, **paging}),
     ):
         _sign(one, parts)
-        summary = {"row": "One row by its key", "latest": "The latest row", "rows": "Rows in order of time"}[
+        summary = {"row": "One row by its key", "latest": "The latest row", "rows": "Rows ordered by time"}[
             which
         ]
         routes.add_api_route(
@@ -81,7 +83,7 @@ def _add(routes: APIRouter, lookups: Lookups, stream: str, table: MergedTable) -
             one,
             methods=["GET"],
             operation_id=f"{table.name}_{which}",
-            summary=f"{summary} of gold.{table.name}, of {stream}",
+            summary=f"{summary}, from gold.{table.name} of stream {stream}",
         )
 
 
@@ -123,12 +125,12 @@ def _row(table: MergedTable, said: Said) -> str:
 
 
 def _key(table: MergedTable, row: Row) -> dict[str, Any]:
-    """Return a row's key as a request names it: by column, times in epoch ms."""
+    """Return a row's key in the form of request parameters: by column, times in epoch ms."""
     return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
 
 
 def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters as values of columns, times in microseconds, without nulls."""
+    """Return the parameters as column values without nulls, times in microseconds."""
     return {
         name: parameters.micros(name, value) if is_time(table, name) else value
         for name, value in asked.items()
@@ -137,7 +139,7 @@ def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _millis(name: str, text: str | None) -> int | None:
-    """Return a bound in milliseconds, rounded up: no row lies between."""
+    """Return a bound in epoch milliseconds, rounded up."""
     return None if text is None else -(-parameters.micros(name, text) // 1000)
 
 
@@ -177,7 +179,7 @@ def _parameter(table: MergedTable, column: str, text: Any) -> Any:
 
 
 def _sign(endpoint: Callable[..., Any], parts: Mapping[str, tuple[Any, Any]]) -> None:
-    """Give a function the parameters of a table, which the framework reads."""
+    """Set a function's signature, from which FastAPI reads the table's parameters."""
     request = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
     named = [
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

@@ -1,4 +1,4 @@
-"""A server's own telemetry: metrics of its requests, and whether it can answer at all."""
+"""The server's own telemetry: request metrics, and readiness."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OTHER = "other"
 
 
 class ServerMetrics:
-    """Counts a server's requests, in a registry that also has the numbers of `lakehouse status`.
+    """Counts a server's requests, in a registry that also has the metrics of `lakehouse status`.
 
     Labels are methods, declared routes and status codes, so their number is bounded by the server's routes.
     """
@@ -76,17 +76,16 @@ class Counted:
         try:
             await self._app(scope, receive, counted)
         except Exception:
-            if not has_begun:  # the response to a defect is made further out
+            if not has_begun:  # an outer layer creates the response to an exception
                 took_s = time.perf_counter() - began
                 self._metrics.count(scope, HTTPStatus.INTERNAL_SERVER_ERROR, took_s)
             raise
 
 
 def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
-    """Return a check of whether rows can be had from Redis or from gold; it blocks.
+    """Return a blocking check of whether Redis and gold can be read; the server is ready with one of them.
 
-    The server is ready with one of them. The reasons name the unavailable store, but not its address, because
-    probes need no token.
+    The reasons name the unavailable store, but not its address, because probes need no token.
     """
 
     def look() -> Readiness:

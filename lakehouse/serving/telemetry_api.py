@@ -27,7 +27,7 @@ def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRou
 
     @routes.get(READY_PATH, responses={503: {"description": "Neither Redis nor gold can be read."}})
     async def ready() -> Response:
-        """Answer 200 if rows can be had from Redis or from gold, else 503; `reasons` name what is away."""
+        """Answer 200 if Redis or gold can be read, else 503; `reasons` names the unavailable stores."""
         found = await readiness.seen()
         code = HTTPStatus.OK if found.is_ready else HTTPStatus.SERVICE_UNAVAILABLE
         return _said(code, "ready" if found.is_ready else "not ready", found.reasons)

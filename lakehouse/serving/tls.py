@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """A certificate with its chain, and its key, in PEM files; `context` has what they last held."""
+    """A certificate with its chain, and its key, in PEM files; `context` has the last valid pair."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
@@ -30,7 +30,7 @@ class Certificate:
             ) from error
 
     async def look(self) -> None:
-        """Load the files again if they have changed; if they are no pair, new connections get the old one."""
+        """Reload changed files; if they cannot be used, new connections keep the previous certificate."""
         try:
             self._load()
         except (OSError, ValueError) as error:
@@ -39,12 +39,12 @@ class Certificate:
     def _load(self) -> None:
         stamps = [(path.stat().st_mtime_ns, path.stat().st_ino) for path in (self._certificate, self._key)]
         if stamps != self._held:
-            # A context that refuses a pair may be left with half of it, so it is tried in another one first.
+            # A failed load may leave half of a pair in a context, so a new context tries the pair first.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 context.load_cert_chain(self._certificate, self._key, password=_no_password)
             self._held = stamps
 
 
 def _no_password() -> str:
-    """Refuse to ask on the terminal."""
+    """Raise ValueError, so that OpenSSL does not ask on the terminal."""
     raise ValueError("the key has a password")

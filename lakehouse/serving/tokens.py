@@ -1,7 +1,7 @@
 """API tokens: name, scopes, expiry and the SHA-256 of the secret, in a file that only its owner can read.
 
-A secret is 256 random bits, so a plain hash is as good as a slow one: there is no list of likely secrets to
-try. Reading the file does not allow anybody to call the API.
+A secret has 256 random bits and cannot be guessed, so a fast hash is as safe as a slow one. Reading the file
+does not give access to the API.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens in a file; added and removed ones take effect at once, and so does the end of one."""
+    """The tokens in a file; additions, removals and expiry take effect at once."""
 
     def __init__(self, home: Path, clock: Callable[[], datetime] = _now) -> None:
         self.path = home / "tokens.json"
@@ -71,9 +71,9 @@ class Tokens:
         self._tokens: tuple[Token, ...] = ()
 
     def add(self, name: str, scopes: Sequence[Scope], *, lasts: timedelta | None = None) -> str:
-        """Add a token and return its secret, kept nowhere; raises SettingsError if the name is in use.
+        """Add a token and return its secret, which is not stored; raises SettingsError if the name is in use.
 
-        It is valid for as long as it `lasts`, by default until it is removed.
+        The token is valid for `lasts`, by default until it is removed.
         """
         secret = _PREFIX + secrets.token_urlsafe(_SECRET_BYTES)
         ends = None if lasts is None else self._clock() + lasts
@@ -81,7 +81,7 @@ class Tokens:
             standing = self.read()
             if any(one.name == name for one in standing):
                 raise SettingsError(
-                    f"there is a token {name} already; `lakehouse tokens remove {name}` first"
+                    f"the token {name} already exists; run `lakehouse tokens remove {name}` first"
                 )
             self._write((*standing, Token(name, hashed(secret), tuple(dict.fromkeys(scopes)), ends)))
         return secret
@@ -106,8 +106,8 @@ class Tokens:
             self._tokens, self._read_at = (), None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise SettingsError(
-                f"{self.path} cannot be read, so no token is accepted: {error}. Put a copy of it back, or "
-                "delete it and add every token again by `lakehouse tokens add`"
+                f"{self.path} cannot be read, so no token is accepted: {error}. Restore a copy of it, or "
+                "delete it and add every token again with `lakehouse tokens add`"
             ) from error
         return self._tokens
 
@@ -117,11 +117,11 @@ class Tokens:
         return [one for one in self.read() if one.is_valid(now)]
 
     def caller(self, secret: str) -> Caller | None:
-        """Return the caller of a secret or null, in a time that does not depend on the secret."""
+        """Return the caller with this secret, or null; takes the same time for every secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:
-        """Return whose secret has this hash, as `caller` does."""
+        """Return the caller whose secret has this hash, as `caller` does."""
         found = None
         for one in self.valid():
             if hmac.compare_digest(one.sha256, sha256):
@@ -136,22 +136,22 @@ class Tokens:
             yield
 
     def _write(self, tokens: Sequence[Token]) -> None:
-        """Replace the file; nothing else has what it says, so it must outlive a power failure."""
+        """Replace the file so that it survives a power failure; its content is stored nowhere else."""
         text = json.dumps([vars(one) for one in tokens], indent=1, default=datetime.isoformat)
         write_whole(self.path, text, lasting=True, mode=OWNER_ONLY)
 
 
 def tokens_of(settings: Settings) -> Tokens:
-    """Return the server's tokens: in its own home if it has one, else in that of all."""
+    """Return the tokens in `server_home`, or in `home` if that is not set."""
     return Tokens(settings.server_home or settings.home)
 
 
 def hashed(secret: str) -> str:
-    """Return the hash that is kept of a secret."""
+    """Return the hash of a secret, as it is stored."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 
 def _token(entry: Any) -> Token:
-    ends = entry.get("expires_at")  # which files of earlier versions lack
+    ends = entry.get("expires_at")  # missing in files of earlier versions
     moment = None if ends is None else datetime.fromisoformat(ends).astimezone(UTC)
     return Token(str(entry["name"]), str(entry["sha256"]), tuple(map(Scope, entry["scopes"])), moment)

@@ -1,4 +1,4 @@
-"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the state of the pipeline, for people on call."""
+"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the state of the pipeline, for on-call engineers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,18 @@ from lakehouse.telemetry import Observation, Observer
 _TOLD = 100
 _FIRST = datetime.min.replace(tzinfo=UTC)
 
-Kinds = Annotated[list[Kind], Query(max_length=50, description="Only of this kind; may be given again.")]
+Kinds = Annotated[
+    list[Kind], Query(max_length=50, description="Only events of this kind; may be given again.")
+]
 StreamName = Annotated[str, Query(min_length=1, max_length=200)]
 Streams = Annotated[
-    list[StreamName], Query(max_length=50, description="Only of this stream; may be given again.")
+    list[StreamName], Query(max_length=50, description="Only events of this stream; may be given again.")
 ]
-Since = Annotated[str | None, Query(max_length=64, description="Only of then or later: a time.")]
+Since = Annotated[str | None, Query(max_length=64, description="Only events at this time or later.")]
 
 
 def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], observer: Observer) -> APIRouter:
-    """Return the routes; they close nothing."""
+    """Return the routes; they do not close the observer."""
     routes = APIRouter(prefix="/api/v1", tags=["watch"])
     names, happened = [stream.name for stream in streams], Happenings(settings.lake)
     observed = Shared[Observation](lambda: observer.observe(datetime.now(UTC)))
@@ -62,7 +64,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
         stream: Streams = [],  # noqa: B006 - the same
         since: Since = None,
     ) -> Response:
-        """Return events, the newest first: starts, stops, failures, refusals and others."""
+        """Return events, newest first: starts, stops, failures, refusals and others."""
         refuse_unknown("stream", stream, names, "stream")
         moment = None if since is None else _moment(parameters.micros("since", since))
         after = None if cursor is None else parameters.from_cursor("happenings", cursor, [int, str])
@@ -79,7 +81,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/audit")
     async def audit(request: Request, page: Page) -> Response:
-        """Return the checks of each stream's last audit, null without one.
+        """Return the checks of each stream's last audit; null if there was none.
 
         `at` and `actor` are those of the newest audit; each check has its own time.
         """
@@ -91,10 +93,10 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/alerts")
     async def alerts(page: Page) -> Response:
-        """Return firing alerts, the longest first, then recently resolved ones, the newest first.
+        """Return firing alerts, the oldest first, then recently resolved ones, the newest first.
 
-        `isEvaluated` is false, with a `reason`, if no process evaluates the rules: then the absence of alerts
-        says nothing.
+        `isEvaluated` is false, with a `reason`, if no process evaluates the rules: then an empty list does
+        not mean that all is well.
         """
         try:
             found = await alerting.seen()
@@ -111,7 +113,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
 @dataclass(frozen=True)
 class _Standing:
-    """What stands, and its alerts as they are answered."""
+    """The state of the alert topic, and its alerts as returned by the API."""
 
     standing: Standing
     alerts: Sequence[Mapping[str, Any]]
@@ -122,7 +124,7 @@ def _origin(found: Found[Any]) -> Origin:
 
 
 def _moment(micros: int) -> datetime:
-    """Return a moment; one before the calendar becomes its beginning."""
+    """Return a time (UTC); one before the year 1 becomes the start of the year 1."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:

@@ -1,8 +1,8 @@
-"""Settings: environment variables (`LAKEHOUSE_…`) over an optional `lakehouse.toml` over defaults.
+"""Settings from environment variables (`LAKEHOUSE_…`), an optional `lakehouse.toml`, and defaults.
 
-`load_settings` reads them once, validated and frozen. Unknown keys are refused by name in both places. If
-neither names a broker or a Redis, the services that `lakehouse services up` runs under `home` are used, and
-after those the standard local ports.
+The environment overrides the file. `load_settings` reads them once, validated and frozen, and refuses unknown
+keys. The broker and Redis default to the services that `lakehouse services up` runs under `home`, else to the
+standard local ports.
 """
 
 from lakehouse.settings.reading import load_settings, services_file

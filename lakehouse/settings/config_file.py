@@ -1,7 +1,7 @@
-"""The configuration file: where it is found, and that it is its user's own.
+"""The configuration file: its location, and the check that only its user may change it.
 
-It is the one that LAKEHOUSE_CONFIG names, or else `lakehouse.toml` in the working directory, or else in the
-user's home. It decides which streams are imported, so which code runs, and where passwords are sent. So a
+LAKEHOUSE_CONFIG names the file. The default is `lakehouse.toml` in the working directory, else in the user's
+home. The file decides which streams are imported, hence which code runs, and where passwords are sent, so a
 file that somebody else may change is refused.
 """
 
@@ -22,10 +22,10 @@ DEFAULT_CONFIG = Path("lakehouse.toml")
 
 
 def read_config() -> tuple[Path, dict[str, Any]]:
-    """Return the configuration file and its values: none if there is no such file.
+    """Return the configuration file's path and values; without a file, the values are empty.
 
-    Raises SettingsError for a file that is missing (if LAKEHOUSE_CONFIG names it), that is not TOML, or that
-    somebody else may change.
+    Raises SettingsError if the file named by LAKEHOUSE_CONFIG is missing, or if a file is unreadable, is not
+    TOML, or may be changed by somebody else.
     """
     named = os.environ.get(CONFIG_VARIABLE)
     for path in [Path(named)] if named else [DEFAULT_CONFIG, *_of_home()]:
@@ -35,9 +35,9 @@ def read_config() -> tuple[Path, dict[str, Any]]:
             continue
         except ForeignError as error:
             raise SettingsError(
-                f"{path.absolute()} is not read: {error}. A configuration file decides which code runs: make "
-                "it and its directory yours (chown, chmod go-w), or name a file of your own in "
-                f"{CONFIG_VARIABLE}"
+                f"{path.absolute()} is refused: {error}. A configuration file decides which code runs: make "
+                "yourself the only user who may write it and its directory (chown, chmod go-w), or set "
+                f"{CONFIG_VARIABLE} to a file of your own"
             ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
             raise SettingsError(f"{path} could not be read: {error}") from None
@@ -48,7 +48,7 @@ def read_config() -> tuple[Path, dict[str, Any]]:
 
 @cache
 def say(path: Path) -> None:
-    """Tell on standard error, once, which file settings come from."""
+    """Print the path of the configuration file on standard error, once."""
     echo(f"settings from {path}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""The settings by which Kafka is reached."""
+"""Settings for the connection to Kafka."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakehouse.settings.web import of_token_endpoint
 
 
 class KafkaSettings(BaseModel):
-    """One group: `kafka` is its value."""
+    """The Kafka settings; the property `kafka` returns them as one value."""
 
     kafka_bootstrap_servers: str = Field(
         default="",
@@ -22,24 +22,24 @@ class KafkaSettings(BaseModel):
         description="Whether connections to Kafka are encrypted (SSL) and authenticated (SASL).",
     )
     kafka_sasl_mechanism: Mechanism = Field(
-        default="", description="SASL mechanism by which the user is authenticated."
+        default="", description="SASL mechanism that authenticates the user."
     )
     kafka_sasl_username: str = Field(
-        default="", description="The Kafka user; with OAUTHBEARER, the client's id."
+        default="", description="The Kafka user; with OAUTHBEARER, the client ID."
     )
     kafka_sasl_password: SecretStr = Field(
-        default=SecretStr(""), description="The Kafka user's password; with OAUTHBEARER, the client's secret."
+        default=SecretStr(""), description="The Kafka user's password; with OAUTHBEARER, the client secret."
     )
     kafka_oauth_token_url: Annotated[str, AfterValidator(of_token_endpoint)] = Field(
-        default="", description="Token endpoint for OAUTHBEARER's client credentials."
+        default="", description="Token endpoint for OAUTHBEARER with client credentials."
     )
-    kafka_oauth_scope: str = Field(default="", description="Scope of OAUTHBEARER's tokens.")
+    kafka_oauth_scope: str = Field(default="", description="Scope of the OAUTHBEARER tokens.")
     kafka_ssl_ca: SecretStr = Field(
         default=SecretStr(""),
-        description="PEM certificates of the brokers' authorities. Default: the system's.",
+        description="CA certificates for the brokers, in PEM. Default: the system's.",
     )
     kafka_ssl_certificate: SecretStr = Field(
-        default=SecretStr(""), description="This application's certificate for Kafka, in PEM, with its chain."
+        default=SecretStr(""), description="The client certificate for Kafka with its chain, in PEM."
     )
     kafka_ssl_key: SecretStr = Field(
         default=SecretStr(""), description="The private key of kafka_ssl_certificate, in PEM and PKCS#8."
@@ -47,12 +47,12 @@ class KafkaSettings(BaseModel):
     kafka_ssl_key_password: SecretStr = Field(default=SecretStr(""), description="Password of kafka_ssl_key.")
     kafka_client_properties: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
         default_factory=dict,
-        description=f"Further properties of Kafka's clients, of these: {', '.join(CLIENT_PROPERTIES)}.",
+        description=f"Additional properties of the Kafka clients; allowed: {', '.join(CLIENT_PROPERTIES)}.",
     )
 
     @property
     def kafka(self) -> KafkaAccess:
-        """How Kafka is reached."""
+        """The connection to Kafka."""
         return KafkaAccess(
             self.kafka_bootstrap_servers,
             self.kafka_security_protocol,

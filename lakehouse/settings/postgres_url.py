@@ -1,4 +1,4 @@
-"""What a PostgreSQL URL may look like; libpq reads it.
+"""The accepted form of a PostgreSQL URL, checked before libpq parses it.
 
 postgresql://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]…]/DATABASE[?OPTION=VALUE&…]
 """
@@ -17,13 +17,13 @@ _URL = re.compile(
 
 
 def check_postgres_url(text: str) -> None:
-    """Raise ValueError, which quotes no part of it, for what libpq would misread or refuse.
+    """Raise ValueError for a URL that libpq would misread or refuse; the message quotes no part of it.
 
-    libpq quotes in its messages what it misreads, which may be a part of a password.
+    libpq's own messages quote the misread part, which may be part of a password.
     """
     if not text.startswith(("postgresql://", "postgres://")):
-        raise ValueError("it has to begin with postgresql://")
+        raise ValueError("it must start with postgresql://")
     if not _URL.fullmatch(text):
         raise ValueError(
-            "it cannot be read as a URL; in a password / ? # @ and % are written %2F %3F %23 %40 and %25"
+            "it is not a valid URL; in a password, write / ? # @ and % as %2F %3F %23 %40 and %25"
         )

@@ -1,4 +1,4 @@
-"""Reading settings: the environment over `lakehouse.toml` over defaults, every mistake named."""
+"""Reads settings from the environment, `lakehouse.toml` and defaults, in this order of precedence."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CACHE_VARIABLE = "LAKEHOUSE_CACHE"
 
 
 def load_settings() -> Settings:
-    """Read the environment and the configuration file.
+    """Read the environment and the configuration file, whose path is printed on standard error.
 
-    Tells on standard error which file was read. Raises SettingsError, naming every offending key, for unknown
-    keys, values out of range, and what `read_config` refuses.
+    Raises SettingsError, naming every offending key, for unknown keys and invalid values, and for a file that
+    `read_config` refuses.
     """
     _refuse_unknown_variables()
     path, given = read_config()
@@ -48,7 +48,7 @@ def load_settings() -> Settings:
 
 
 def services_file(home: Path) -> Path:
-    """Where `lakehouse services up` records the endpoints of what it started."""
+    """Return the path of the file in which `lakehouse services up` records the endpoints of its services."""
     return home / "services.json"
 
 
@@ -65,19 +65,19 @@ def _refuse_unknown_variables() -> None:
 
 
 def from_files(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values of settings with the secrets whose files are named, such as kafka_sasl_password_file."""
+    """Return the values with each key such as kafka_sasl_password_file replaced by the secret in its file."""
     return read_files(secret_names(Settings), values)
 
 
 def _with_files(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the environment's files of secrets; raises SettingsError where a secret is given twice."""
+    """Add the secret files named in the environment; raises SettingsError if a secret is set twice."""
     found = dict(values)
     for name in secret_names(Settings):
         key = name + SUFFIX
         if ENV_PREFIX + key.upper() in os.environ:
             found[key] = os.environ[ENV_PREFIX + key.upper()]
         if key in found and (ENV_PREFIX + name.upper() in os.environ or name in found):
-            raise SettingsError(f"both {name} and {key} are set; one says all")
+            raise SettingsError(f"both {name} and {key} are set; set only one of them")
     return found
 
 
@@ -99,7 +99,7 @@ def _with_defaults(settings: Settings) -> Settings:
 
 @dataclass(frozen=True)
 class _Running:
-    """A local service: where it answers, and the settings that it takes beside that."""
+    """A running local service: its endpoint, and the other settings that connect to it."""
 
     endpoint: str = ""
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -112,8 +112,9 @@ def _running_services(home: Path) -> dict[str, _Running]:
         return {name: _Running(one["endpoint"], one.get("settings", {})) for name, one in found.items()}
     except ForeignError as error:
         raise SettingsError(
-            f"{path} is not read: {error}. It says where the services of this home answer: make it and its "
-            "directory yours (chown, chmod go-w), or choose another LAKEHOUSE_HOME"
+            f"{path} is refused: {error}. It has the addresses of this home's services: make yourself the "
+            "only user who may write it and its directory (chown, chmod go-w), or choose another "
+            "LAKEHOUSE_HOME"
         ) from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
-        return {}  # nothing was started here, or by another program
+        return {}  # no services were started here, or another program wrote the file

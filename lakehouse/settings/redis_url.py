@@ -1,11 +1,11 @@
-"""What a Redis URL says: one server, or a primary that Sentinels know by a name.
+"""Redis URLs: one server, or a primary that Sentinels know by name.
 
     redis://[USER:PASSWORD@]HOST[:PORT][/DATABASE][?OPTION=VALUE&…]
     unix://[USER:PASSWORD@]/PATH[?db=DATABASE]
     redis+sentinel://[USER:PASSWORD@]HOST[:PORT],HOST[:PORT]…/NAME[/DATABASE][?…]
 
-With rediss:// and rediss+sentinel://, connections use TLS. User, password, database and options are those of
-the primary. Sentinels have a user and password of their own, as options, and with TLS the same files.
+With rediss:// and rediss+sentinel://, connections use TLS. User, password, database and options apply to the
+primary. The options sentinel_username and sentinel_password apply to Sentinels, which use the same TLS files.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _TLS_OPTIONS: Mapping[str, str] = {
 }
 _SENTINEL_OPTIONS: Mapping[str, str] = {"sentinel_password": ".+", "sentinel_username": ".+"}
 _FILES = frozenset({"ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile"})
-_UNREADABLE = "it cannot be read as a URL; in a password / ? # @ and % are written %2F %3F %23 %40 and %25"
+_UNREADABLE = "it is not a valid URL; in a password, write / ? # @ and % as %2F %3F %23 %40 and %25"
 
 
 @dataclass(frozen=True)
 class RedisUrl:
-    """The parts of a URL that lakehouse needs itself; `plain` is the whole of it for redis-py.
+    """The parts of a Redis URL; `plain` is the whole URL for redis-py.
 
-    For Sentinels, `master` is their name for the primary, and `plain` has everything but its address. `files`
-    are those that the options name.
+    With Sentinels, `master` is their name for the primary, and `plain` has everything but its address.
+    `files` has the paths of the TLS files by option.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -60,16 +60,16 @@ class RedisUrl:
 
     @property
     def address(self) -> str:
-        """Where it leads, without credentials: hosts and ports, or the path of a socket."""
+        """The address without credentials: hosts and ports, or the path of a socket."""
         hosts = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts)
         return self.socket or ",".join(hosts)
 
 
 def parse_redis_url(text: str) -> RedisUrl:
-    """Return what a URL says; raises ValueError, which quotes no part that may be of a password."""
+    """Parse a URL; raises ValueError, whose message quotes no part that may belong to a password."""
     listed = _HOSTS.match(text)
     each = listed[1].split(",") if listed else [""]
-    # Without all hosts but the first: after others, Python's newer versions take no [IPv6 address].
+    # Only the first host: newer Python versions refuse an [IPv6 address] after other hosts.
     shorter = text if listed is None else f"{text[: listed.start(1)]}{each[0]}{text[listed.end(1) :]}"
     try:
         parts = urlsplit(shorter)
@@ -78,7 +78,7 @@ def parse_redis_url(text: str) -> RedisUrl:
         raise ValueError(_UNREADABLE) from None
     scheme = parts.scheme
     if scheme not in {*_PORTS, _SOCKET}:
-        raise ValueError(f"it has to begin with {', '.join(f'{one}://' for one in (*_PORTS, _SOCKET))}")
+        raise ValueError(f"it must start with {', '.join(f'{one}://' for one in (*_PORTS, _SOCKET))}")
     if parts.fragment or (scheme != _SOCKET and "@" in parts.path + parts.query):
         raise ValueError(_UNREADABLE)
     has_tls, has_sentinels = scheme.startswith("rediss"), scheme.endswith("+sentinel")
@@ -87,7 +87,7 @@ def parse_redis_url(text: str) -> RedisUrl:
     own = {name: options.pop(name, None) for name in _SENTINEL_OPTIONS}
     if not has_sentinels:
         if len(hosts) > 1:
-            raise ValueError(f"it names several hosts, which {scheme}+sentinel:// alone takes")
+            raise ValueError(f"it names several hosts; only {scheme}+sentinel:// allows that")
         if scheme != _SOCKET:
             _require_database(parts.path.removeprefix("/"))
         return RedisUrl(
@@ -115,7 +115,7 @@ def _hosts(scheme: str, listed: Sequence[str]) -> list[tuple[str, int]]:
 
 def _require_database(path: str) -> None:
     if not re.fullmatch(r"[0-9]*/?", path):
-        raise ValueError("its path is not the number of a database, as in redis://HOST:6379/0")
+        raise ValueError("its path is not a database number, as in redis://HOST:6379/0")
 
 
 def _options(parts: SplitResult, *, has_tls: bool, has_sentinels: bool) -> dict[str, str]:
@@ -131,6 +131,6 @@ def _options(parts: SplitResult, *, has_tls: bool, has_sentinels: bool) -> dict[
         if name in found:
             raise ValueError(f"it has the option {name} twice")
         if not re.fullmatch(known[name], value):
-            raise ValueError(f"its option {name} has to match {known[name]}")
+            raise ValueError(f"its option {name} must match {known[name]}")
         found[name] = value
     return found

@@ -1,4 +1,4 @@
-"""The settings by which a lake on S3 is reached."""
+"""Settings for the connection to a lake on S3."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lakehouse.settings.web import of_api
 
 
 class S3Settings(BaseModel):
-    """One group: `s3` is its value."""
+    """The S3 settings; the property `s3` returns them as one value."""
 
     s3_endpoint: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
@@ -22,16 +22,16 @@ class S3Settings(BaseModel):
         default="", description="Region of the S3 store. Default: AWS_REGION; us-east-1 with an endpoint."
     )
     s3_access_key: str = Field(
-        default="", description="Id of the S3 access key. Default: AWS's own variables, files and roles."
+        default="", description="The S3 access key ID. Default: AWS's own variables, files and roles."
     )
-    s3_secret_key: SecretStr = Field(default=SecretStr(""), description="The S3 secret key.")
+    s3_secret_key: SecretStr = Field(default=SecretStr(""), description="The S3 secret access key.")
     s3_session_token: SecretStr = Field(
-        default=SecretStr(""), description="Session token of a temporary S3 key."
+        default=SecretStr(""), description="Session token of temporary S3 credentials."
     )
 
     @property
     def s3(self) -> S3Access:
-        """How the store is reached."""
+        """The connection to the store."""
         return S3Access(
             self.s3_endpoint,
             self.s3_region,

@@ -1,4 +1,4 @@
-"""The settings of records that are not JSON: which, and where the registry has their schemas."""
+"""Settings for records that are not JSON: their formats, and the connection to the schema registry."""
 
 from __future__ import annotations
 
@@ -11,29 +11,33 @@ from lakehouse.settings.web import of_api
 
 
 class SchemaRegistrySettings(BaseModel):
-    """One group: `schema_registry` is its value, but for the formats."""
+    """Record formats and the registry; the property `schema_registry` returns the latter as one value."""
 
     formats: dict[str, RecordFormat] = Field(
         default_factory=dict,
         description=(
-            "How a topic's records are written, as {default name: json, avro, json-schema or protobuf}; JSON "
-            "in the environment. See docs/formats.md."
+            "Record format of each topic, as {default name: json, avro, json-schema or protobuf}; JSON in "
+            "the environment. See docs/formats.md."
         ),
     )
     schema_registry_url: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
-        description="URL of the schema registry's API (Confluent's), for records that are not JSON.",
+        description="URL of the schema registry (Confluent's API), for records that are not JSON.",
     )
-    schema_registry_username: str = Field(default="", description="The user there; empty: none is asked for.")
-    schema_registry_password: SecretStr = Field(default=SecretStr(""), description="Its password.")
+    schema_registry_username: str = Field(
+        default="", description="User of the schema registry; empty: no authentication."
+    )
+    schema_registry_password: SecretStr = Field(
+        default=SecretStr(""), description="Password of the schema registry's user."
+    )
     schema_registry_ca: SecretStr = Field(
         default=SecretStr(""),
-        description="PEM certificates that the registry's must lead to. Default: the system's.",
+        description="CA certificates for the schema registry, in PEM. Default: the system's.",
     )
 
     @property
     def schema_registry(self) -> RegistryAccess:
-        """How the registry is reached."""
+        """The connection to the registry."""
         return RegistryAccess(
             self.schema_registry_url,
             self.schema_registry_username,

@@ -14,14 +14,14 @@ SUFFIX = "_file"
 
 
 class SecretFile(SecretStr):
-    """A secret that is read from its file each time that somebody asks, so that it can be changed there."""
+    """A secret that is read from its file at each use, so that it can be rotated."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._path, self._name = path, name
         super().__init__("")
 
     def get_secret_value(self) -> str:
-        """Return the file's text, without line ends at its end; SettingsError if it cannot be read."""
+        """Return the file's text without trailing line breaks; raises SettingsError if it cannot be read."""
         try:
             return self._path.read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -29,16 +29,16 @@ class SecretFile(SecretStr):
 
 
 def secret_names(model: type[BaseModel]) -> dict[str, bool]:
-    """Return the secret fields of the model, and whether each takes several secrets."""
+    """Return the model's secret fields by name; true if the field takes several secrets."""
     kinds = {name: field.annotation for name, field in model.model_fields.items()}
     return {name: kind is not SecretStr for name, kind in kinds.items() if _is_secret(kind)}
 
 
 def read_files(names: Mapping[str, bool], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values with each {name_file: path} of a secret as the secret.
+    """Return the values with each `NAME_file: path` of a secret replaced by the secret `NAME`.
 
-    One secret is read when it is used, several, which are lines of a file, now. Raises SettingsError for a
-    file that cannot be read.
+    A single secret is read again at each use. Several secrets, one per line, are read now. Raises
+    SettingsError for a file that cannot be read.
     """
     found = dict(given)
     for name in names:

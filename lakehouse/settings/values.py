@@ -1,4 +1,4 @@
-"""What a user can choose, and the checks of single values."""
+"""The settings, and the validation of single values."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ _SHIFTS = {"k": 10, "m": 20, "g": 30}
 _CENTURY_S = 36_525 * 24 * 3600
 
 
-# What Kubernetes sets in every container for a service called lakehouse or lakehouse-something.
+# Variables that Kubernetes sets in every container for a service named lakehouse or lakehouse-something.
 _OF_KUBERNETES = re.compile(
     r"LAKEHOUSE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
 )
 
 
 def _of_redis(url: SecretStr) -> SecretStr:
-    """Refuse a URL that does not lead to a Redis, or has an unknown option, without quoting a password."""
+    """Raise ValueError for an invalid Redis URL; the message never quotes a password."""
     if url.get_secret_value():
         parse_redis_url(url.get_secret_value())
     return url
 
 
 def _of_postgres(url: SecretStr) -> SecretStr:
-    """Refuse a URL that libpq would misread, without quoting a password."""
+    """Raise ValueError for a URL that libpq would misread; the message never quotes a password."""
     if url.get_secret_value():
         check_postgres_url(url.get_secret_value())
     return url
 
 
 def _moment(given: object) -> object:
-    """Read a date or a time of ISO 8601, of UTC if it has no offset; a number would be taken for seconds."""
+    """Parse an ISO 8601 date or time, in UTC unless it has an offset; pydantic would accept a number, too."""
     if isinstance(given, str):
         try:
             given = datetime.fromisoformat(given)
@@ -59,17 +59,17 @@ def _moment(given: object) -> object:
 
 
 class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, BaseSettings):
-    """What a user can choose. Times are in seconds (`_s`); see docs/settings.md."""
+    """All settings; names ending in `_s` are in seconds, in `_h` in hours. See docs/settings.md."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="forbid", frozen=True)
 
     home: Annotated[Path, AfterValidator(of_tables)] = Field(
         default=Path(".lakehouse"),
         validate_default=True,
-        description="Directory of the local services' data, logs and pid files, and by default of the lake.",
+        description="Directory for the local services' data, logs and pid files, and by default the lake.",
     )
     server_home: Path | None = Field(
-        default=None, description="Directory that only the server writes, with its tokens. Default: HOME."
+        default=None, description="Directory for the tokens, written only by the server. Default: HOME."
     )
     lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
@@ -86,7 +86,7 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         default="",
         pattern=r"^(thrift://[^/@\s,]+:\d{1,5}(,thrift://[^/@\s,]+:\d{1,5})*)?$",
         description=(
-            "thrift://host:port of the Hive metastore where tables get names; several, separated by commas."
+            "Hive metastore in which tables are registered: thrift://host:port; several, separated by commas."
         ),
     )
     redis_url: Annotated[SecretStr, AfterValidator(_of_redis)] = Field(
@@ -98,62 +98,60 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
     )
     postgres_url: Annotated[SecretStr, AfterValidator(_of_postgres)] = Field(
         default=SecretStr(""),
-        description=(
-            "postgresql:// URL, as libpq knows it, of a database to which gold is exported. Empty: none."
-        ),
+        description=("postgresql:// URL (libpq) of a database to which gold is exported. Empty: none."),
     )
     kafka_port: int = Field(
         default=0,
         ge=0,
         le=65535,
-        description="Port of the local broker, whose controller takes the next free one; 0 takes free ones.",
+        description="Port of the local broker; its controller takes the next free port. 0: any free ports.",
     )
     redis_port: int = Field(
-        default=0, ge=0, le=65535, description="Port of the local Redis; 0 takes a free one."
+        default=0, ge=0, le=65535, description="Port of the local Redis; 0: any free port."
     )
     streams: Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)] = Field(
         default=(),
         description=(
-            "The streams to use, by name or as module:OBJECT, separated by commas. Default: those of "
-            "lakehouse and of installed packages."
+            "The streams to use, by name or as module:OBJECT, separated by commas. Default: all built-in "
+            "streams, and those of installed packages."
         ),
     )
     topics: dict[str, str] = Field(
         default_factory=dict,
-        description="Other names of topics, as {default: other}; JSON in the environment.",
+        description="Replacement names for topics, as {default name: replacement}; JSON in the environment.",
     )
     start: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "Where to begin reading topics, as {default name: earliest, latest, or a time}; JSON in the "
-            "environment. Only the first start of a lake uses it."
+            "Where to start reading topics, as {default name: earliest, latest, or a time}; JSON in the "
+            "environment. Used only at a lake's first start."
         ),
     )
     unique_by: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "The field, or header:NAME, with a record's id, as {topic's default name: field}; JSON in the "
-            "environment. Repeated records then count once. See docs/ids.md."
+            "The field, or header:NAME, that holds a record's id, as {topic's default name: field}; JSON in "
+            "the environment. Repeated records then count once. See docs/ids.md."
         ),
     )
     sequence_by: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "The field, or header:NAME, with a whole number that grows with each correction, as "
+            "The field, or header:NAME, that holds an integer which increases with each correction, as "
             "{topic's default name: field}; JSON in the environment."
         ),
     )
     deletion_keys: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "How the key of a record that deletes its id is written, as {topic's default name: text, json, "
-            "json:FIELD, long, int, avro or avro:FIELD}; JSON in the environment. Default: text."
+            "Key format of tombstones, whose key names the id to delete, as {topic's default name: text, "
+            "json, json:FIELD, long, int, avro or avro:FIELD}; JSON in the environment. Default: text."
         ),
     )
     deleted_if: dict[str, str] = Field(
         default_factory=dict,
         description=(
-            "What marks a record with a value as a deletion, as {topic's default name: FIELD=VALUE}, such as "
+            "Field value that marks a record as a deletion, as {topic's default name: FIELD=VALUE}, such as "
             "op=d; JSON in the environment."
         ),
     )
@@ -164,15 +162,15 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         ge=0,
         le=_CENTURY_S,
         description=(
-            "How far a record's event time may be behind the greatest one of its silver table. One "
-            "watermark serves all producers: if a producer lags by more, all its records are late."
+            "How far a record's event time may be behind the latest one in its silver table. All producers "
+            "share one watermark: if a producer lags by more, all its records are late."
         ),
     )
     grace_s: int = Field(
         default=60,
         ge=0,
         le=_CENTURY_S,
-        description="How long after a window's end, in event time, its row stays provisional (not is_final).",
+        description="How long a window's row stays provisional (not is_final) after its end, in event time.",
     )
     idle_after_s: int = Field(
         default=300,
@@ -196,14 +194,14 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         default=1600,
         ge=8,
         le=65535,
-        description="Size of the KLL sketches; 1600: rank error 0.23 % in 99 of 100 cases.",
+        description="Size (k) of the KLL quantile sketches; 1600: rank error 0.23 % at 99 % confidence.",
     )
     sales_threshold: Decimal = Field(
         default=Decimal(2000),
         gt=0,
         max_digits=38,
         decimal_places=9,
-        description="The total of a product's sales from which notifications are sent.",
+        description="Sales total of a product from which notifications are sent.",
     )
     sales_notify: Literal["crossing", "every_update"] = Field(
         default="crossing",
@@ -216,23 +214,23 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         default=60,
         ge=0,
         le=_CENTURY_S,
-        description="The longest gap between events of a call; events further apart are two calls.",
+        description="Longest gap between events of a call; events further apart belong to separate calls.",
     )
     call_grace_s: int = Field(
         default=180,
         ge=0,
         le=_CENTURY_S,
-        description="How long after the gap, by the wall clock, a call waits for events before it closes.",
+        description="How long a call waits for events after the gap, by the wall clock, before it closes.",
     )
     max_records_per_batch: int = Field(
-        default=1_000_000, ge=1, description="The most Kafka records in a bronze micro-batch."
+        default=1_000_000, ge=1, description="Maximum number of Kafka records in a bronze micro-batch."
     )
     max_bytes_per_batch: str = Field(
         default="256m",
         pattern=r"^[0-9]+[kmg]?$",
         description=(
-            "Approximate size of a micro-batch: in bronze of its records in memory, in other layers of "
-            "its files."
+            "Approximate size of a micro-batch: in bronze, of the records in memory; in other layers, of "
+            "the input files."
         ),
     )
     redis_ttl_s: int = Field(
@@ -245,30 +243,30 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         default=24 * 3600,
         ge=1,
         le=_CENTURY_S,
-        description="How old the newest row of a table may be before an expectation warns.",
+        description="Maximum age of a table's newest row; an expectation warns above it.",
     )
     expect_dead_letter_rate: float = Field(
         default=0.1,
         gt=0,
         le=1,
-        description="Share of a topic's records that may be open dead letters before an expectation warns.",
+        description="Share of a topic's records above which open dead letters make an expectation warn.",
     )
     refused_limit: float = Field(
         default=0.05,
         ge=0,
         le=1,
         description=(
-            "Share of at least 1,000 records that silver may refuse. Above it, a run warns, and one that "
-            "catches up exits with 3. 1: any share."
+            "Maximum share of records that silver may refuse, checked from 1,000 records on. Above it, a run "
+            "warns, and a catch-up run exits with 3. 1: no limit."
         ),
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="Format of the lines of `lakehouse run`: text or JSON."
+        default="text", description="Log format of `lakehouse run`: text or JSON."
     )
     consumer_group: str = Field(
         default="lakehouse-bronze-{table}",
         description=(
-            "Kafka consumer group that shows bronze's progress; {table} is replaced by the table. "
+            "Kafka consumer group to which bronze commits its progress; {table} stands for the table's name. "
             "Empty: none."
         ),
     )
@@ -276,7 +274,7 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         default=-1,
         ge=-1,
         le=65535,
-        description="Port at which `lakehouse run` serves /metrics and /health; 0: a free one, -1: none.",
+        description="Port on which `lakehouse run` serves /metrics and /health; 0: any free port, -1: none.",
     )
     telemetry_host: str = Field(
         default="127.0.0.1",
@@ -286,7 +284,7 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         default=60,
         ge=1,
         le=_CENTURY_S,
-        description="How long a record may wait for a layer before the stream counts as behind.",
+        description="Longest time that a record may wait for a layer before its stream counts as behind.",
     )
     gate_interval_s: int = Field(
         default=30,
@@ -311,8 +309,8 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         default=48,
         ge=1,
         description=(
-            "How long files of old versions are kept for readers, in hours. Files that a layer has not "
-            "read, or that refill Redis, are kept longer."
+            "How long data files of old versions are kept for readers, in hours. Files that a layer has not "
+            "read, or that a refill of Redis needs, are kept longer."
         ),
     )
     log_kept_h: int = Field(
@@ -335,8 +333,8 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
     emit: dict[str, Literal["changes", "final"]] = Field(
         default_factory=dict,
         description=(
-            "Which states of a gold table's rows are exported, as {table: changes or final}; JSON in the "
-            "environment. A table that is not named sends what it declares."
+            "Which row states of a gold table are exported, as {table: changes or final}; JSON in the "
+            "environment. Other tables export what they declare."
         ),
     )
     dead_letter_topic: str = Field(
@@ -346,23 +344,25 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
     )
     alerts: Annotated[Path, AfterValidator(absolute)] | None = Field(
         default=None,
-        description="TOML file with the rules of `lakehouse alert`. Default: lakehouse/alerts/alerts.toml.",
+        description="TOML file with the alerting rules. Default: lakehouse/alerts/alerts.toml.",
     )
     alert_topic: str = Field(
         default="lakehouse-alerts",
         pattern=r"^[a-zA-Z0-9._-]{1,240}$",
-        description="Topic of `lakehouse alert`. Its state is in the topic of this name plus -state.",
+        description="Topic for alerts; `lakehouse alert` keeps its state in the topic NAME-state.",
     )
 
     spark_master: str = Field(
-        default="local[*]", description="Spark master of `lakehouse run`; spark-submit has --master."
+        default="local[*]", description="Spark master for `lakehouse run`; for spark-submit, use --master."
     )
     spark_secret_file: Path | None = Field(
-        default=None, description="File with the secret that the processes of a standalone cluster share."
+        default=None, description="File with the shared authentication secret of a standalone Spark cluster."
     )
-    driver_memory: str = Field(default="3g", pattern=r"^[0-9]+[mg]$", description="Heap of the Spark driver.")
+    driver_memory: str = Field(
+        default="3g", pattern=r"^[0-9]+[mg]$", description="Heap size of the Spark driver."
+    )
     shuffle_partitions: int = Field(
-        default=2, ge=1, description="Partitions of a shuffle; about the number of cores."
+        default=2, ge=1, description="Number of shuffle partitions; about the number of cores."
     )
 
     @classmethod
@@ -374,7 +374,7 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Let the environment override what `load_settings` passes in, which is the file."""
+        """Let the environment override the arguments, which are the configuration file's values."""
         del settings_cls, dotenv_settings, file_secret_settings
         environment: Any = env_settings
         environment.env_vars = {
@@ -386,16 +386,16 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
 
     @property
     def bytes_per_batch(self) -> int:
-        """What `max_bytes_per_batch` says, in bytes."""
+        """`max_bytes_per_batch` in bytes."""
         number, unit = self.max_bytes_per_batch.rstrip("kmg"), self.max_bytes_per_batch[-1]
         return int(number) << _SHIFTS.get(unit, 0)
 
     def topic(self, default_name: str) -> str:
-        """Return the topic that replaces a stream's default topic name."""
+        """Return the configured name of the topic with this default name."""
         return self.topics.get(default_name, default_name)
 
 
 def is_of_kubernetes(name: str, value: str) -> bool:
-    """Whether Kubernetes has set this variable, for a service whose name begins with lakehouse."""
+    """Tell whether Kubernetes has set this variable, for a service whose name begins with lakehouse."""
     is_link = name.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", value)
     return bool(is_link or _OF_KUBERNETES.fullmatch(name))

@@ -1,4 +1,4 @@
-"""The settings of webhooks; what URLs among the settings may have, and which may be without encryption."""
+"""Settings for webhooks, validation of URLs, and the check that URLs without encryption are allowed."""
 
 from __future__ import annotations
 
@@ -15,47 +15,47 @@ from lakehouse.errors import SettingsError
 if TYPE_CHECKING:
     from lakehouse.settings.values import Settings
 
-SECRET_PREFIX = "whsec_"  # noqa: S105 - of the secrets of Standard Webhooks
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks secrets
 _LEAST_SECRET = 24
 
 
 def of_web(url: SecretStr) -> SecretStr:
-    """Refuse what is not a web URL, without quoting any of it; it may have a user and password."""
+    """Raise ValueError, which quotes no part of the URL, unless it is a web URL; credentials are allowed."""
     web.check_url(url.get_secret_value(), credentials=True)
     return url
 
 
 def of_proxy(url: SecretStr) -> SecretStr:
-    """Refuse what is not the URL of a proxy."""
+    """Raise ValueError unless the URL is that of an HTTP proxy, or empty."""
     text = url.get_secret_value()
     if text:
         web.check_url(text, credentials=True)
         if not text.startswith("http://"):
-            raise ValueError("it must start with http://: a proxy passes TLS on, and has none of its own")
+            raise ValueError("it must start with http://: TLS to the proxy itself is not supported")
     return url
 
 
 def of_token_endpoint(url: str) -> str:
-    """Refuse what is not a web URL, or has a user and password."""
+    """Raise ValueError unless the URL is a web URL without credentials, or empty."""
     if url:
         web.check_url(url)
     return url
 
 
 def of_api(url: str) -> str:
-    """Refuse the same, and what no path can be added to."""
+    """Raise ValueError unless the URL is a web URL without credentials or query, or empty."""
     if url:
         web.check_url(url, query=False)
     return url
 
 
 def listed(names: object) -> object:
-    """Return names with commas between them as several."""
+    """Split comma-separated names; other values are returned as they are."""
     return tuple(filter(None, map(str.strip, names.split(",")))) if isinstance(names, str) else names
 
 
 def _signing(secrets: SecretStr) -> SecretStr:
-    """Refuse a secret for signatures that is too short, or not written as receivers read it."""
+    """Raise ValueError for a signing key that is too short or not in the Standard Webhooks format."""
     for one in secrets.get_secret_value().split():
         try:
             key = base64.b64decode(one.removeprefix(SECRET_PREFIX), validate=True)
@@ -70,29 +70,29 @@ def _signing(secrets: SecretStr) -> SecretStr:
 
 
 class WebSettings(BaseModel):
-    """One group: how webhooks are reached, and who may be reached without encryption."""
+    """Settings for webhooks, and the hosts that may be reached without encryption."""
 
     alert_webhooks: tuple[Annotated[SecretStr, AfterValidator(of_web)], ...] = Field(
         default=(),
-        description="URLs that also get alerts, https://[user:password@]host/…; JSON in the environment.",
+        description="Webhooks that receive alerts: https://[user:password@]host/…; JSON in the environment.",
     )
     http_hosts: Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)] = Field(
         default=(),
         description=(
-            "Hosts beside this machine that http:// URLs may name, separated by commas: passwords and data "
-            "are sent to them unencrypted. Default: none."
+            "Other hosts that http:// URLs may name, separated by commas: passwords and data are sent to "
+            "them unencrypted. Default: only this machine."
         ),
     )
     alert_webhook_secret: Annotated[SecretStr, AfterValidator(_signing)] = Field(
         default=SecretStr(""),
         description=(
-            "Key that signs webhook requests: whsec_ and at least 24 bytes in base64. Two, separated by "
-            "a space, while you change it."
+            "Key that signs webhook requests: whsec_ followed by at least 24 bytes in base64. To rotate it, "
+            "give two, separated by a space."
         ),
     )
     alert_webhook_ca: SecretStr = Field(
         default=SecretStr(""),
-        description="PEM certificates of the authorities for https webhooks. Default: the system's.",
+        description="CA certificates for https webhooks, in PEM. Default: the system's.",
     )
     alert_webhook_proxy: Annotated[SecretStr, AfterValidator(of_proxy)] = Field(
         default=SecretStr(""),
@@ -101,7 +101,7 @@ class WebSettings(BaseModel):
 
 
 def check_encryption(settings: Settings) -> None:
-    """Raise SettingsError for a URL with http:// to another machine that is not allowed by name."""
+    """Raise SettingsError for an http:// URL of another machine that `http_hosts` does not allow."""
     for name, url in _urls(settings):
         if url and web.needs_permission(url, settings.http_hosts):
             host = web.host_of(url)

@@ -1,4 +1,4 @@
-"""What is wrong with a setting, in words: where it is, its value unless that is secret, what is expected."""
+"""Messages about invalid settings: the place, the value unless it is secret, and the expected form."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from lakehouse.settings.values import ENV_PREFIX, Settings
 
 _FORMS: Mapping[str, str] = {
     "s3_endpoint": "a URL such as http://host:port, without a path",
-    "metastore": "thrift://host:port, several with commas between them",
-    "max_bytes_per_batch": "digits, with k, m or g after them",
-    "driver_memory": "digits, with m or g after them",
-    "maintain_every": "never, or a number with s, m or h after it",
-    "dead_letter_topic": "the name of a topic: letters, digits, dots, dashes and underscores",
-    "alert_topic": "the name of a topic: letters, digits, dots, dashes and underscores",
+    "metastore": "thrift://host:port, or several separated by commas",
+    "max_bytes_per_batch": "digits, optionally followed by k, m or g",
+    "driver_memory": "digits followed by m or g",
+    "maintain_every": "never, or a number followed by s, m or h",
+    "dead_letter_topic": "a topic name: letters, digits, dots, dashes and underscores",
+    "alert_topic": "a topic name: letters, digits, dots, dashes and underscores",
 }
-"""What a text has to look like for which a pattern is declared."""
+"""The expected form of settings that have a pattern."""
 EXAMPLES: Mapping[str, Any] = {
     "s3_endpoint": "http://127.0.0.1:9000",
     "schema_registry_url": "https://registry:8081",
@@ -48,7 +48,7 @@ EXAMPLES: Mapping[str, Any] = {
     "streams": "sales,calls",
     "alert_webhooks": ["https://example.org/hook"],
 }
-"""Values of settings whose default is no example."""
+"""Example values of settings whose default is not a useful example."""
 _TYPES: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -58,12 +58,12 @@ _TYPES: Mapping[type, str] = {
 
 
 def unknown_variables(unknown: Collection[str], known: Collection[str]) -> str:
-    """Return what is said of variables that are no settings."""
+    """Return the message for unknown environment variables."""
     return "; ".join(f"unknown environment variable {_no(name, known)}" for name in sorted(unknown))
 
 
 def unreadable(error: UnreadableSetting) -> str:
-    """Return what is said of a variable that has to be JSON and is none."""
+    """Return the message for a variable whose value is not valid JSON."""
     found = re.search(r'field "(\w+)"', str(error))
     if found is None:
         return str(error)
@@ -75,7 +75,7 @@ def unreadable(error: UnreadableSetting) -> str:
 
 
 def explain(error: ValidationError, path: Path) -> str:
-    """Return what is said of values that are refused; `path` is the file of those in no variable."""
+    """Return the message for invalid values; `path` is the file of values that no variable sets."""
     return "; ".join(_explain(dict(item), path) for item in error.errors(include_url=False))
 
 
@@ -91,11 +91,11 @@ def _explain(item: Mapping[str, Any], path: Path) -> str:
 
 
 def _no(name: str, known: Collection[str]) -> str:
-    """Return a name that nothing has, and those that may be meant."""
+    """Return an unknown name with the known names that it resembles."""
     prefix = ENV_PREFIX if name.startswith(ENV_PREFIX) else ""
     near = nearest(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known])
     if not near:
-        return f"{printable(name)}, docs/settings.md has all settings"
+        return f"{printable(name)}, docs/settings.md lists all settings"
     return f"{printable(name)}, {did_you_mean([prefix + one for one in near])}"
 
 
@@ -104,7 +104,7 @@ def _variable(name: str) -> str:
 
 
 def _subject(name: str, value: object, path: Path | None, within: Collection[int | str] = ()) -> str:
-    """Return a setting as it was given, without the value of a secret, or of what may hold a password."""
+    """Return a setting as it was given, without a value that is secret or may contain a password."""
     place = "".join(f"[{printable(json.dumps(one))}]" for one in within)
     is_tree = isinstance(value, Mapping | list | tuple)
     text = json.dumps(value, default=str, ensure_ascii=False) if is_tree else str(value)
@@ -117,7 +117,7 @@ def _subject(name: str, value: object, path: Path | None, within: Collection[int
 
 
 def _expected(name: str, within: Collection[int | str] = (), *, in_file: bool) -> str:
-    """Say what a setting, or what lies in it, has to be, with an example."""
+    """Return the expected form of a setting, or of an element of it, with an example."""
     field = Settings.model_fields[name]
     kind, bounds = field.annotation, list(field.metadata)
     if within:
@@ -132,7 +132,7 @@ def _expected(name: str, within: Collection[int | str] = (), *, in_file: bool) -
 
 
 def _kind(kind: Any, bounds: Collection[Any], *, in_file: bool) -> str:
-    """Say of which type a value has to be, within which bounds."""
+    """Return the expected type of a value, and its bounds."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(one or 'nothing' for one in get_args(kind))}"
     if kind is bool:
@@ -155,7 +155,7 @@ def _kind(kind: Any, bounds: Collection[Any], *, in_file: bool) -> str:
 
 
 def _given(name: str, value: Any, *, in_file: bool) -> str:
-    """Return a value as it is given in a file or in a variable; empty for what is no example."""
+    """Return a value as written in a file or in a variable; empty if it is not a useful example."""
     if isinstance(value, SecretStr) or value in (None, "", (), {}):
         return ""
     if isinstance(value, datetime):

@@ -186,7 +186,7 @@ def test_authorities_that_are_none_are_refused_at_the_start(monkeypatch: pytest.
         ),
         ("SECRET", f"{SECRET} whsec_?", "it must be whsec_ and at least 24 bytes"),
         ("PROXY", "socks5://proxy:1080", "it must start with http:// or https:// and name a host"),
-        ("PROXY", "https://me:secret@proxy:1080", "it must start with http://: a proxy passes TLS on"),
+        ("PROXY", "https://me:secret@proxy:1080", "it must start with http://: TLS to the proxy"),
         ("PROXY", "http://me:mi/ne@proxy:3128", "it must start with http:// or https:// and name a host"),
         ("S", '["https://host/a b"]', "it has characters that a URL has percent-encoded"),
         ("S", '["https://us er:secret@host/a"]', "it has characters that a URL has percent-encoded"),

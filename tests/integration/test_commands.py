@@ -224,12 +224,12 @@ def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
 
     assert (tried.returncode, done.returncode) == (0, 0), done.stderr
     told = (
-        "silver of metrics: 5 records judged again; 1 rows inserted, 0 changed, 0 left; 0 newly refused, "
-        "1 newly accepted"
+        "silver of metrics: 5 records validated again; 1 rows inserted, 0 changed, 0 removed; 0 newly "
+        "refused, 1 newly accepted"
     )
-    assert done.stdout.splitlines()[:2] == ["bronze.metrics_events is judged again: 0.0 MB in files", told]
-    follow = "then gold.metrics_1m, gold.metrics_summary_10m would follow"
-    assert tried.stdout.splitlines()[1:] == [f"would be done, no row was written: {told}; {follow}"]
+    assert done.stdout.splitlines()[:2] == ["bronze.metrics_events is validated again: 0.0 MB in files", told]
+    follow = "then gold.metrics_1m, gold.metrics_summary_10m would be rebuilt"
+    assert tried.stdout.splitlines()[1:] == [f"dry run, no row was written: {told}; {follow}"]
     # A row that only came is an append, which gold's own stream reads, once.
     lateness = settings.model_copy(update={"allowed_lateness_s": 1800})
     pipeline.run_layers(spark, lateness, "gold", stream=under(lateness, METRICS))

@@ -286,7 +286,7 @@ def test_what_cannot_be_looked_at_ends_with_2_and_a_wrong_name_with_the_known_on
 
     with pytest.raises(TableError, match=r"no table or layer is named golden; known: bronze, silver"):
         expect.expect(["golden"])
-    with pytest.raises(TableError, match="name that table"):
+    with pytest.raises(TableError, match="requires exactly one table"):
         expect.expect(["gold"], version=1)
 
 

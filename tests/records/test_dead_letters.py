@@ -240,9 +240,9 @@ def test_everything_is_meant_only_where_it_is_said(command: str) -> None:
     both = CliRunner().invoke(app, ["dead-letters", command, "--all", "--rule", "late"])
 
     assert isinstance(unfiltered.exception, SettingsError)
-    assert "Name a filter, such as --rule or --stream, or give --all" in str(unfiltered.exception)
+    assert "give a filter, such as --rule or --stream, or --all" in str(unfiltered.exception)
     assert isinstance(both.exception, SettingsError)
-    assert "--all means every open letter" in str(both.exception)
+    assert "--all selects every open letter" in str(both.exception)
 
 
 def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None:
@@ -254,6 +254,6 @@ def test_results_are_printed_by_rule(capsys: pytest.CaptureFixture[str]) -> None
         "1 were already in silver",
         "3 still fail: late 2, not_json 1",
         "2 no longer have a row in bronze and stay open",
-        "4 are of a micro-batch that silver has not finished, and stay open till then",
+        "4 belong to a micro-batch that silver has not finished, and stay open until then",
         "2 discarded: late 2",
     ]

@@ -112,7 +112,7 @@ def test_a_home_is_made_for_its_owner_alone_and_an_older_one_is_told_of(
     with sandbox._locked(home, DeferredInterrupts(), print):
         assert stat.S_IMODE(home.stat().st_mode) == 0o755
     command._warn_of_readers(command._console(), home)
-    assert "other users of this machine may look into" in capsys.readouterr().out
+    assert "other users of this machine can read" in capsys.readouterr().out
 
 
 def test_the_server_of_the_wheel_is_the_last_one_that_is_taken(

@@ -39,7 +39,7 @@ def test_a_token_is_kept_as_a_hash_in_a_file_of_its_owner(tmp_path: Path) -> Non
     assert caller is not None
     assert (caller.name, set(caller.scopes)) == ("ada", {Scope.READ, Scope.PAYLOAD})
     assert tokens.caller(secret + "x") is None
-    with pytest.raises(SettingsError, match="there is a token ada already"):
+    with pytest.raises(SettingsError, match="the token ada already exists"):
         tokens.add("ada", [Scope.READ])
     Tokens(tmp_path / "home").remove("ada")
     assert tokens.caller(secret) is None
@@ -67,7 +67,7 @@ def test_tokens_that_a_power_failure_has_cut_off_let_nobody_in_and_the_way_out_i
     tokens = Tokens(tmp_path)
     secret = tokens.add("ada", [Scope.READ])
     tokens.path.write_text(content)
-    way_out = "so no token is accepted: .* Put a copy of it back, or delete it and add every token again"
+    way_out = "so no token is accepted: .* Restore a copy of it, or delete it and add every token again"
     for call in (lambda: tokens.caller(secret), lambda: tokens.add("bob", [Scope.READ])):
         with pytest.raises(SettingsError, match=way_out):
             call()

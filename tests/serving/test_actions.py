@@ -111,7 +111,7 @@ def test_one_action_runs_at_a_time_and_leaves_with_the_server() -> None:
     async def scenario() -> None:
         actions = Actions(SLOW)
         action = await actions.start(["audit"], "ada")
-        with pytest.raises(Problem, match="audit of ada is running") as refused:
+        with pytest.raises(Problem, match="audit, started by ada, is running") as refused:
             await actions.start(["maintain"], "bob")
         assert (refused.value.status, refused.value.members) == (409, {"id": action.id})
         while not action.lines:
@@ -160,7 +160,7 @@ def test_an_action_that_takes_too_long_is_ended_and_says_so() -> None:
 
     action = asyncio.run(scenario())
     assert (action.status, action.exit_code) == (ActionStatus.FAILED, -15)
-    assert action.lines[-1] == "it was ended after 0.01 s: --action-hours allows no more"
+    assert action.lines[-1] == "stopped after 0.01 s, the limit of --action-hours"
 
 
 def test_an_action_is_this_installations_command_whatever_lies_where_the_server_was_started(

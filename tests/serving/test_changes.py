@@ -95,12 +95,12 @@ def test_more_than_two_hundred_may_not_listen_and_twenty_of_a_caller() -> None:
     with ExitStack() as places:
         for number in range(200):
             places.enter_context(changes.place(f"caller {number // 20}"))
-        with pytest.raises(Problem, match="200 of 200 in all"), changes.place("another"):
+        with pytest.raises(Problem, match="200 of 200 in total"), changes.place("another"):
             pass
     with ExitStack() as places:
         for _ in range(20):
             places.enter_context(changes.place("ada"))
-        with pytest.raises(Problem, match="20 of 20 listen for ada") as refused, changes.place("ada"):
+        with pytest.raises(Problem, match=r"20 of 20 .*for ada") as refused, changes.place("ada"):
             pass
         assert refused.value.status == 429
         with changes.place("bob"):

@@ -206,7 +206,7 @@ def test_both_stores_away_is_said_with_both_reasons(make_client: MakeClient, lak
     found = make_client(redis_url=NOWHERE).get(LATEST)
     assert found.status_code == 503
     assert found.headers["retry-after"] == "1"
-    assert "Redis is away" in found.json()["detail"]
+    assert "Redis does not answer" in found.json()["detail"]
     assert "there is no table at" in found.json()["detail"]
 
     (lake.root / "gold" / "metrics_1m" / "_delta_log").mkdir(parents=True)

@@ -285,7 +285,7 @@ def test_an_action_is_stopped_from_its_dialog(lake: ServedLake, page: Page, tmp_
         page.click("dialog button", "Dry run")
         page.wait("document.querySelector('dialog .danger:not([hidden])')")
         page.click("dialog button", "Stop")
-        page.wait("document.querySelector('dialog .said').innerText.includes('local stopped it.')")
+        page.wait("document.querySelector('dialog .said').innerText.includes('Stopped by local.')")
 
 
 @pytest.mark.soak

@@ -121,7 +121,7 @@ def test_a_server_for_other_machines_needs_a_token(lake: ServedLake, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["--tls-cert", "x.pem"], "--tls-cert and --tls-key belong together"),
+        (["--tls-cert", "x.pem"], "--tls-cert and --tls-key must be given together"),
         (["--tls-cert", "x.pem", "--tls-key", "y.pem"], "HTTPS cannot be served with --tls-cert x.pem"),
         (
             ["--forwarded-by", "10.0.0.1/8"],

@@ -32,8 +32,11 @@ LETTERS, HAPPENINGS = "/api/v1/dead-letters", "/api/v1/happenings"
         ("/api/v1/gates?stream=sales", "no parameter 'stream': cursor or limit"),
         ("/api/v1/status?x=", "no parameter 'x': there is none"),
         ("/health/live?verbose", "no parameter 'verbose': there is none"),
-        (f"{LETTERS}?stream=sales&stream=calls", "the parameter 'stream' is given 2 times; it has one value"),
-        (f"{LETTERS}?limit=5&limit=5", "the parameter 'limit' is given 2 times; it has one value"),
+        (
+            f"{LETTERS}?stream=sales&stream=calls",
+            "the parameter 'stream' is given 2 times; it takes one value",
+        ),
+        (f"{LETTERS}?limit=5&limit=5", "the parameter 'limit' is given 2 times; it takes one value"),
         (
             "/api/v1/gates?a%1b%5b2J=1&cursr=x",
             r"no parameter 'a\x1b[2J': cursor or limit; no parameter 'cursr': did you mean cursor?",

@@ -16,7 +16,7 @@ export function confirmed({ title, text, verb, body, isDangerous = false }) {
     let ended = null;
     let isOpen = true;
     const said = el("div", { class: "said", "aria-live": "polite" });
-    const lines = el("pre", { class: "lines", tabindex: "0", "aria-label": "What it prints", hidden: true });
+    const lines = el("pre", { class: "lines", tabindex: "0", "aria-label": "Output", hidden: true });
     const go = el("button", { type: "button", class: isDangerous ? "main danger" : "main", key: "go" }, verb);
     let running = null;
     const stop = el("button", { type: "button", key: "stop", class: "danger", hidden: true }, "Stop");
@@ -91,17 +91,17 @@ function tell(said, lines, action) {
     lines.scrollTop = lines.scrollHeight;
   }
   const word = {
-    running: action.cancelledBy === null ? "It runs …" : "It is being stopped …",
+    running: action.cancelledBy === null ? "Running …" : "Stopping …",
     succeeded: "Done.",
-    failed: `It failed, with exit code ${action.exitCode}.`,
-    cancelled: `${action.cancelledBy} stopped it.`,
+    failed: `Failed with exit code ${action.exitCode}.`,
+    cancelled: `Stopped by ${action.cancelledBy}.`,
   };
   const isTrouble = action.status === "failed" || action.status === "cancelled";
   const node = el("p", { class: isTrouble ? "trouble" : null }, word[action.status] ?? action.status);
   swap(said, node, ...result(action.result));
 }
 
-/** Show an action's result: how many passed, why the others did not, and its further values. */
+/** Show an action's result: how many passed, why the others did not, and any other values. */
 function result(found) {
   if (found === null || found === undefined || typeof found !== "object") {
     return [];
@@ -113,7 +113,7 @@ function result(found) {
   const rest = Object.entries(others).filter(([, value]) => typeof value !== "object" && value !== 0);
   return [
     well === undefined ? null : el("p", { class: "headline" }, `${count(well)} of ${count(all)} ${verb}`),
-    why.length === 0 ? null : el("p", {}, "The others break a rule:"),
+    why.length === 0 ? null : el("p", {}, "Rules that the others break:"),
     why.length === 0 ? null : el("ul", {}, ...why),
     ...rest.map(([name, value]) => el("p", { class: "muted" }, `${words(name)}: ${value}`)),
   ];

@@ -31,7 +31,7 @@ export async function ask(path, { method = "GET", body = null, headers = {} } = 
   throw new Problem(answer.status, detail(text) ?? `${answer.status} ${answer.statusText}`);
 }
 
-/** The same for an endpoint that this server may lack: then null. */
+/** The same for an endpoint that this server may lack; if it does, the result is null. */
 export async function askIfThere(path) {
   try {
     return await ask(path);

@@ -1,4 +1,4 @@
-// Chooses the view by the address after the #, so that every view can be linked.
+// Chooses the view by the URL's fragment, so that every view can be linked.
 
 import { el, say, swap } from "./dom.js";
 import { clock } from "./format.js";
@@ -40,7 +40,7 @@ function show({ moves = true } = {}) {
   shown?.view.close?.();
   shown = null;
   if (route === undefined) {
-    swap(main, el("h1", {}, "There is no such view"), el("p", {}, el("a", { href: "#/" }, "Overview")));
+    swap(main, el("h1", {}, "This view does not exist"), el("p", {}, el("a", { href: "#/" }, "Overview")));
     return;
   }
   const [pattern, title, link, module] = route;

@@ -4,9 +4,9 @@ import { el } from "./dom.js";
 import { clock, count, words } from "./format.js";
 
 const HEIGHT = 300;
-const LOW = 190; // one of several
+const LOW = 190; // if there are several charts
 const [MINUTE, HOUR, DAY] = [60, 3600, 86400];
-/** How far apart the times on an axis may be, in seconds: their labels differ. */
+/** Allowed distances between the labels of a time axis, in seconds. */
 const STEPS = [1, 5, 15, 30, MINUTE, 2 * MINUTE, 5 * MINUTE, 10 * MINUTE, 30 * MINUTE, HOUR, 2 * HOUR, 6 * HOUR, 12 * HOUR, DAY, 2 * DAY, 7 * DAY, 30 * DAY, 90 * DAY, 365 * DAY];
 const COLOURS = ["--line-1", "--line-2", "--line-3", "--line-4", "--line-5", "--line-6", "--line-7", "--line-8"];
 const DASHES = [[], [6, 4], [2, 3]];
@@ -50,7 +50,7 @@ export function lines(title, compared, measure, windowSeconds, isLow = false) {
   return chart(title, all, windowSeconds, [times, ...columns], { series, height: isLow ? LOW : HEIGHT });
 }
 
-/** Several charts as one; their place is `node`. */
+/** Combine several charts into one; `node` contains them. */
 export function together(charts, node) {
   return {
     kind: charts.map((one) => one.kind).join("\n\n"),
@@ -124,7 +124,7 @@ function options(place, series, filled, shown, windowSeconds, height) {
   };
 }
 
-/** "05:10", with the seconds for windows of seconds, and over the day at the beginning of a day or of the axis. */
+/** "05:10", with seconds for windows below a minute, and the date at the start of a day or of the axis. */
 function axisTime(windowSeconds, at, index, times) {
   const [day, time] = clock(at * 1000).split(" ");
   const isNewDay = index === 0 || clock(times[index - 1] * 1000).slice(0, 10) !== day;
@@ -144,7 +144,7 @@ function shaded(plot, provisional, windowSeconds, colourOf) {
   ctx.restore();
 }
 
-/** The points' values by name; a window without events between two others breaks the line. */
+/** The points' values by name; a missing window between two others breaks the line. */
 function spread(points, windowSeconds, names) {
   const at = whole(points.map((one) => one.at), windowSeconds);
   const known = new Map(points.map((one) => [one.at, one]));

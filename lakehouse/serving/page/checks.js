@@ -44,7 +44,7 @@ function drawnGates([gates, streams]) {
   const rows = streams.map(({ name }) => {
     const gate = known.get(name);
     return gate === undefined
-      ? [name, "never asked", "", ""]
+      ? [name, "never checked", "", ""]
       : [name, badge(gate.isOpen ? "open" : "closed", gate.isOpen ? "well" : "blocked"), moment(gate.changedAt), (gate.reasons ?? []).join("; ")];
   });
   return [table("Gates", ["stream", "gate", "since", "why"], rows)];
@@ -62,7 +62,7 @@ function drawnAudit(found, again) {
   }
   const { audit } = found;
   if (audit === null) {
-    return [el("p", { class: "muted" }, "No audit has been made yet."), button];
+    return [el("p", { class: "muted" }, "No audit has run yet."), button];
   }
   const rows = audit.checks.map((one) => [
     one.stream,
@@ -90,7 +90,7 @@ function auditBadge(differences, notCompared) {
 }
 
 function drawnSuites(found, again) {
-  const button = runNow("Run the suites now", "expect", "Check every suite against gold as it is now?", "The findings are kept in ops.expectation_results.", again);
+  const button = runNow("Run the suites now", "expect", "Run every suite on the current tables?", "The findings are stored in ops.expectation_results.", again);
   const names = [...new Set(found.map((one) => one.table))].sort();
   if (names.length === 0) {
     return [el("p", { class: "muted" }, "No suite has run yet."), button];
@@ -102,7 +102,7 @@ function drawnSuite(name, results) {
   const failed = results.filter((one) => !one.success);
   const ordered = [...failed, ...results.filter((one) => one.success)];
   const rows = ordered.map((one) => [
-    badge(one.success ? "holds" : one.severity, one.success ? "well" : one.severity === "error" || one.severity === "critical" ? "blocked" : "behind"),
+    badge(one.success ? "holds" : one.severity, one.success ? "well" : one.severity === "fail" ? "blocked" : "behind"),
     one.expectation,
     one.error ?? (one.success ? "" : one.observed || `${count(one.unexpected)} rows`),
     one.success ? "" : el("code", {}, (one.examples ?? []).slice(0, KEYS).map(key).join("; ")),

@@ -9,7 +9,7 @@ export function el(name, options = {}, ...children) {
   return filled(document.createElement(name), options, children);
 }
 
-/** Make an element of SVG in the same way. */
+/** Make an SVG element in the same way. */
 export function svg(name, options = {}, ...children) {
   return filled(document.createElementNS(SVG, name), options, children);
 }
@@ -29,7 +29,7 @@ export function swap(parent, ...children) {
 
 const told = new WeakMap();
 
-/** Replace a node's content only if it is told another: for nodes without listeners, updated every second. */
+/** Replace a node's content only if it has changed; for nodes without listeners, updated every second. */
 export function renew(parent, ...children) {
   const next = nodes(children);
   const before = told.get(parent) ?? [];
@@ -59,7 +59,7 @@ export function say(node, text) {
   }
 }
 
-/** Set the text of a node of SVG, cut in the middle where it is wider than its place; a tooltip has all of it. */
+/** Set an SVG node's text, cut in the middle if it is wider than `width`; a tooltip has the whole text. */
 export function fit(node, text, width) {
   if (told.get(node) === text) {
     return;
@@ -76,7 +76,7 @@ export function fit(node, text, width) {
 
 const wide = new ResizeObserver((entries) => entries.forEach(({ target }) => hint(target.closest(".scrolls"))));
 
-/** Say of a table whether columns are hidden at its right. */
+/** Mark a table whose rightmost columns are hidden. */
 function hint(scrolls) {
   const hidden = scrolls.scrollWidth - scrolls.clientWidth - scrolls.scrollLeft;
   scrolls.parentNode.classList.toggle("cut", hidden > 1);
@@ -128,12 +128,12 @@ export function badge(word, kind = word) {
   return el("span", { class: `badge ${kind}` }, word);
 }
 
-/** The number for people, with the exact one for machines and as a tooltip. */
+/** A formatted number, with the exact value for machines and as a tooltip. */
 export function exact(value) {
   return value === null || value === undefined ? UNKNOWN : el("data", { value, title: value }, count(value));
 }
 
-/** A moment as an element, with the whole moment for machines. */
+/** A time as an element, with the exact time for machines. */
 export function moment(value) {
   const date = new Date(value ?? Number.NaN);
   if (Number.isNaN(date.getTime())) {

@@ -87,7 +87,7 @@ function partitions(state) {
   return [...reasons(state.partitions), table("Lag of each partition", headings, rows, { numeric: headings.slice(1) })];
 }
 
-/** Why numbers are not known, each reason once. */
+/** The reasons why numbers are unknown, without repetitions. */
 function reasons(lags) {
   const known = new Set(lags.map((one) => one.reason).filter(Boolean));
   return [...known].map((one) => el("p", { class: "trouble" }, one));
@@ -96,7 +96,7 @@ function reasons(lags) {
 function backlog(state, layer) {
   const lags = state.layers.filter((one) => one.layer === layer);
   const rows = lags.map((one) => [one.query, one.source, count(one.records), count(one.commits), seconds(one.seconds)]);
-  return [...reasons(lags), table("Rows that wait", ["query", "reads", "rows", "commits", "oldest"], rows, { numeric: ["rows", "commits", "oldest"] })];
+  return [...reasons(lags), table("Backlog of each query", ["query", "reads", "rows", "commits", "oldest"], rows, { numeric: ["rows", "commits", "oldest"] })];
 }
 
 function tables(state, layer) {
@@ -112,14 +112,14 @@ function tables(state, layer) {
     marks.has(one.name) ? moment(marks.get(one.name)) : "",
   ]);
   const headings = ["table", "version", "written", "rows", "files", "size", "watermark"];
-  return table("Tables", headings, rows, { numeric: ["version", "rows", "files", "size"], empty: "None has been made yet." });
+  return table("Tables", headings, rows, { numeric: ["version", "rows", "files", "size"], empty: "No table exists yet." });
 }
 
 function batches(state, layer) {
   const rows = state.queries
     .filter((one) => one.layer === layer)
     .map((one) => [one.name, count(one.done), moment(one.doneAt)]);
-  return table("Micro-batches", ["query", "version", "at"], rows, { numeric: ["version"], empty: "None has run yet." });
+  return table("Micro-batches", ["query", "version", "at"], rows, { numeric: ["version"], empty: "No micro-batch has run yet." });
 }
 
 function phases(state, layer) {
@@ -147,11 +147,11 @@ function phases(state, layer) {
 
 function events(happenings) {
   if (happenings === null) {
-    return el("p", { class: "muted" }, "Asking …");
+    return el("p", { class: "muted" }, "Loading …");
   }
   if (typeof happenings === "string") {
     return el("p", { class: "muted" }, happenings);
   }
   const rows = happenings.map((one) => [moment(one.at), words(one.kind), el("span", { class: "message" }, one.message)]);
-  return table("Starts, errors, restarts", ["at", "what", "message"], rows, { empty: "Nothing is noted." });
+  return table("Starts, errors, restarts", ["at", "what", "message"], rows, { empty: "No events." });
 }

@@ -1,4 +1,4 @@
-// Pictures of a table's rows: percentile bands of one series, several series compared, or bars.
+// Charts of a table's rows: percentile bands of one series, several series compared, or bars.
 
 import { bands, lines, together } from "./chart.js";
 import { el, exact } from "./dom.js";
@@ -8,9 +8,9 @@ import { groupOf, isNumber, measures, timeOf } from "./rows.js";
 const MOST_SERIES = 8;
 const MOST_CHARTS = 12;
 const MOST_BARS = 30;
-const MOST_TIMES = 5; // the threshold: greater totals would hide the others
+const MOST_TIMES = 5; // the threshold: longer bars are cut, so that large totals do not hide the others
 
-/** A picture of the rows, newest first: its node, `begin` once it is in the page, and `close`. */
+/** A chart of rows (newest first): its node, `begin` (to call once it is in the page), and `close`. */
 export function drawn(table, rows, wanted) {
   const numeric = measures(table).filter((name) => rows.some((row) => isNumber(row.data[name])));
   if (rows.length === 0 || numeric.length === 0) {
@@ -31,7 +31,7 @@ export function drawn(table, rows, wanted) {
     const title = `${unit === "" ? "" : `${unit}: `}${words(measure)} of ${some} series`;
     const chart = lines(title, shown, measure, table.windowSeconds, apart.size > 1);
     const links = shown.map((one) => el("a", { class: "choice", href: address(table, one.rows[0], wanted) }, one.name));
-    const choose = el("details", { class: "muted" }, el("summary", {}, "One alone, with its percentiles"), ...links);
+    const choose = el("details", { class: "muted" }, el("summary", {}, "Show one series with its percentiles"), ...links);
     return { ...chart, node: el("div", {}, chart.node, numeric.includes("p50") && shown.length > 1 ? choose : null) };
   });
   const left = apart.size - charts.length;
@@ -39,7 +39,7 @@ export function drawn(table, rows, wanted) {
   return together(charts, el("div", {}, el("div", { class: charts.length > 1 ? "charts" : null }, ...charts.map((one) => one.node)), more));
 }
 
-/** Series with the same axis: those of a metric, which is the last column of a longer key, because metrics have units of their own. */
+/** Series grouped by axis: by metric, the last of several key columns, as each metric has its own unit. */
 function unitsOf(table, series) {
   const columns = groupOf(table);
   const last = columns.at(-1);
@@ -77,7 +77,7 @@ function address(table, row, wanted) {
   return `#/gold/${table.name}?${new URLSearchParams([...keys, ["within", wanted.within]])}`;
 }
 
-/** Bars of rows that have no windows, the greatest first; a threshold among the table's settings is marked. */
+/** Bars of rows without windows, the greatest first; a threshold in the table's settings is marked. */
 function bars(table, rows, measure) {
   const threshold = Object.entries(table.settings ?? {}).find(([name, value]) => name.endsWith("threshold") && isNumber(value));
   const limit = threshold === undefined ? null : Number(threshold[1]);

@@ -1,8 +1,8 @@
-// Numbers, spans and moments for people. Every time is UTC; unknown values are a dash.
+// Formats numbers, durations and times for people. All times are UTC; unknown values are a dash.
 
 export const UNKNOWN = "–";
 
-/** A number with thousands separators; one that is not a double arrives as digits, and keeps all of them. */
+/** A number with thousands separators; a number beyond a double is given as text, and keeps all its digits. */
 export function count(value) {
   if (value === null || value === undefined) {
     return UNKNOWN;
@@ -45,7 +45,7 @@ export function seconds(value) {
   return told.map(([number, unit]) => `${number} ${unit}`).join(" ");
 }
 
-/** The same in its greatest unit alone, where there is little room. */
+/** A duration in its largest unit only, for narrow places. */
 export function briefly(value) {
   return seconds(value).replace(/^(\d+ (?:d|h|min)) .*$/, "$1");
 }
@@ -65,13 +65,13 @@ export function bytes(value) {
   return `${count(Math.round((value / 1024 ** power) * 10) / 10)} ${units[power]}`;
 }
 
-/** A moment, ISO 8601 or epoch milliseconds, as "2026-03-01 00:00:00". */
+/** A time, ISO 8601 or epoch milliseconds, as "2026-03-01 00:00:00". */
 export function clock(moment) {
   const date = new Date(moment ?? Number.NaN);
   return Number.isNaN(date.getTime()) ? String(moment ?? UNKNOWN) : date.toISOString().slice(0, 19).replace("T", " ");
 }
 
-/** How long a moment lies before another one. */
+/** How long ago a time was, as of `now`. */
 export function ago(value, now) {
   const passed = (new Date(now) - new Date(value ?? Number.NaN)) / 1000;
   return Number.isNaN(passed) ? UNKNOWN : `${seconds(passed)} ago`;

@@ -1,4 +1,4 @@
-// A gold table: its rows by key and time, a picture, and the SQL and the URL that give the same rows.
+// A gold table: its rows by key and time, a chart, and the SQL and the URL that return the same rows.
 
 import { ask, declared, query } from "./api.js";
 import { calm, el, field, select, swap } from "./dom.js";
@@ -98,7 +98,7 @@ async function begin(root, name, state) {
   await again(true);
 }
 
-/** Show a picture; one of the same kind only updates the one shown. */
+/** Show a chart; if the shown one is of the same kind, it is only updated. */
 function draw(place, before, next) {
   if (before !== null && before.kind !== undefined && before.kind === next.kind) {
     before.take(next);
@@ -129,7 +129,7 @@ function chosen(table, parameters) {
   return { keys, within: parameters.within ?? (table.windowSeconds === null ? "" : "21600") };
 }
 
-/** The newest rows of the span that ends with the newest row of all; `path` returns them. */
+/** The newest rows of the time span that ends with the newest row; `path` is the URL that returns them. */
 async function rowsOf(table, { keys, within }) {
   const filters = { ...keys, order: "newest" };
   let start = null;
@@ -155,7 +155,7 @@ function form(table, wanted, seen) {
       ],
     );
   });
-  const span = table.time === null ? null : field("Up to the newest", select("within", SPANS, wanted.within));
+  const span = table.time === null ? null : field("Span before the newest row", select("within", SPANS, wanted.within));
   const node = el("form", { class: "filters", role: "search" }, ...inputs, span, el("button", { type: "submit", class: "main" }, "Search"));
   const go = () => {
     const { within, ...keys } = Object.fromEntries(new FormData(node));
@@ -188,7 +188,7 @@ function same(table, wanted, found) {
   const copy = (text) =>
     el("button", { type: "button", class: "quiet", key: `c:${text}`, on: { click: () => navigator.clipboard?.writeText(text) } }, "Copy");
   return [
-    el("h2", {}, "The same elsewhere"),
+    el("h2", {}, "The same rows by SQL and API"),
     el("div", { class: "same-row" }, el("span", {}, "SQL"), el("code", {}, sql), copy(sql)),
     el("div", { class: "same-row" }, el("span", {}, "API"), el("a", { href: found.path }, el("code", {}, found.path)), copy(new URL(found.path, location.href).href)),
   ];

@@ -45,7 +45,7 @@ function content(letter, bytes, tried, again) {
   ];
 }
 
-/** Replays and discards since the letter was written, of its stream or of all. */
+/** Replays and discards since the letter was written that may have included it. */
 async function tries(letter) {
   let found;
   try {
@@ -58,7 +58,7 @@ async function tries(letter) {
   }
   const of = (one) => TRIED.has(one.kind) && (one.stream === null || one.stream === letter.stream) && concerns(one.details, letter);
   const rows = found.happenings.filter(of).map((one) => [moment(one.at), words(one.kind), one.actor, one.message]);
-  return table("Replays and discards", ["at", "what", "by", "message"], rows, { empty: "No replay or discard of it is in the log." });
+  return table("Replays and discards", ["at", "what", "by", "message"], rows, { empty: "The log has no replay or discard of this letter." });
 }
 
 function concerns(details, letter) {

@@ -1,4 +1,4 @@
-// Dead letters: counted, listed by stream, rule, status and time, and acted on all at once.
+// Dead letters: counts, a list by stream, rule, status and time, and actions on all of them.
 
 import { ask, declared, query } from "./api.js";
 import { badge, calm, el, field, moment, select, swap, table } from "./dom.js";
@@ -79,13 +79,13 @@ function chosen({ stream = "", rule = "", status = "open", within = "", since = 
   return { stream, rule, status, within, since, until };
 }
 
-/** The parameters of the request: `within` seconds become a time since when. */
+/** The request's parameters; `within`, in seconds, becomes the time `since`. */
 function asked({ stream, rule, status, within, since, until }) {
   const from = within === "" ? since : new Date(Date.now() - Number(within) * 1000).toISOString();
   return { stream, rule, status, since: from, until };
 }
 
-/** The address of a view; "any status" has to be explicit. */
+/** The URL of a view; "any status" must be explicit. */
 function address({ status, ...others }) {
   const path = query("#/letters", others);
   return `${path}${path.includes("?") ? "&" : "?"}status=${status}`;
@@ -150,7 +150,7 @@ function listTable(letters, wanted) {
   return table("Letters", headings, rows, { numeric: ["attempts"], empty: "No dead letter matches." });
 }
 
-/** Dry run, replay and discard of the open letters that are shown. */
+/** Dry run, replay and discard of all open letters that match the filters. */
 function actions(wanted, filters, counts, again) {
   if (wanted.status !== "open") {
     return el("p", { class: "muted" }, "Only open letters can be replayed or discarded.");
@@ -181,8 +181,8 @@ export function actionButtons(body, what, isNone, again) {
   return el(
     "div",
     { class: "buttons" },
-    button("Dry run", "dry", { title: "Judge them now, without changing anything?", text: `${what}, under today's rules.`, body: { action: "replay", ...body, dryRun: true } }),
-    button("Replay", "replay", { title: "Accept the letters that pass now into silver?", text: [`${what}, under today's rules.`, "Letters that still fail stay open."], body: { action: "replay", ...body } }),
-    button("Discard", "discard", { title: "Give them up?", text: [`${what}.`, "They stay in the table as discarded, and cannot be replayed."], body: { action: "discard", ...body } }, true),
+    button("Dry run", "dry", { title: "Count the letters that would pass now?", text: `${what}, with the current rules. Nothing is changed.`, body: { action: "replay", ...body, dryRun: true } }),
+    button("Replay", "replay", { title: "Replay these letters into silver?", text: [`${what}, with the current rules.`, "Letters that still fail stay open."], body: { action: "replay", ...body } }),
+    button("Discard", "discard", { title: "Discard these letters?", text: [`${what}.`, "They stay in the table as discarded, and cannot be replayed."], body: { action: "discard", ...body } }, true),
   );
 }

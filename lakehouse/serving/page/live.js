@@ -1,5 +1,4 @@
-// What the server sends by itself: the status once a second, and new versions of tables as they come.
-// Only while the page is visible.
+// Live data, while the page is visible: the status once a second, and new versions of tables as they appear.
 
 import { ask } from "./api.js";
 
@@ -7,7 +6,7 @@ const EVERY_MS = 1000;
 const AGAIN_MS = 5000;
 const KEPT_MS = 15000;
 
-/** The newest status, null before the first; `isMissing`: this server has none. */
+/** The newest status, null before the first one; `isMissing`: this server does not offer it. */
 export const live = { status: null, isMissing: false, trouble: null };
 
 const history = [];
@@ -22,7 +21,7 @@ export function on(kind, listener) {
   return () => listeners[kind].delete(listener);
 }
 
-/** Start, or restart, for example after a token was given. */
+/** Start or restart, for example after a token was entered. */
 export function start() {
   stop();
   if (document.hidden) {

@@ -1,4 +1,4 @@
-// The log: events of the pipeline, and the actions of this server since it started.
+// The log: the pipeline's events, and this server's actions since it started.
 
 import { ask, askIfThere, declared, query } from "./api.js";
 import { badge, calm, el, field, moment, select, swap, table } from "./dom.js";
@@ -63,7 +63,7 @@ function happenings(found) {
     return el("p", { class: "muted" }, "This server does not report events.");
   }
   const rows = found.happenings.map((one) => [moment(one.at), words(one.kind), one.stream ?? "", one.table ?? one.layer ?? "", el("span", { class: "message" }, one.message), one.actor]);
-  return table("What happened", ["at", "what", "stream", "where", "message", "by"], rows, { empty: "Nothing is noted." });
+  return table("What happened", ["at", "what", "stream", "where", "message", "by"], rows, { empty: "No events." });
 }
 
 function actionTable(actions) {

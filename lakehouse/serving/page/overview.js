@@ -1,4 +1,4 @@
-// Every stream in one word, its pipeline, and the alerts that fire.
+// Every stream's health in one word, its pipeline, and the firing alerts.
 
 import { askIfThere, query } from "./api.js";
 import { badge, el, exact, renew, say } from "./dom.js";
@@ -47,12 +47,12 @@ export function open(root) {
 function troubles() {
   const notice = (text) => el("p", { class: "notice" }, text);
   if (live.isMissing) {
-    return [notice("This server has no /api/v1/status, so health and backlog are not known here.")];
+    return [notice("This server has no /api/v1/status, so health and backlog are unknown.")];
   }
   if (live.status === null) {
     return [live.trouble === null ? el("p", { class: "muted" }, "Loading the streams …") : notice(live.trouble)];
   }
-  const reasons = [live.trouble && `${live.trouble}; what follows is of ${clock(live.status.at)} UTC`, live.status.lakeReason, live.status.brokerReason];
+  const reasons = [live.trouble && `${live.trouble}; the data below is from ${clock(live.status.at)} UTC`, live.status.lakeReason, live.status.brokerReason];
   return reasons.filter(Boolean).map(notice);
 }
 
@@ -86,7 +86,7 @@ function card(name) {
   };
 }
 
-/** A stream's reason without a sentence that stands above all streams. */
+/** A stream's reason without a sentence that is already shown above all streams. */
 function briefReason(reason, above) {
   const known = above.find((one) => one && reason.endsWith(one));
   if (known === undefined) {
@@ -112,14 +112,14 @@ function running(runs, reason, now) {
     return [];
   }
   if (runs.length === 0) {
-    return reason.includes("no process") ? [] : [el("span", { class: "stopped" }, "no process runs it")];
+    return reason.includes("no process") ? [] : [el("span", { class: "stopped" }, "no running process")];
   }
   return runs.map((run) =>
     el("span", {}, `process ${run.pid} on ${run.host} runs ${run.layers.join(", ")}; last seen ${ago(run.beatAt, now)}`),
   );
 }
 
-/** The last answer on alerts: `{found}` or `{problem}`. */
+/** The current alerts, as `{found}` or `{problem}`. */
 async function askAlerts() {
   try {
     return { found: await askIfThere("/api/v1/alerts") };
@@ -132,13 +132,13 @@ function firing({ found, problem }) {
   const plain = (text) => el("p", { class: "muted" }, text);
   if (problem !== undefined) {
     const isAbove = problem.message === live.status?.brokerReason;
-    return plain(`Which alerts fire is not known${isAbove ? " without Kafka." : `: ${problem.message}`}`);
+    return plain(`Firing alerts are unknown${isAbove ? " without Kafka." : `: ${problem.message}`}`);
   }
   if (found === null) {
     return plain("This server does not report alerts.");
   }
   const items = found.alerts.filter((one) => one.state === "firing").map(alertItem);
-  const list = items.length === 0 ? [] : [el("ul", { "aria-label": "Alerts that fire" }, ...items)];
+  const list = items.length === 0 ? [] : [el("ul", { "aria-label": "Firing alerts" }, ...items)];
   if (found.isEvaluated === false) {
     return el("div", {}, el("p", { class: "trouble" }, sentence(found.reason)), ...list);
   }

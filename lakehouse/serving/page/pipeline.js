@@ -64,7 +64,7 @@ export function pipeline(name, open) {
   };
 }
 
-/** What waits before each layer, `{records, seconds}` by layer; null if unknown. */
+/** The backlog of each layer as `{records, seconds}`; null if there is none, or if it is unknown. */
 export function backlogs(stream) {
   const found = { bronze: sum(stream.partitions) };
   for (const layer of ["silver", "gold", "export"]) {
@@ -73,7 +73,7 @@ export function backlogs(stream) {
   return found;
 }
 
-/** The layer before which records wait the longest, null if nothing waits. */
+/** The layer with the longest wait; null if nothing waits. */
 export function slowestOf(stream) {
   const waiting = Object.entries(backlogs(stream)).filter(([, one]) => one?.records > 0 && one.seconds > 0);
   waiting.sort(([, one], [, other]) => other.seconds - one.seconds);
@@ -178,7 +178,7 @@ function fill({ texts, edges, room }, stream, now) {
   }
   const waiting = backlogs(stream);
   const slowest = slowestOf(stream);
-  // A wait within the limit holds nothing up, so it is no bottleneck.
+  // A wait within the limit is not a bottleneck.
   const isLate = LATE.has(stream.health.word);
   for (const [id, backlog] of Object.entries(waiting)) {
     const { records, waits, mark, group } = edges[id];
@@ -217,7 +217,7 @@ function layer(stream, name, now) {
   return [rowRate(stream, name), written === undefined ? null : `written ${briefly((new Date(now) - new Date(written)) / 1000)} ago`, version(stream, name)];
 }
 
-/** Rows a second as its process reports, else by the growth of the count. */
+/** Rows per second as reported by the layer's process, else from the growth of the row count. */
 function rowRate(stream, name) {
   const running = (stream.runs ?? []).flatMap((run) => run.queries).filter((one) => layerOf(one.name) === name);
   if (running.length > 0) {
@@ -241,7 +241,7 @@ function partitions(stream) {
 
 function version(stream, name) {
   const found = tablesOf(stream, name).map((one) => `v${count(one.version)}`);
-  return found.length === 0 ? "not made yet" : found.join(" · ");
+  return found.length === 0 ? "not created yet" : found.join(" · ");
 }
 
 /** The tables of a layer; the dead letters belong to no single stream. */

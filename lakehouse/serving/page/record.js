@@ -1,4 +1,4 @@
-// A record's bytes as text, hex and JSON, 256 KiB at a time; JSON is laid out as text, so that no number changes.
+// A record's bytes as text, hex and JSON, 256 KiB at a time; JSON is formatted as text, so numbers stay exact.
 
 import { ask, query } from "./api.js";
 import { el, swap } from "./dom.js";
@@ -6,7 +6,7 @@ import { count, cut } from "./format.js";
 
 const MOST = 2_000_000;
 const ROW = 16;
-const HIDDEN = "The raw bytes may be personal data: they need a token with the scope payload.";
+const HIDDEN = "Raw bytes may contain personal data: viewing them needs a token with the scope payload.";
 
 /** The value of a letter's record, and its key and headers on request; what the caller may not see is not shown. */
 export async function record(id) {
@@ -31,7 +31,7 @@ export async function record(id) {
   );
 }
 
-/** A part that is read once somebody wants to see it. */
+/** A part that is loaded on request. */
 function onRequest(title, length, pathAt) {
   if (length === null) {
     return part(title, null, pathAt);
@@ -81,7 +81,7 @@ function part(title, data, pathAt) {
   return node;
 }
 
-/** JSON with a line for each member; its tokens stay as they are. */
+/** JSON with one line per member; its tokens are unchanged. */
 export function laidOut(text) {
   const tokens = text.match(/"(?:[^"\\]|\\.)*"|[{}[\],:]|[^\s{}[\],:"]+/gs) ?? [];
   let depth = 0;
@@ -105,7 +105,7 @@ export function laidOut(text) {
   return out;
 }
 
-/** "0000  7b 22 …  {"…" with sixteen bytes a line; the first is at `offset` of the part. */
+/** "0000  7b 22 …  {"…" with sixteen bytes per line; the first byte is at `offset` of the part. */
 function dumped(hex, offset) {
   const lines = [];
   for (let at = 0; at < hex.length; at += ROW * 2) {

@@ -11,7 +11,7 @@ export function isTimeField(name) {
   return TIME.test(name);
 }
 
-/** The columns by which rows make series: the key without the time and without where a record lay. */
+/** The columns that identify a series: the key without its time and Kafka coordinates. */
 export function groupOf(described) {
   return described.key.filter((column) => column !== described.time && !COORDINATES.has(column));
 }
@@ -47,7 +47,7 @@ export function isNumber(found) {
   return typeof found === "number" || (typeof found === "string" && /^-?\d+(\.\d+)?([eE][-+]?\d+)?$/.test(found));
 }
 
-/** Whether a column has numbers alone; a payload may be any JSON. */
+/** Whether a column has only numbers; a payload may be any JSON. */
 function areNumbers(values) {
   const known = values.filter((one) => one !== null && one !== undefined);
   return known.length > 0 && known.every(isNumber);

@@ -1,5 +1,5 @@
 // The form for a token. The token is sent to the server once, which answers with a cookie that no script can
-// read; it is kept nowhere here.
+// read; the page does not store it.
 
 import { ask, askIfThere } from "./api.js";
 import { el, swap } from "./dom.js";
@@ -20,12 +20,12 @@ export function install(forget, again) {
   tell(forget);
 }
 
-/** Offer to forget the token if the server knows one of this browser. */
+/** Show the button to forget the token if the server requires one. */
 async function tell(forget) {
   try {
     const found = await askIfThere("/api/v1/session");
     forget.hidden = found?.needsToken !== true;
-    forget.title = found === null ? "" : `This is ${found.actor}, who may ${found.scopes.join(", ")}`;
+    forget.title = found === null ? "" : `Token ${found.actor}, with the scopes ${found.scopes.join(", ")}`;
   } catch {
     forget.hidden = true;
   }
@@ -40,11 +40,11 @@ function open(forget, again) {
   const form = el(
     "form",
     { method: "dialog" },
-    el("h2", { id: "token-title" }, "A token is needed"),
-    el("p", {}, "This server asks for one. On its machine, ", el("code", {}, "lakehouse tokens add NAME --scope read"), " makes it."),
+    el("h2", { id: "token-title" }, "Token required"),
+    el("p", {}, "On the server's machine, ", el("code", {}, "lakehouse tokens add NAME --scope read"), " creates one."),
     el("label", { class: "field" }, el("span", {}, "Token"), input),
     said,
-    el("div", { class: "buttons" }, el("button", { type: "submit", class: "main" }, "Use it")),
+    el("div", { class: "buttons" }, el("button", { type: "submit", class: "main" }, "Use token")),
   );
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -53,7 +53,7 @@ function open(forget, again) {
     try {
       await ask("/api/v1/session", { method: "POST", headers });
     } catch (problem) {
-      const why = { 401: "This server does not know that token.", 404: "This server accepts tokens only in a header." };
+      const why = { 401: "This token is not valid.", 404: "This server accepts tokens only in a header." };
       swap(said, why[problem.status] ?? problem.message);
       input.focus();
       return;

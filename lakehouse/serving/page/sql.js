@@ -1,4 +1,4 @@
-// The Spark SQL that gives the rows of a view.
+// The Spark SQL that returns the rows of a view.
 
 /** `keys` are texts by column, empty for any; `start` is epoch milliseconds, null for the beginning. */
 export function sqlOf(table, keys, start, most) {

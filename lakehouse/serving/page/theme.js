@@ -6,7 +6,7 @@
   try {
     chosen = localStorage.getItem("lakehouse.theme");
   } catch {
-    // Storage may be forbidden; the system's theme is as good.
+    // Storage may be blocked; then the system's theme applies.
   }
 
   function show() {
@@ -20,7 +20,7 @@
     try {
       localStorage.setItem("lakehouse.theme", chosen);
     } catch {
-      // Then it lasts as long as the page.
+      // Then the choice lasts until the page is closed.
     }
     show();
   };
