@@ -49,6 +49,7 @@ OWN = (
     "lakehouse.serving.",
     "lakehouse.quality.",
     "lakehouse.sandbox.certificates",
+    "lakehouse.sandbox.produce_route",
     "lakehouse.sinks.postgres",
     "lakehouse.sinks.audit_postgres",
 )
