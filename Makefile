@@ -29,7 +29,7 @@ test: dev ## Run the tests, which start and stop their services (make soak has t
 	@scripts/redis.sh
 	@scripts/postgres.sh
 	@scripts/apicurio.sh $(VENV)
-	@$(BIN)/python -m lakehouse.spark.installing s3
+	@$(BIN)/python -m lakehouse.storage.spark.installing s3
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "not soak" $(ARGS)
 
 soak: dev ## Run random, long or heavy tests; SEED=N repeats the cases of an earlier run
@@ -38,7 +38,7 @@ soak: dev ## Run random, long or heavy tests; SEED=N repeats the cases of an ear
 	@scripts/redis.sh
 	@scripts/postgres.sh
 	@scripts/apicurio.sh $(VENV)
-	@$(BIN)/python -m lakehouse.spark.installing s3
+	@$(BIN)/python -m lakehouse.storage.spark.installing s3
 	@echo "soak: seed $(SEED)"
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder -m "soak or cases" \
 	  --timeout 0 --hypothesis-profile random --hypothesis-seed $(SEED) $(ARGS)

@@ -18,14 +18,14 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.layers import bronze, gold, silver
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.sandbox.samples.metrics import ENVIRONMENTS, METRICS, SERVICES
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake, TableSpec
-from lakehouse.tables import delta_internals as delta
-from lakehouse.tables.log import CHECKPOINT_INTERVAL
+from lakehouse.dev.samples.metrics import ENVIRONMENTS, METRICS, SERVICES
+from lakehouse.engine.layers import bronze, gold, silver
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, TableSpec
+from lakehouse.storage.tables import delta_internals as delta
+from lakehouse.storage.tables.log import CHECKPOINT_INTERVAL
+from lakehouse.streams.definition import Stream
 
 DAYS = 90
 """The age that the numbers of rows below belong to; a lake of fewer days has as many rows a day."""

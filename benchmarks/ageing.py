@@ -32,15 +32,15 @@ from benchmarks.applications import environment
 from benchmarks.bench import bench_services, console
 from benchmarks.fixed import timed
 from benchmarks.measuring import application, cpu_seconds
-from lakehouse.layers.step import LAYERS, LayerName
-from lakehouse.maintenance.upkeep import Keeper, tasks
-from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import Load, send
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.maintenance.upkeep import Keeper, tasks
 from lakehouse.settings import Settings, load_settings
-from lakehouse.stream import Stream
-from lakehouse.streams import BY_DEFAULT, choose
-from lakehouse.tables import Lake, open_lake
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import BY_DEFAULT, choose
 
 _LATE_SPAN_S = 6.9 * 24 * 3600
 _SPAN_S = 120.0

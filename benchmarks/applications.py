@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from benchmarks.measuring import cpu_seconds
-from lakehouse.errors import LakehouseError
+from lakehouse.common.errors import LakehouseError
 from lakehouse.settings import Settings
 
 _START_TIMEOUT_S = 120.0

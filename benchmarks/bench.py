@@ -27,20 +27,19 @@ from rich.table import Table
 
 from benchmarks.loads import in_turn
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse.errors import LakehouseError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS, LayerName
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox import producing
-from lakehouse.sandbox.loads import Load, send
-from lakehouse.sandbox.samples import Sample
-from lakehouse.sandbox.services import local_services
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples import Sample, producing
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.dev.services.services import local_services
+from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings, load_settings
-from lakehouse.stream import Stream
-from lakehouse.streams import BY_DEFAULT, choose
-from lakehouse.tables import Lake, open_lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import BY_DEFAULT, choose
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 _FILE_WIDTH = 160  # columns of a table where there is no terminal; by default 80, which cut figures off

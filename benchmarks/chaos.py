@@ -23,7 +23,7 @@ import pytest
 import typer
 
 from benchmarks.bench import console
-from lakehouse.errors import LakehouseError
+from lakehouse.common.errors import LakehouseError
 from tests.chaos.faults import CLUSTER, DECK, FAULTS, MIXED
 from tests.chaos.report import print_report
 from tests.chaos.run import WAYS, Plan, run_chaos

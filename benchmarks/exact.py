@@ -13,13 +13,13 @@ from typing import Annotated
 import typer
 
 from benchmarks.bench import METRICS, bench_services, console
-from lakehouse.errors import LakehouseError
-from lakehouse.layers.step import LAYERS
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import Load, send
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.tables import open_lake
+from lakehouse.storage.tables import open_lake
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.pipeline import (

@@ -17,13 +17,13 @@ import typer
 from pyspark.sql import DataFrame
 from rich.console import Console
 
-from lakehouse.layers import gold, silver
-from lakehouse.quality.checking import check, make_context, suite_of
-from lakehouse.quality.subjects import PinnedTables, subjects
-from lakehouse.runtime.runner import utc_now
+from lakehouse.engine.layers import gold, silver
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.quality.checking import check, make_context, suite_of
+from lakehouse.operations.quality.subjects import PinnedTables, subjects
 from lakehouse.settings import load_settings
-from lakehouse.streams import BY_DEFAULT, choose
-from lakehouse.tables import Lake, open_lake
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.registry import BY_DEFAULT, choose
 
 app = typer.Typer(add_completion=False)
 

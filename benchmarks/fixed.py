@@ -31,17 +31,17 @@ from rich.table import Table
 
 from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse import tables
-from lakehouse.layers import bronze, gold, silver
-from lakehouse.layers.step import Permitted
-from lakehouse.progress import parts
-from lakehouse.progress.reading import InMemory
-from lakehouse.records.validation import judge
-from lakehouse.sandbox.loads import Load, send
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.engine.layers import bronze, gold, silver
+from lakehouse.engine.layers.step import Permitted
+from lakehouse.engine.progress import parts
+from lakehouse.engine.progress.reading import InMemory
+from lakehouse.engine.records.validation import judge
 from lakehouse.settings import Settings, load_settings
-from lakehouse.spark.execution import executing_for
-from lakehouse.streams import BY_DEFAULT
-from lakehouse.tables import Lake, Move, Position, TableSpec, open_lake
+from lakehouse.storage import tables
+from lakehouse.storage.spark.execution import executing_for
+from lakehouse.storage.tables import Lake, Move, Position, TableSpec, open_lake
+from lakehouse.streams.registry import BY_DEFAULT
 from tests.counting import Counts, counted
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
@@ -292,7 +292,7 @@ def _to_first_line(
 def _started(
     root: Path, arguments: Sequence[str], environment: Mapping[str, str], out: Any = subprocess.DEVNULL
 ) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", "from lakehouse.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from lakehouse.cli.main import main; main()", *arguments]
     return subprocess.Popen(
         command, cwd=root, env=dict(environment), stdout=out, stderr=out, start_new_session=True
     )

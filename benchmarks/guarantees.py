@@ -25,20 +25,20 @@ from pyspark.sql import SparkSession
 
 from benchmarks.bench import bench_services, console
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse import tables
-from lakehouse.errors import LakehouseError
-from lakehouse.layers import export
-from lakehouse.layers.step import LAYERS, LayerName
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import Load, send
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.engine.layers import export
+from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, Span, as_stored, latest_key, row_key
-from lakehouse.sinks.kafka import partition_of
-from lakehouse.sinks.redis import CALL_ROWS
-from lakehouse.spark.session import start_session
-from lakehouse.streams import BY_DEFAULT
-from lakehouse.tables import Commit, Lake, Move
+from lakehouse.sinks.kafka.rows import partition_of
+from lakehouse.sinks.redis.rows import CALL_ROWS
+from lakehouse.storage import tables
+from lakehouse.storage.spark.session import start_session
+from lakehouse.storage.tables import Commit, Lake, Move
+from lakehouse.streams.registry import BY_DEFAULT
 
 app = typer.Typer(add_completion=False)
 STREAMS = [one for one in BY_DEFAULT if one.name in ("metrics", "transactions")]

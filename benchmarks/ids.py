@@ -25,16 +25,16 @@ from rich.table import Table
 
 from benchmarks.bench import console
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse import tables
-from lakehouse.kinds import Records, windowed_sums
-from lakehouse.layers import bronze, silver
-from lakehouse.layers.identities import Identities
-from lakehouse.records.validation import judge
+from lakehouse.engine.layers import bronze, silver
+from lakehouse.engine.layers.identities import Identities
+from lakehouse.engine.records.validation import judge
 from lakehouse.settings import load_settings
-from lakehouse.spark.execution import executing_for
-from lakehouse.spark.session import start_session
-from lakehouse.stream import Source, Stream
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.spark.execution import executing_for
+from lakehouse.storage.spark.session import start_session
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Source, Stream
+from lakehouse.streams.kinds import Records, windowed_sums
 
 _LANDED = datetime(2026, 2, 1, tzinfo=UTC)
 _MONTH_S = 30 * 86_400

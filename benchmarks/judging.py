@@ -28,16 +28,16 @@ from rich.table import Table
 
 from benchmarks.bench import console
 from benchmarks.measuring import Usage, application, used_by
-from lakehouse.formats.contracts import schema_of_contract
-from lakehouse.formats.decode import decoded
-from lakehouse.formats.encoding import encoder
-from lakehouse.formats.schemas import DIRECTORY
-from lakehouse.layers import bronze
-from lakehouse.records.validation import judge
+from lakehouse.engine.formats.contracts import schema_of_contract
+from lakehouse.engine.formats.decode import decoded
+from lakehouse.engine.formats.encoding import encoder
+from lakehouse.engine.formats.schemas import DIRECTORY
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records.validation import judge
 from lakehouse.settings import load_settings
 from lakehouse.settings.registry_access import RecordFormat
-from lakehouse.spark.session import start_session
-from lakehouse.stream import Contract, Field, FieldType, Source
+from lakehouse.storage.spark.session import start_session
+from lakehouse.streams.definition import Contract, Field, FieldType, Source
 
 _LANDED = datetime(2026, 1, 2, tzinfo=UTC)
 _WARM_UP = 2

@@ -38,12 +38,12 @@ from benchmarks.ages import Ages, Places, Watcher, watching
 from benchmarks.applications import Pipeline, environment, pipeline, sampled
 from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
-from lakehouse.errors import LakehouseError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS
+from lakehouse.common.errors import LakehouseError
+from lakehouse.engine.layers.step import LAYERS
 from lakehouse.settings import Settings, load_settings
-from lakehouse.stream import GoldTable
-from lakehouse.streams import choose
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.streams.definition import GoldTable
+from lakehouse.streams.registry import choose
 from tests.s3 import proxy
 from tests.s3 import store as seaweed
 

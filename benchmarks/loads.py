@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from lakehouse.sandbox.loads import Load
+from lakehouse.dev.samples.loads import Load
 
 _NINETY_DAYS_S = 90 * 86_400.0
 _WIDE: Mapping[str, tuple[Mapping[str, float], float]] = {

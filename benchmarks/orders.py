@@ -20,16 +20,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.bench import bench_services, console
-from lakehouse.errors import LakehouseError
-from lakehouse.layers.step import LayerName
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import Load, send
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.spark.session import start_session
-from lakehouse.stream import Stream
-from lakehouse.streams import choose
-from lakehouse.tables import Lake
+from lakehouse.storage.spark.session import start_session
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import choose
 
 app = typer.Typer(add_completion=False)
 

@@ -18,8 +18,8 @@ from typing import Any
 import psutil
 from confluent_kafka import Consumer
 
-from lakehouse.errors import LakehouseError
-from lakehouse.sandbox.samples import Sample
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples import Sample
 from lakehouse.settings import Settings
 
 _PROJECT = Path(__file__).with_name("peers") / "kafka_streams"

@@ -22,12 +22,12 @@ from confluent_kafka import KafkaError, Message, Producer
 from rich.table import Table
 
 from benchmarks.bench import bench_services, console
-from lakehouse.errors import LakehouseError
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.common.errors import LakehouseError
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.streams import BY_DEFAULT, load
-from lakehouse.tables import open_lake
+from lakehouse.storage.tables import open_lake
+from lakehouse.streams.registry import BY_DEFAULT, load
 from tests.pipeline import DEAD_LETTERS, Coordinates, coordinates_of, rows_of
 from tests.poison import KINDS, Bytes, Kind, endless, valid
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from benchmarks.bench import console
 from benchmarks.measuring import application, used_by
 from lakehouse.settings import load_settings
-from lakehouse.spark.session import start_session
+from lakehouse.storage.spark.session import start_session
 
 _BATCHES, _ROWS = 50, 20_000
 _RATIO = math.log(1.02)

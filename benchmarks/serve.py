@@ -37,10 +37,10 @@ import typer
 from deltalake import write_deltalake
 from rich.console import Console
 
-from lakehouse.messages.key_names import escaped_text
-from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.sinks import Change, RedisSink
-from lakehouse.streams import BY_DEFAULT
+from lakehouse.streams.messages.key_names import escaped_text
+from lakehouse.streams.messages.layout import GROUP_SEPARATORS
+from lakehouse.streams.registry import BY_DEFAULT
 
 METRICS_1M = BY_DEFAULT[0].gold[0]
 _SERVICES = 20

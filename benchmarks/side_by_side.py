@@ -28,15 +28,15 @@ from benchmarks.bench import bench_services, console
 from benchmarks.figures import KAFKA_STREAMS, PIPELINE, Measured, draw, show, write
 from benchmarks.loads import in_turn
 from benchmarks.measuring import application
-from lakehouse.errors import LakehouseError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import Load, send
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import choose
-from lakehouse.tables import Lake, open_lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.registry import choose
 
 _THREADS = 2
 _GOLD = {

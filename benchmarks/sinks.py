@@ -19,13 +19,13 @@ from pydantic import SecretStr
 from pyspark.sql import functions as F
 
 from benchmarks.bench import bench_services, console
-from lakehouse import tables
-from lakehouse.layers import gold
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.engine.layers import gold
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.streams import BY_DEFAULT
-from lakehouse.tables import Lake, open_lake
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.registry import BY_DEFAULT
 from tests import postgres_servers
 
 app = typer.Typer(add_completion=False)

@@ -37,7 +37,7 @@ WAITING_S = {"metrics": (0.64, 10.0)}
 # A round with one checkpoint in each of bronze, silver and gold took 1.7 s longer, when they were inside it.
 CHECKPOINTS = 3
 CHECKPOINT_S = 0.55
-# A layer handles up to so many rows in one task (lakehouse/spark/execution.py).
+# A layer handles up to so many rows in one task (lakehouse/storage/spark/execution.py).
 ONE_TASK_ROWS = 20_000
 # Metrics, a backlog of 3 million: 77,432 events/s on two cores.
 ROW_US = 25.8

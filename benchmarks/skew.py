@@ -33,14 +33,14 @@ from benchmarks.measuring import application
 from benchmarks.skew_burst import Burst, measure_burst
 from benchmarks.skew_cluster import EXECUTORS, submit
 from benchmarks.skew_loads import EVEN, Sender, cases, differences
-from lakehouse.errors import LakehouseError
-from lakehouse.layers.step import LAYERS
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import Load
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples.loads import Load
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.streams import BY_DEFAULT, choose
-from lakehouse.tables import Lake, open_lake
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.registry import BY_DEFAULT, choose
 from tests.cluster import Cluster
 
 _STANDING = 20_000

@@ -15,8 +15,8 @@ from benchmarks.applications import pipeline, sampled
 from benchmarks.heap import HeapLog, log_of
 from benchmarks.live import Plan, Producers
 from benchmarks.skew_loads import Tally, differences, tallied
-from lakehouse.errors import LakehouseError
-from lakehouse.sandbox.loads import Load
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples.loads import Load
 from lakehouse.settings import Settings
 
 _STREAM, _TOPIC, _TOPIC_OUT, _TABLE = "metrics", "metrics-events", "metrics-aggregated-1m", "metrics_1m"

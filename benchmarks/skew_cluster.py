@@ -14,7 +14,7 @@ import psutil
 
 from benchmarks.applications import Used, environment, sampled
 from benchmarks.heap import Heap, heap_of, logged, option
-from lakehouse.errors import LakehouseError
+from lakehouse.common.errors import LakehouseError
 from lakehouse.settings import Settings
 from tests.cluster import Cluster
 

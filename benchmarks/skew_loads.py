@@ -19,14 +19,13 @@ from typing import Any, Self
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from lakehouse.errors import LakehouseError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.sandbox import producing
-from lakehouse.sandbox.loads import Load
-from lakehouse.sandbox.samples import Sample
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.samples import Sample, producing
+from lakehouse.dev.samples.loads import Load
 from lakehouse.settings import Settings
-from lakehouse.sinks.redis import DELETED, scan_rows
-from lakehouse.streams import choose
+from lakehouse.sinks.redis.rows import DELETED, scan_rows
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.streams.registry import choose
 
 EVEN = "even"
 HOT_SHARE = 0.9

@@ -32,11 +32,11 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks.bench import console
-from lakehouse.errors import LakehouseError, ServiceError
-from lakehouse.layers.step import LAYERS
+from lakehouse.common.errors import LakehouseError, ServiceError
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.operations.telemetry import Observer
 from lakehouse.settings import Settings, load_settings
-from lakehouse.streams import choose
-from lakehouse.telemetry import Observer
+from lakehouse.streams.registry import choose
 from tests.chaos.services import OwnServices
 from tests.processes import LAKEHOUSE, ROOT, Process, running, unused_port
 

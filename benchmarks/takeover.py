@@ -22,7 +22,7 @@ from benchmarks.ages import watching
 from benchmarks.applications import Pipeline, pipeline
 from benchmarks.bench import bench_services, console
 from benchmarks.live import Plan, Producers, places_of_metrics
-from lakehouse.errors import LakehouseError
+from lakehouse.common.errors import LakehouseError
 from lakehouse.settings import Settings
 
 _MARGIN_S = 0.3  # what was sent just before the kill is seen after it

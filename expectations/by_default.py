@@ -8,9 +8,9 @@ from great_expectations.expectations import Expectation
 from expectations.bronze.common import landed
 from expectations.gold.windows import aligned
 from expectations.silver.common import accepted
-from lakehouse.quality.expectations import fresh, make_suite, required, unique
-from lakehouse.quality.subjects import Subject
-from lakehouse.stream import MergedTable, Source
+from lakehouse.operations.quality.subjects import Subject
+from lakehouse.streams.definition import MergedTable, Source
+from lakehouse.streams.suites import fresh, make_suite, required, unique
 
 
 def suite(subject: Subject) -> ExpectationSuite:

@@ -3,8 +3,8 @@ r"""spark-submit job: compare every layer with the one before it, and the export
 spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/audit.py --stream metrics
 """
 
-from lakehouse.commands.audit import app
-from lakehouse.commands.jobs import exit_with
+from lakehouse.cli.commands.audit import app
+from lakehouse.cli.jobs import exit_with
 
 if __name__ == "__main__":
     exit_with(app)

@@ -4,7 +4,7 @@ r"""spark-submit job: append raw Kafka records to the bronze Delta tables.
         jobs/bronze.py --stream metrics --trigger available-now
 """
 
-from lakehouse.commands.jobs import job
+from lakehouse.cli.jobs import job
 
 if __name__ == "__main__":
     job("bronze")

@@ -3,8 +3,8 @@ r"""spark-submit job: check tables against their suites of expectations.
 spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/expect.py gold --since 1h
 """
 
-from lakehouse.commands.expect import app
-from lakehouse.commands.jobs import exit_with
+from lakehouse.cli.commands.expect import app
+from lakehouse.cli.jobs import exit_with
 
 if __name__ == "__main__":
     exit_with(app)

@@ -4,7 +4,7 @@ r"""spark-submit job: push changed gold rows to Kafka and Redis.
         jobs/export.py --stream metrics --trigger available-now
 """
 
-from lakehouse.commands.jobs import job
+from lakehouse.cli.jobs import job
 
 if __name__ == "__main__":
     job("export")

@@ -4,7 +4,7 @@ r"""spark-submit job: merge silver rows into the gold tables.
         jobs/gold.py --stream metrics --trigger available-now
 """
 
-from lakehouse.commands.jobs import job
+from lakehouse.cli.jobs import job
 
 if __name__ == "__main__":
     job("gold")

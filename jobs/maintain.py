@@ -3,8 +3,8 @@ r"""spark-submit job: delete old rows, compact and vacuum the tables, and clear 
 spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/maintain.py --stream metrics
 """
 
-from lakehouse.commands.jobs import exit_with
-from lakehouse.commands.maintain import app
+from lakehouse.cli.commands.maintain import app
+from lakehouse.cli.jobs import exit_with
 
 if __name__ == "__main__":
     exit_with(app)

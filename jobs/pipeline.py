@@ -6,7 +6,7 @@ r"""spark-submit job: run all layers in one Spark application.
 Each layer's progress is stored in the tables, so this job and the single-layer jobs can alternate.
 """
 
-from lakehouse.commands.jobs import job
+from lakehouse.cli.jobs import job
 
 if __name__ == "__main__":
     job()

@@ -4,7 +4,7 @@ r"""spark-submit job: parse and validate bronze rows; malformed and late records
         jobs/silver.py --stream metrics --trigger available-now
 """
 
-from lakehouse.commands.jobs import job
+from lakehouse.cli.jobs import job
 
 if __name__ == "__main__":
     job("silver")

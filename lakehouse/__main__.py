@@ -12,7 +12,7 @@ import sys
 if not sys.flags.safe_path and sys.path[:1] == [os.getcwd()]:  # noqa: PTH109 - pathlib imports more
     del sys.path[0]
 
-from lakehouse.cli import main
+from lakehouse.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -15,15 +15,15 @@ from typer.cli import get_docs_for_click
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from lakehouse.cli import app
-from lakehouse.sandbox import produce_route
-from lakehouse.serving.access import Access
+from lakehouse.cli.main import app
+from lakehouse.dev.samples import produce_route
 from lakehouse.serving.app import make_app
+from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
 from lakehouse.settings.kafka import KafkaSettings
 from lakehouse.settings.s3 import S3Settings
 from lakehouse.settings.secrets import secret_names
-from lakehouse.streams import load
+from lakehouse.streams.registry import load
 
 SHORT = 200
 WRITTEN = "This page is made of the code."

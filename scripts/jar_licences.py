@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lakehouse.spark import ivy
-from lakehouse.spark.jars import locked_jars
+from lakehouse.storage.spark import ivy
+from lakehouse.storage.spark.jars import locked_jars
 
 LICENCES = Path(__file__).parents[1] / "requirements" / "jars.licences"
 Coordinates = tuple[str, str, str]

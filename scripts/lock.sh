@@ -16,5 +16,5 @@ for name in lock build runtime sandbox dev; do
     --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --no-annotate \
     "requirements/$name.in" --output-file "requirements/$name.txt"
 done
-"$venv/bin/python" -c "from lakehouse.spark.installing import lock_jars; lock_jars()"
+"$venv/bin/python" -c "from lakehouse.storage.spark.installing import lock_jars; lock_jars()"
 "$venv/bin/python" scripts/jar_licences.py

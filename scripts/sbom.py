@@ -1,10 +1,10 @@
 """Write bills of materials (CycloneDX 1.6) of the wheel and of the image: python scripts/sbom.py DIRECTORY.
 
-They are made from what locks the parts: requirements/runtime.txt, lakehouse/spark/jars.sha256, the page's
-vendor.sha256 and docker/Dockerfile. Licences of jars are in requirements/jars.licences; where a jar's POM
-names none, NOASSERTION stands. Read as installed are licences of Python packages and the jars inside the
-pyspark wheel, which are named by what they say of themselves. No clock or network is asked: the same
-sources make the same files.
+They are made from what locks the parts: requirements/runtime.txt, lakehouse/storage/spark/jars.sha256, the
+page's vendor.sha256 and docker/Dockerfile. Licences of jars are in requirements/jars.licences; where a jar's
+POM names none, NOASSERTION stands. Read as installed are licences of Python packages and the jars inside the
+pyspark wheel, which are named by what they say of themselves. No clock or network is asked: the same sources
+make the same files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 import pyspark
 from packaging.markers import Marker
 
-from lakehouse.version import DISTRIBUTION, code_version
+from lakehouse.common.version import DISTRIBUTION, code_version
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
@@ -60,7 +60,7 @@ def packages(lock: str) -> Iterator[tuple[Component, str]]:
 
 def runtime_jars(configurations: Sequence[str] = ("spark", "kafka", "s3")) -> Iterator[Component]:
     """Yield the jars of these configurations, all of which `lakehouse setup --s3` fetches."""
-    lock = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8")
+    lock = (ROOT / "lakehouse" / "storage" / "spark" / "jars.sha256").read_text(encoding="utf-8")
     for digest, path, coordinates, _size in map(str.split, lock.splitlines()):
         if Path(path).parts[0] not in configurations:
             continue
@@ -119,7 +119,7 @@ def image() -> dict[str, Any]:
     """Return the bill of the image: the packages whose markers hold there, and what is below them."""
     text = DOCKERFILE.read_text(encoding="utf-8")
     version = re.findall(r"FROM python:([\d.]+)", text)[0]
-    fetched = re.findall(r"-m lakehouse\.spark\.installing ([a-z0-9 ]*)&&", text)[0].split()
+    fetched = re.findall(r"-m lakehouse\.storage\.spark\.installing ([a-z0-9 ]*)&&", text)[0].split()
     jars = runtime_jars(fetched) if fetched else runtime_jars()
     there = IMAGE | {"python_full_version": version, "python_version": ".".join(version.split(".")[:2])}
     kept = [component for component, marker in _python() if not marker or Marker(marker).evaluate(there)]

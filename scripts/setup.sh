@@ -68,4 +68,4 @@ if [ ! -x "$venv/bin/python" ] || { [ "$there" != "$(wanted $lock)" ] && [ "$the
   wanted "$lock" >"$stamp"
 fi
 
-"$venv/bin/python" -m lakehouse.spark.installing
+"$venv/bin/python" -m lakehouse.storage.spark.installing

@@ -9,11 +9,11 @@ from datetime import datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.layers import bronze, gold, silver
-from lakehouse.layers.step import Batch, BatchResult, Permitted, Step
+from lakehouse.engine.layers import bronze, gold, silver
+from lakehouse.engine.layers.step import Batch, BatchResult, Permitted, Step
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
 from lakehouse.testing.kills import take_next
 from lakehouse.testing.kills import write_batch as write
 from tests import pipeline

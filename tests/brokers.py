@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import pyspark
 
-from lakehouse.errors import ServiceError
-from lakehouse.sandbox import services
-from lakehouse.sandbox.broker import KafkaServer
-from lakehouse.spark import java
+from lakehouse.common.errors import ServiceError
+from lakehouse.dev.services import services
+from lakehouse.dev.services.broker import KafkaServer
+from lakehouse.storage.spark import java
 
 _MODULE = """\
 <ivy-module version="2.0">

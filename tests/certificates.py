@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from lakehouse.sandbox.certificates import Authority
+from lakehouse.dev.services.certificates import Authority
 
 
 @dataclass(frozen=True)

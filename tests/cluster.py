@@ -26,10 +26,10 @@ from typing import Any, Self
 import psutil
 import pyspark
 
-from lakehouse.errors import ServiceError
-from lakehouse.files import write_whole
-from lakehouse.sandbox.processes import Child, free_port
-from lakehouse.spark import properties
+from lakehouse.common.errors import ServiceError
+from lakehouse.common.state_files import write_whole
+from lakehouse.dev.services.processes import Child, free_port
+from lakehouse.storage.spark import properties
 
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 10.0

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import cli, running
-from lakehouse.commands import audit, copy, dead_letters, expect, health, maintain, rebuild, sql
+from lakehouse.cli import main as cli
+from lakehouse.cli.commands import audit, copy, dead_letters, expect, health, maintain, rebuild, sql
+from lakehouse.operations import running
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 
 _STARTERS: tuple[Any, ...] = (running, audit, copy, dead_letters, expect, health, maintain, rebuild, sql)
 
@@ -53,7 +54,7 @@ def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSes
             patch.setenv(name, value)
         patch.setattr(sys, "argv", ["lakehouse", *arguments])
         patch.setattr(sys, "excepthook", sys.excepthook)  # typer puts its own there
-        patch.setattr(threading, "excepthook", threading.excepthook)  # and lakehouse.terminal there
+        patch.setattr(threading, "excepthook", threading.excepthook)  # and lakehouse.common.terminal there
         for module in _STARTERS:
             patch.setattr(module, "open_lake", open_lake)
         try:

@@ -16,10 +16,10 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 import __main__
-from lakehouse.sandbox.services import Endpoints, local_services
+from lakehouse.dev.services.services import Endpoints, local_services
 from lakehouse.settings import Settings, load_settings
-from lakehouse.spark.session import build_session
-from lakehouse.tables import Lake
+from lakehouse.storage.spark.session import build_session
+from lakehouse.storage.tables import Lake
 from lakehouse.testing.session import SMALL
 from tests import brokers
 from tests.streams import STREAMS
@@ -91,7 +91,7 @@ def spark(session_settings: Settings) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def lakehouse_spark(spark: SparkSession) -> SparkSession:
-    """The same for the fixtures of `lakehouse.pytest_plugin`."""
+    """The same for the fixtures of `lakehouse.dev.pytest_plugin`."""
     return spark
 
 

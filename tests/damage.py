@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakehouse.tables import data_files, lasting
+from lakehouse.storage.tables import data_files, lasting
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",

@@ -1,12 +1,12 @@
-"""`lakehouse.folding` for tests that say settings, and name rows as `tests.pipeline` does."""
+"""`lakehouse.testing.folding` for tests that say settings, and name rows as `tests.pipeline` does."""
 
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from lakehouse import folding
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
+from lakehouse.streams.definition import Stream
+from lakehouse.testing import folding
 from tests import pipeline
 from tests.pipeline import Row
 from tests.streams import under

@@ -17,14 +17,14 @@ from datetime import datetime, timedelta
 
 from pyspark.sql import SparkSession
 
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS, LayerName
-from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import GENERATORS, Load, send
+from lakehouse.dev.samples.loads import GENERATORS, Load, send
+from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.streams import load
-from lakehouse.tables import Lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.registry import load
 from lakehouse.testing.kills import CrashError
 from tests import pipeline
 from tests.chaos.checks import Books, differences

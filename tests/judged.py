@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.layers import bronze
-from lakehouse.records.validation import judge
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Contract, Source
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records.validation import judge
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.streams.definition import Contract, Source
 
 LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 """When records land, by default, and their time in Kafka."""

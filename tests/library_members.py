@@ -1,7 +1,7 @@
 """What an upgrade of a library may take away: members that it does not document, touched in one module each.
 
-The shape is that of `lakehouse.spark.members`, which has Spark's. A signature has the names of parameters; a
-name alone is an attribute. tests/test_library_internals.py asks for each of them.
+The shape is that of `lakehouse.storage.spark.members`, which has Spark's. A signature has the names of
+parameters; a name alone is an attribute. tests/test_library_internals.py asks for each of them.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lakehouse.spark.members import CLASS, NEW, Member, members
+from lakehouse.storage.spark.members import CLASS, NEW, Member, members
 
 GX = "great_expectations"
 FETCH, BATCHES = "kafka.protocol.consumer", "kafka.record.default_records"
@@ -38,7 +38,7 @@ class Library:
 LIBRARIES = (
     Library(
         "kafka-python",
-        "lakehouse/kafka/internals.py",
+        "lakehouse/storage/kafka/internals.py",
         frozenset(("kafka", "kafka.admin", "kafka.errors", "kafka.net.sasl.oauth")),
         {
             "the time in a batch's header, which needs no codec and unpacks nothing": (
@@ -104,7 +104,7 @@ LIBRARIES = (
     ),
     Library(
         "redis",
-        "lakehouse/sinks/redis_client.py",
+        "lakehouse/sinks/redis/client.py",
         frozenset(
             (
                 "redis",
@@ -137,7 +137,7 @@ LIBRARIES = (
     ),
     Library(
         "uvicorn",
-        "lakehouse/serving/connections.py",
+        "lakehouse/serving/security/connections.py",
         frozenset(("uvicorn",)),
         {
             "deadlines, and a limited number of connections": members(
@@ -163,7 +163,7 @@ LIBRARIES = (
     ),
     Library(
         "fastapi",
-        "lakehouse/serving/routes.py",
+        "lakehouse/serving/fastapi_internals.py",
         frozenset(("fastapi", "fastapi.exceptions", "fastapi.responses")),
         {
             "the route that answers a request, in its scope": members(
@@ -178,7 +178,7 @@ LIBRARIES = (
     ),
     Library(
         "great-expectations",
-        "lakehouse/quality/internals.py",
+        "lakehouse/streams/suite_internals.py",
         frozenset((GX, f"{GX}.data_context.AbstractDataContext", f"{GX}.expectations")),
         {
             "our kinds of expectation, and a metric of theirs": (

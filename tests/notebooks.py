@@ -31,8 +31,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from pyspark.sql import SparkSession
 
-from lakehouse import errors
-from lakehouse.errors import TableError
+from lakehouse.common import errors
+from lakehouse.common.errors import TableError
 from lakehouse.settings import Settings
 from tests.processes import QUICK_JVM, ROOT
 

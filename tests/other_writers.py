@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from pyspark.sql import SparkSession
 
-from lakehouse.spark import internals
+from lakehouse.storage.spark import internals
 
 
 @contextmanager

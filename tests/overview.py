@@ -16,7 +16,7 @@ import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from lakehouse.sandbox.processes import free_port
+from lakehouse.dev.services.processes import free_port
 from tests.browser import browsing
 from tests.processes import LAKEHOUSE
 

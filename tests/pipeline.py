@@ -24,18 +24,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 
-from lakehouse import folding, tables
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers import bronze
-from lakehouse.layers.step import LayerName
-from lakehouse.record_lines import Record
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.common.record_lines import Record
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Source, Stream
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Source, Stream
+from lakehouse.testing import folding
 from tests.streams import METRICS, METRICS_1M, under
 
 SOURCE = METRICS.sources[0]

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from lakehouse.sandbox.processes import LOOPBACK, free_port
+from lakehouse.dev.services.processes import LOOPBACK, free_port
 from tests.certificates import Certified
 
 USER, PASSWORD = "lakehouse", "se/cret"

@@ -23,9 +23,9 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from pydantic import SecretStr
 
-from lakehouse.kafka.topics import create_topics
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings, load_settings
+from lakehouse.storage.kafka.topics import create_topics
 from tests import redis_databases
 from tests.streams import STREAMS
 

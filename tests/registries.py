@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.sandbox.processes import LOOPBACK, free_port
+from lakehouse.dev.services.processes import LOOPBACK, free_port
 from lakehouse.settings.registry_access import RegistryAccess
 
 _LEAST_JAVA = 21

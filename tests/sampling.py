@@ -10,8 +10,8 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from lakehouse.sandbox.samples import Sample, calls, metrics, sales, spread_times, transactions
-from lakehouse.sandbox.samples.mixing import Shares
+from lakehouse.dev.samples import Sample, calls, metrics, sales, spread_times, transactions
+from lakehouse.dev.samples.mixing import Shares
 
 NOW_MS = 1_767_225_600_000
 HOUR_MS = 3_600_000

@@ -16,14 +16,14 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
-from lakehouse.catalog import WriteRefusedError, ask, register, specs
-from lakehouse.errors import QueryError
-from lakehouse.layers import gold, silver
-from lakehouse.render import QueryResult, as_csv, as_json, plain_rows
+from lakehouse.common.errors import QueryError
+from lakehouse.common.rows_as_text import QueryResult, as_csv, as_json, plain_rows
+from lakehouse.engine.layers import gold, silver
+from lakehouse.operations.catalog.spark_sql import WriteRefusedError, ask, register, specs
 from lakehouse.settings import Settings
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake
 from tests.streams import METRICS, METRICS_1M, STREAMS
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -9,9 +9,9 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from lakehouse.cli import app
-from lakehouse.commands.helping import EXAMPLES, PARTS
-from lakehouse.errors import SettingsError
+from lakehouse.cli.help import EXAMPLES, PARTS
+from lakehouse.cli.main import app
+from lakehouse.common.errors import SettingsError
 
 
 def test_it_prints_its_version() -> None:

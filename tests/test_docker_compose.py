@@ -20,12 +20,12 @@ import pytest
 import typer
 import yaml
 
-from lakehouse.cli import app
-from lakehouse.layers.step import LAYERS
-from lakehouse.runtime.triggers import check_trigger
-from lakehouse.sandbox import broker
+from lakehouse.cli.main import app
+from lakehouse.dev.services import broker
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.triggers import check_trigger
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings
-from lakehouse.spark import properties
+from lakehouse.storage.spark import properties
 from tests.dockerfile import instructions
 
 ROOT = Path(__file__).parents[1]

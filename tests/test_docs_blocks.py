@@ -20,7 +20,7 @@ import pytest
 import typer
 from pyspark.sql import SparkSession
 
-from lakehouse import cli
+from lakehouse.cli import main as cli
 from lakehouse.settings import Settings
 from lakehouse.settings.config_file import CONFIG_VARIABLE
 from lakehouse.settings.reading import CACHE_VARIABLE

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse import duck
-from lakehouse.errors import QueryError
-from lakehouse.ops.event_table import EVENTS
-from lakehouse.render import as_csv, as_json
-from lakehouse.tables import direct
+from lakehouse.common.errors import QueryError
+from lakehouse.common.rows_as_text import as_csv, as_json
+from lakehouse.engine.ops_tables.event_table import EVENTS
+from lakehouse.operations.catalog import duckdb_sql as duck
+from lakehouse.storage.tables import direct
 from tests.streams import STREAMS
 
 AT = datetime(2026, 3, 29, 1, 30, tzinfo=UTC)

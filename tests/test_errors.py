@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lakehouse.errors import first_line
+from lakehouse.common.errors import first_line
 
 
 def test_the_first_line_ends_where_people_see_it_end() -> None:

@@ -18,18 +18,18 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
 
-from lakehouse.audit import Check, Difference, Report
-from lakehouse.commands.audit import note_audit
-from lakehouse.errors import LakehouseError, PositionError, StreamError
-from lakehouse.events import Event, EventLog, Kind, note, noting, place_of
-from lakehouse.layers.step import LAYERS
-from lakehouse.ops import event_table
-from lakehouse.ops.event_table import EVENTS, newest, recorded
-from lakehouse.running import noted_run
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.troubles import Failure, Troubles
+from lakehouse.cli.commands.audit import note_audit
+from lakehouse.common.errors import LakehouseError, PositionError, StreamError
+from lakehouse.common.events import Event, EventLog, Kind, note, noting, place_of
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.ops_tables import event_table
+from lakehouse.engine.ops_tables.event_table import EVENTS, newest, recorded
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.troubles import Failure, Troubles
+from lakehouse.operations.audit import Check, Difference, Report
+from lakehouse.operations.running import noted_run
 from lakehouse.settings import Settings
-from lakehouse.tables import TableSpec, direct
+from lakehouse.storage.tables import TableSpec, direct
 from tests.commands import run_command
 from tests.pipeline import await_
 from tests.streams import METRICS, SALES
@@ -41,8 +41,8 @@ WRITER = """
 import sys
 import time
 from functools import partial
-from lakehouse.ops.event_table import append
-from lakehouse.events import EventLog, Kind, note, noting
+from lakehouse.engine.ops_tables.event_table import append
+from lakehouse.common.events import EventLog, Kind, note, noting
 
 lake, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with noting(EventLog(name, partial(append, lake), print, gather_s=0.01, patience_s=300)):

@@ -11,7 +11,7 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-from lakehouse.extras import BRINGS
+from lakehouse.common.extras import BRINGS
 
 # All in one process: most of a command's time is its imports.
 SCRIPT = """
@@ -19,10 +19,10 @@ import importlib, pkgutil, sys
 for name in {blocked!r}:
     sys.modules[name] = None
 import lakehouse
-from lakehouse.commands.jobs import exit_with
-from lakehouse.cli import app
-from lakehouse.sinks.to_postgres import KIND
-from lakehouse.streams import read_settings
+from lakehouse.cli.jobs import exit_with
+from lakehouse.cli.main import app
+from lakehouse.sinks.postgres.sink import KIND
+from lakehouse.streams.registry import read_settings
 
 def called(extra, command, *argv):
     sys.argv = ["lakehouse", *argv]
@@ -45,16 +45,16 @@ for one in pkgutil.walk_packages(lakehouse.__path__, "lakehouse."):
 """
 ROOT = Path(__file__).parents[1]
 OWN = (
-    "lakehouse.formats.",
+    "lakehouse.engine.formats.",
     "lakehouse.serving.",
-    "lakehouse.quality.",
-    "lakehouse.sandbox.certificates",
-    "lakehouse.sandbox.produce_route",
-    "lakehouse.sinks.postgres",
-    "lakehouse.sinks.audit_postgres",
+    "lakehouse.operations.quality.",
+    "lakehouse.streams.suite",
+    "lakehouse.dev.services.certificates",
+    "lakehouse.dev.samples.produce_route",
+    "lakehouse.sinks.postgres.",
 )
 BROUGHT = {"py4j", "pydantic"}  # by pyspark, by pydantic-settings
-OF_OTHERS = {"lakehouse.pytest_plugin"}  # imported by pytest alone
+OF_OTHERS = {"lakehouse.dev.pytest_plugin"}  # imported by pytest alone
 EXTRAS = {name for names in BRINGS.values() for name in names}
 
 
@@ -81,7 +81,11 @@ def test_only_the_code_of_an_extra_imports_it_and_one_line_says_that_it_is_missi
         assert ended == f"{extra} exit code 1"
     assert len(lines) == 2 * len(BRINGS)
     without = done.stdout.split()
-    assert {"lakehouse.serving.app", "lakehouse.quality.gate", "lakehouse.sinks.postgres"} <= set(without)
+    assert {
+        "lakehouse.serving.app",
+        "lakehouse.operations.quality.gate",
+        "lakehouse.sinks.postgres.rows",
+    } <= set(without)
     assert [name for name in without if not name.startswith(OWN)] == []
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.files import drafts_of, make_home, make_private, write_whole
+from lakehouse.common.state_files import drafts_of, make_home, make_private, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:

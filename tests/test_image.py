@@ -19,9 +19,9 @@ import pyspark
 import pytest
 from prometheus_client import CollectorRegistry
 
-from lakehouse.spark import properties
-from lakehouse.spark.jars import checksums
-from lakehouse.telemetry.server import Readiness, serving
+from lakehouse.operations.telemetry.server import Readiness, serving
+from lakehouse.storage.spark import properties
+from lakehouse.storage.spark.jars import checksums
 from tests.dockerfile import ROOT, instructions, user, workdir
 
 PINNED = re.compile(r"[a-z0-9./-]+:v?\d+\.\d+[a-z0-9.-]*@sha256:[0-9a-f]{64}")
@@ -69,7 +69,7 @@ def test_the_image_is_made_of_files_that_exist_and_are_sent_to_the_engine() -> N
 
 
 def test_what_fetches_the_jars_has_its_modules_before_the_rest_is_copied(tmp_path: Path) -> None:
-    (fetch,) = (n for n, line in enumerate(stages()[0]) if "lakehouse.spark.installing" in line)
+    (fetch,) = (n for n, line in enumerate(stages()[0]) if "lakehouse.storage.spark.installing" in line)
     for line in stages()[0][:fetch]:
         if line.startswith("COPY lakehouse/"):
             *sources, target = line.split()[1:]
@@ -81,7 +81,7 @@ def test_what_fetches_the_jars_has_its_modules_before_the_rest_is_copied(tmp_pat
                     shutil.copy(source, tmp_path / target)
     # Without site, which would find in the checkout what is missing here.
     subprocess.run(
-        [sys.executable, "-S", "-c", "import lakehouse.spark.installing"],
+        [sys.executable, "-S", "-c", "import lakehouse.storage.spark.installing"],
         cwd=tmp_path,
         env={"PATH": os.environ["PATH"], "PYTHONPATH": f"{tmp_path}:{sysconfig.get_path('purelib')}"},
         check=True,
@@ -133,8 +133,8 @@ def test_what_installs_stays_behind_and_everything_is_locked() -> None:
 
 
 def test_the_local_services_stay_out_of_the_image() -> None:
-    (fetch,) = [line for line in stages()[0] if "lakehouse.spark.installing" in line]
-    assert re.search(r"-m lakehouse\.spark\.installing spark s3 &&", fetch)
+    (fetch,) = [line for line in stages()[0] if "lakehouse.storage.spark.installing" in line]
+    assert re.search(r"-m lakehouse\.storage\.spark\.installing spark s3 &&", fetch)
     assert {name.partition("/")[0] for name in checksums(["spark", "s3"])} == {"spark", "s3"}
     locked = (ROOT / "requirements" / "runtime.txt").read_text(encoding="utf-8")
     assert re.findall(r"^redis\w*", locked, re.MULTILINE) == ["redis"]

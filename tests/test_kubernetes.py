@@ -21,13 +21,13 @@ import pytest
 import typer
 import yaml
 
-from lakehouse.cli import app
-from lakehouse.layers.step import LAYERS
-from lakehouse.runtime.triggers import check_trigger
-from lakehouse.sandbox.certificates import Authority
+from lakehouse.cli.main import app
+from lakehouse.dev.services.certificates import Authority
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.triggers import check_trigger
 from lakehouse.settings import ENV_PREFIX, Settings, load_settings
-from lakehouse.spark import properties
-from lakehouse.spark.jars import jars_directory
+from lakehouse.storage.spark import properties
+from lakehouse.storage.spark.jars import jars_directory
 from tests.dockerfile import user, workdir
 from tests.kubernetes import APPLICATION, DEPLOY, ROOT, Object, built, containers, documents, pods, problems
 
@@ -40,7 +40,7 @@ OTHER_PODS = {name: pod for name, pod in PODS.items() if name not in SPARK_PODS}
 SERVER = "Deployment lakehouse-server"
 SETTINGS: dict[str, str] = OBJECTS["ConfigMap/lakehouse"]["data"]
 
-# What a size is may differ between applications and from lakehouse/spark.properties.
+# What a size is may differ between applications and from lakehouse/storage/spark/spark.properties.
 SIZES = {
     "spark.executor.instances",
     "spark.executor.cores",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyarrow import fs
 
-from lakehouse.lake_files import arrow_directory, files_of, is_object_store, stored_below
+from lakehouse.storage.files import arrow_directory, files_of, is_object_store, stored_below
 
 
 @pytest.fixture(params=["disk", "elsewhere"])

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from great_expectations.expectations.registry import _registered_metrics
 
-from lakehouse.spark.members import CLASS, NEW, Member
+from lakehouse.storage.spark.members import CLASS, NEW, Member
 from tests.library_members import LIBRARIES, Library
 
 ROOT = Path(__file__).parents[1]

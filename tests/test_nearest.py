@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse.nearest import nearest, no_such
+from lakehouse.common.nearest import nearest, no_such
 
 STREAMS = ("calls", "metrics", "sales", "transactions")
 VARIABLES = (

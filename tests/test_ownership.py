@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.ownership import ForeignError, foreign, read_own
+from lakehouse.common.ownership import ForeignError, foreign, read_own
 
 MINE, ANOTHER = 41_001, 41_002
 DAEMON = 1  # a group that is nobody's own

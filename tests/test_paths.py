@@ -11,12 +11,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
-from lakehouse.catalog import ask
-from lakehouse.paths import is_local, lake_address, local_path, location
-from lakehouse.serving.gold import Gold
+from lakehouse.common.paths import is_local, lake_address, local_path, location
+from lakehouse.operations.catalog.spark_sql import ask
+from lakehouse.serving.reading.gold import Gold
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake, TableSpec, direct
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, TableSpec, direct
 from tests.serving.lakes import NOON_MS, ServedLake, minute
 from tests.streams import METRICS_1M
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from lakehouse.printable import indented, printable, printable_json
+from lakehouse.common.printable import indented, printable, printable_json
 
 EVIL = "a\x1b[2J\x9b1m\u202egp\u2066\u2028x\x7f\n\ud800\u200bé"
 

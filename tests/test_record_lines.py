@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.errors import SettingsError
-from lakehouse.record_lines import Record, opened, read_lines
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.record_lines import Record, opened, read_lines
 
 
 def read(text: str | bytes, *, envelopes: bool = True) -> list[Record]:

@@ -8,7 +8,7 @@ from decimal import Decimal
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, StringType, StructType
 
-from lakehouse.render import QueryResult, as_csv, as_json
+from lakehouse.common.rows_as_text import QueryResult, as_csv, as_json
 
 SCHEMA = (
     StructType()

@@ -71,7 +71,7 @@ def inside_pyspark() -> set[str]:
 
 @pytest.mark.parametrize("name", ["wheel", "image"])
 def test_every_bill_names_every_jar_by_its_checksum(bills: dict[str, Bill], name: str) -> None:
-    text = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8")
+    text = (ROOT / "lakehouse" / "storage" / "spark" / "jars.sha256").read_text(encoding="utf-8")
     # The image has no broker.
     chosen = (line.split() for line in text.splitlines() if name == "wheel" or "./kafka/" not in line)
     expected = {digest for digest, *_ in chosen}
@@ -88,7 +88,9 @@ def test_every_runtime_jar_has_the_licences_of_its_pom(bills: dict[str, Bill]) -
     assert named["delta-storage"] == ["Apache-2.0"]
     assert named["HdrHistogram"] == ["Public Domain, per Creative Commons CC0", "BSD-2-Clause"]
     assert [name for name, said in named.items() if "" in said or not said] == []
-    locked_jars = (ROOT / "lakehouse" / "spark" / "jars.sha256").read_text(encoding="utf-8").splitlines()
+    locked_jars = (
+        (ROOT / "lakehouse" / "storage" / "spark" / "jars.sha256").read_text(encoding="utf-8").splitlines()
+    )
     lines = (ROOT / "requirements" / "jars.licences").read_text(encoding="utf-8").splitlines()
     assert {line.partition("\t")[0] for line in lines} == {line.split()[2] for line in locked_jars}
 

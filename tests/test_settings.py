@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from lakehouse.errors import SettingsError
+from lakehouse.common.errors import SettingsError
 from lakehouse.settings import Settings, load_settings, services_file
 from lakehouse.settings.wording import EXAMPLES
-from lakehouse.streams import load, read_settings
+from lakehouse.streams.registry import load, read_settings
 
 
 @pytest.fixture(autouse=True)

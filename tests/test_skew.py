@@ -11,7 +11,7 @@ import pytest
 from benchmarks.heap import Collection, Heap, HeapLog, collections
 from benchmarks.skew_burst import Lag
 from benchmarks.skew_loads import EVEN, LAGGING_S, cases, mixed, tallied
-from lakehouse.sandbox.loads import GENERATORS, Load
+from lakehouse.dev.samples.loads import GENERATORS, Load
 from lakehouse.settings import Settings
 from tests.sampling import decoded, event_time_ms
 

@@ -15,12 +15,14 @@ from rich.live import Live
 from rich.table import Column, Table
 from rich.text import Text
 
-from lakehouse.audit.report import Check, Difference, Report
-from lakehouse.commands import audit, expect, jobs, produce_report
-from lakehouse.errors import ServiceError
-from lakehouse.quality.report import Finding, TableReport
-from lakehouse.sandbox.producing import Summary
-from lakehouse.terminal import Console, LogFormatter, echo, guard_standard_error
+from lakehouse.cli import jobs
+from lakehouse.cli.commands import audit, expect
+from lakehouse.cli.reports import produce as produce_report
+from lakehouse.common.errors import ServiceError
+from lakehouse.common.terminal import Console, LogFormatter, echo, guard_standard_error
+from lakehouse.dev.samples.producing import Summary
+from lakehouse.operations.audit.report import Check, Difference, Report
+from lakehouse.operations.quality.report import Finding, TableReport
 
 EVIL = "k\x1b[2J\x1b[1;1Hclean\n2026-11-26 00:00:00 INFO all is well\x9b2J\u202e[red]x[/]:boom:"
 SHOWN = r"k\x1b[2J\x1b[1;1Hclean\n2026-11-26 00:00:00 INFO all is well\x9b2J\u{202e}[red]x[/]:boom:"

@@ -14,9 +14,9 @@ import pytest
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
-from lakehouse.cli import app
-from lakehouse.commands import try_stream
-from lakehouse.errors import ServiceError, SettingsError
+from lakehouse.cli.commands import try_stream
+from lakehouse.cli.main import app
+from lakehouse.common.errors import ServiceError, SettingsError
 from tests.processes import QUICK_JVM, ROOT
 
 NOW = "2026-03-29T01:07:00Z"
@@ -26,7 +26,7 @@ START_MS = 1_774_746_300_000
 Try = Callable[..., Result]
 
 OWN_STREAM = """
-from lakehouse.kinds import windowed_sums
+from lakehouse.streams.kinds import windowed_sums
 
 ORDERS = windowed_sums("orders", "orders-topic", by="shop", value="price", length_s=60)
 BROKEN = 3

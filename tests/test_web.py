@@ -9,14 +9,14 @@ from collections.abc import Callable
 import pytest
 from pydantic import SecretStr
 
-from lakehouse import web
-from lakehouse.alerts.posting import PLAIN, AwayError, Receiver
-from lakehouse.errors import LakehouseError, RegistryError, SettingsError
-from lakehouse.kafka.clients import Producer, TokenProvider
-from lakehouse.kafka.schema_registry import RegistryClient
+from lakehouse.common import web
+from lakehouse.common.errors import LakehouseError, RegistryError, SettingsError
+from lakehouse.operations.alerts.posting import PLAIN, AwayError, Receiver
 from lakehouse.settings import load_settings
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.settings.registry_access import RegistryAccess
+from lakehouse.storage.kafka.clients import Producer, TokenProvider
+from lakehouse.storage.kafka.schema_registry import RegistryClient
 from tests import hostile as servers
 from tests.hostile import hostile
 

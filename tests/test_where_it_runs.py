@@ -11,7 +11,7 @@ import pyspark
 import pytest
 import yaml
 
-from lakehouse.tables.versions import TESTED
+from lakehouse.storage.tables.versions import TESTED
 from tests.dockerfile import ROOT, instructions
 from tests.kafka.test_other_brokers import VERSIONS
 
@@ -21,8 +21,8 @@ PAGE = "".join(
 )
 JARS = Path(pyspark.__file__).parent / "jars"
 OURS = {
-    "lakehouse calls Spark's JVM, which a session of Spark Connect does not have": "spark/session.py",
-    "lakehouse cannot work with": "tables/versions.py",
+    "lakehouse calls Spark's JVM, which a session of Spark Connect does not have": "storage/spark/session.py",
+    "lakehouse cannot work with": "storage/tables/versions.py",
 }
 
 
@@ -40,7 +40,7 @@ def locked(name: str, lock: str = "runtime") -> str:
 
 
 def of_ivy(name: str) -> str:
-    module = ElementTree.parse(ROOT / "lakehouse" / "spark" / "ivy.xml")  # noqa: S314 - our own file
+    module = ElementTree.parse(ROOT / "lakehouse" / "storage" / "spark" / "ivy.xml")  # noqa: S314 - our own file
     (found,) = (one.attrib["rev"] for one in module.iter("dependency") if one.attrib["name"] == name)
     return found
 

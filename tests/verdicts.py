@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from lakehouse.settings import Settings
-from lakehouse.stream import Source
+from lakehouse.streams.definition import Source
 from tests.oracles.calls import SIDES
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.judging import CONTRACTS, Event, Judged, judge_record

@@ -1,7 +1,7 @@
 """Makes the dashboard of docker-compose's Grafana: `python docker/grafana/make_dashboard.py` writes its JSON.
 
-Every query is over metrics of lakehouse.telemetry, of the server, or over what docker/prometheus/rules.yml
-records.
+Every query is over metrics of lakehouse.operations.telemetry, of the server, or over what
+docker/prometheus/rules.yml records.
 """
 
 from __future__ import annotations

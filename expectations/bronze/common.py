@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from great_expectations.expectations import Expectation
 
-from lakehouse.contract import COORDINATES
-from lakehouse.quality.expectations import fresh, no_rows, required, rows, unique
+from lakehouse.streams.contract import COORDINATES
+from lakehouse.streams.suites import fresh, no_rows, required, rows, unique
 
 
 def landed() -> list[Expectation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from great_expectations import ExpectationSuite
 
-from lakehouse.quality.expectations import fresh, make_suite, no_rows, required, rows, unique
+from lakehouse.streams.suites import fresh, make_suite, no_rows, required, rows, unique
 
 KEYS = ("user1", "user2", "ts")
 SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}

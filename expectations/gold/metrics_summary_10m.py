@@ -5,7 +5,7 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from expectations.gold.windows import aligned, has_events, statistics
-from lakehouse.quality.expectations import fresh, make_suite, unique
+from lakehouse.streams.suites import fresh, make_suite, unique
 
 KEY = ("environment", "metric_name", "window_start")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from expectations.gold.windows import aligned, has_events
-from lakehouse.quality.expectations import fresh, make_suite, required, rows, unique
+from lakehouse.streams.suites import fresh, make_suite, required, rows, unique
 
 KEY = ("user_id", "window_start")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from great_expectations.expectations import Expectation
 
-from lakehouse.quality.expectations import no_rows, required, rows
+from lakehouse.streams.suites import no_rows, required, rows
 
 STATISTICS = ("count", "sum", "min", "max", "avg", "p50", "p90", "p95", "p99", "last_event_time", "is_final")
 _SIZE = "greatest(abs(min), abs(max))"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from great_expectations.expectations import Expectation
 
-from lakehouse.contract import COORDINATES
-from lakehouse.quality.expectations import fresh, no_rows, required, rows, unique
-from lakehouse.stream import Contract, FieldType, Source
+from lakehouse.streams.contract import COORDINATES
+from lakehouse.streams.definition import Contract, FieldType, Source
+from lakehouse.streams.suites import fresh, no_rows, required, rows, unique
 
 
 def accepted(source: Source) -> list[Expectation]:

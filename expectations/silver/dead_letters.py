@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 
 from great_expectations import ExpectationSuite
 
-from lakehouse.layers.silver import STAGE
-from lakehouse.quality.expectations import make_suite, no_rows, required, rows, unique
-from lakehouse.records.dead_letters import OPEN, STATUSES
+from lakehouse.engine.layers.silver import STAGE
+from lakehouse.engine.records.dead_letters import OPEN, STATUSES
 from lakehouse.settings import load_settings
-from lakehouse.stream import Stream
-from lakehouse.streams import load
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import load
+from lakehouse.streams.suites import make_suite, no_rows, required, rows, unique
 
 KEY = ("id",)
 REQUIRED = (

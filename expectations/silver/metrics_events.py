@@ -5,9 +5,9 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from expectations.silver.common import accepted
-from lakehouse.contract import COORDINATES
-from lakehouse.quality.expectations import make_suite, rows
-from lakehouse.streams import BY_DEFAULT
+from lakehouse.streams.contract import COORDINATES
+from lakehouse.streams.registry import BY_DEFAULT
+from lakehouse.streams.suites import make_suite, rows
 
 (SOURCE,) = (one for stream in BY_DEFAULT for one in stream.sources if one.table == "metrics_events")
 

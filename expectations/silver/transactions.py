@@ -5,9 +5,9 @@ from __future__ import annotations
 from great_expectations import ExpectationSuite
 
 from expectations.silver.common import accepted
-from lakehouse.contract import COORDINATES
-from lakehouse.quality.expectations import make_suite, rows
-from lakehouse.streams.transactions import TRANSACTIONS
+from lakehouse.streams.builtin.transactions import TRANSACTIONS
+from lakehouse.streams.contract import COORDINATES
+from lakehouse.streams.suites import make_suite, rows
 
 
 def suite() -> ExpectationSuite:

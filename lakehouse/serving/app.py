@@ -8,36 +8,34 @@ from contextlib import asynccontextmanager
 from anyio import to_thread
 from fastapi import APIRouter, Depends, FastAPI
 
-from lakehouse.quality.subjects import subjects
-from lakehouse.serving import (
-    actions_api,
-    changes_api,
-    letters_api,
-    metrics_api,
-    ops_api,
-    problems,
-    reference,
-    session_api,
-    tables_api,
-    telemetry_api,
-    watch_api,
-)
-from lakehouse.serving.access import Access, Entrance
-from lakehouse.serving.actions import Actions
-from lakehouse.serving.changes import Changes
-from lakehouse.serving.front import Front
-from lakehouse.serving.gold import Gold
-from lakehouse.serving.letters import Letters
-from lakehouse.serving.limits import Bodies
-from lakehouse.serving.live import TIMEOUT_S, Live
-from lakehouse.serving.lookups import Lookups
-from lakehouse.serving.ops import Ops
-from lakehouse.serving.page_api import Page
+from lakehouse.operations.quality.subjects import subjects
+from lakehouse.operations.telemetry import Observer
+from lakehouse.serving import problems
+from lakehouse.serving.child_commands import Actions
+from lakehouse.serving.reading.changes import Changes
+from lakehouse.serving.reading.checks import Ops
+from lakehouse.serving.reading.dead_letters import Letters
+from lakehouse.serving.reading.gold import Gold
+from lakehouse.serving.reading.lookups import Lookups
+from lakehouse.serving.reading.redis import TIMEOUT_S, Live
+from lakehouse.serving.routes import changes as changes_api
+from lakehouse.serving.routes import checks as ops_api
+from lakehouse.serving.routes import commands as actions_api
+from lakehouse.serving.routes import dead_letters as letters_api
+from lakehouse.serving.routes import metrics as metrics_api
+from lakehouse.serving.routes import reference
+from lakehouse.serving.routes import session as session_api
+from lakehouse.serving.routes import status as watch_api
+from lakehouse.serving.routes import tables as tables_api
+from lakehouse.serving.routes import telemetry as telemetry_api
+from lakehouse.serving.routes.page import Page
+from lakehouse.serving.security.access import Access, Entrance
+from lakehouse.serving.security.hosts import Front
+from lakehouse.serving.security.limits import Bodies
 from lakehouse.serving.strictness import refuse_unknown_parameters
 from lakehouse.serving.telemetry import Counted, ServerMetrics, look_of
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.telemetry import Observer
+from lakehouse.streams.definition import Stream
 
 
 def make_app(

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any
 
 from lakehouse.serving.problems import Problem, unprocessable
-from lakehouse.tables.specs import EPOCH
+from lakehouse.storage.tables.specs import EPOCH
 
 _MILLIS = re.compile(r"-?\d{1,15}", re.ASCII)
 _MOST_MILLIS = 253_402_300_800_000  # the year 10000

@@ -14,7 +14,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-from lakehouse.nearest import did_you_mean, nearest
+from lakehouse.common.nearest import did_you_mean, nearest
 
 MEDIA_TYPE = "application/problem+json"
 UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}

@@ -12,9 +12,9 @@ from http import HTTPStatus
 
 from fastapi import Request
 
-from lakehouse.nearest import no_such, shown
+from lakehouse.common.nearest import no_such, shown
+from lakehouse.serving.fastapi_internals import parameters_of
 from lakehouse.serving.problems import Problem
-from lakehouse.serving.routes import parameters_of
 
 _LONGEST = 64
 _MOST = 20

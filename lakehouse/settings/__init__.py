@@ -5,8 +5,8 @@ keys. The broker and Redis default to the services that `lakehouse services up` 
 standard local ports.
 """
 
+from lakehouse.settings.model import ENV_PREFIX, Settings
 from lakehouse.settings.reading import load_settings, services_file
-from lakehouse.settings.values import ENV_PREFIX, Settings
 from lakehouse.settings.web import SECRET_PREFIX
 
 __all__ = ["ENV_PREFIX", "SECRET_PREFIX", "Settings", "load_settings", "services_file"]

@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from lakehouse.errors import SettingsError
-from lakehouse.ownership import ForeignError, read_own
-from lakehouse.terminal import echo
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.ownership import ForeignError, read_own
+from lakehouse.common.terminal import echo
 
 CONFIG_VARIABLE = "LAKEHOUSE_CONFIG"
 DEFAULT_CONFIG = Path("lakehouse.toml")

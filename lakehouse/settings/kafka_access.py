@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import SecretStr
 
-from lakehouse.errors import SettingsError
+from lakehouse.common.errors import SettingsError
 
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["", "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]

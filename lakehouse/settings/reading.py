@@ -12,11 +12,11 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import SettingsError as UnreadableSetting
 
-from lakehouse.errors import SettingsError
-from lakehouse.ownership import ForeignError, read_own
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.ownership import ForeignError, read_own
 from lakehouse.settings.config_file import CONFIG_VARIABLE, read_config, say
+from lakehouse.settings.model import ENV_PREFIX, Settings, is_of_kubernetes
 from lakehouse.settings.secrets import SUFFIX, read_files, secret_names
-from lakehouse.settings.values import ENV_PREFIX, Settings, is_of_kubernetes
 from lakehouse.settings.web import check_encryption
 from lakehouse.settings.wording import explain, unknown_variables, unreadable
 

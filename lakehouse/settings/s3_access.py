@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from lakehouse.errors import SettingsError
+from lakehouse.common.errors import SettingsError
 
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _NOTHING = SecretStr("")

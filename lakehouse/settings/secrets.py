@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, SecretStr
 
-from lakehouse.errors import SettingsError
+from lakehouse.common.errors import SettingsError
 
 SUFFIX = "_file"
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, SecretStr
 from pydantic_settings import NoDecode
 
-from lakehouse import web
-from lakehouse.errors import SettingsError
+from lakehouse.common import web
+from lakehouse.common.errors import SettingsError
 
 if TYPE_CHECKING:
-    from lakehouse.settings.values import Settings
+    from lakehouse.settings.model import Settings
 
 SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks secrets
 _LEAST_SECRET = 24

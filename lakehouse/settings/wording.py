@@ -14,10 +14,10 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import SecretStr, ValidationError
 from pydantic_settings import SettingsError as UnreadableSetting
 
-from lakehouse.nearest import did_you_mean, nearest, shown
-from lakehouse.printable import printable
+from lakehouse.common.nearest import did_you_mean, nearest, shown
+from lakehouse.common.printable import printable
+from lakehouse.settings.model import ENV_PREFIX, Settings
 from lakehouse.settings.secrets import SUFFIX, secret_names
-from lakehouse.settings.values import ENV_PREFIX, Settings
 
 _FORMS: Mapping[str, str] = {
     "s3_endpoint": "a URL such as http://host:port, without a path",

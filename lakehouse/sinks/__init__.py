@@ -5,8 +5,9 @@ micro-batch, and may get the same micro-batch again.
 """
 
 from lakehouse.sinks.change import Change, Span
-from lakehouse.sinks.kafka import KafkaSink, progress_group, read_progress
-from lakehouse.sinks.redis import (
+from lakehouse.sinks.kafka.rows import KafkaSink, progress_group, read_progress
+from lakehouse.sinks.redis.errors import RedisTroubleError
+from lakehouse.sinks.redis.rows import (
     Put,
     RedisSink,
     as_stored,
@@ -18,7 +19,6 @@ from lakehouse.sinks.redis import (
     scan_latest,
     scan_rows,
 )
-from lakehouse.sinks.redis_errors import RedisTroubleError
 from lakehouse.sinks.sizes import UnsentRow
 
 __all__ = [

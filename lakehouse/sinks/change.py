@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lakehouse.kafka.transactions import Reached
-from lakehouse.tables import Position
+from lakehouse.storage.kafka.transactions import Reached
+from lakehouse.storage.tables import Position
 
 _CHUNK_CHARACTERS = 32 << 20
 

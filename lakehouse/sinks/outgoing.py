@@ -16,14 +16,14 @@ from types import MappingProxyType
 from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.messages.key_names import escaped
-from lakehouse.messages.layout import GROUP_SEPARATORS
 from lakehouse.sinks.change import Change
-from lakehouse.spark.collecting import streamed
-from lakehouse.spark.columns import Columns
-from lakehouse.spark.execution import by_reference
-from lakehouse.stream import GoldTable, MergedTable
+from lakehouse.storage import tables
+from lakehouse.storage.spark.collecting import streamed
+from lakehouse.storage.spark.columns import Columns
+from lakehouse.storage.spark.execution import by_reference
+from lakehouse.streams.definition import GoldTable, MergedTable
+from lakehouse.streams.messages.key_names import escaped
+from lakehouse.streams.messages.layout import GROUP_SEPARATORS
 
 _PART_BYTES = 16 << 20
 _ORDER = "_order"

@@ -20,13 +20,13 @@ from typing import Any, Protocol
 
 from pyspark.sql import Column, DataFrame, SparkSession
 
-from lakehouse import tables
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.outgoing import as_inserted, filter_leaving, filter_newest
 from lakehouse.sinks.sizes import UnsentRow
-from lakehouse.stream import MergedTable
-from lakehouse.tables import Lake, Position, Progress
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, Position, Progress
+from lakehouse.streams.definition import MergedTable
 
 Example = tuple[dict[str, Any], str]
 """A difference: the row's key, by the names of its parts, and what is wrong with it."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lakehouse.errors import SettingsError
+from lakehouse.common.errors import SettingsError
 from lakehouse.settings import Settings
-from lakehouse.sinks import to_kafka, to_postgres, to_redis
+from lakehouse.sinks.kafka import sink as to_kafka
 from lakehouse.sinks.port import LeadKind, SinkKind
-from lakehouse.stream import MergedTable, Stream
+from lakehouse.sinks.postgres import sink as to_postgres
+from lakehouse.sinks.redis import sink as to_redis
+from lakehouse.streams.definition import MergedTable, Stream
 
 LEAD: LeadKind = to_kafka.KIND
 SINKS: tuple[SinkKind, ...] = (

@@ -6,8 +6,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from lakehouse.kafka.internals import record_bytes
 from lakehouse.sinks.change import Change
+from lakehouse.storage.kafka.internals import record_bytes
 
 _OVERHEAD = 128  # upper bound of what a record and its batch need beside key and value
 _LONGEST_CHARACTER = 4

@@ -22,11 +22,11 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any
 
-from lakehouse.errors import SettingsError, first_line
-from lakehouse.ownership import foreign
+from lakehouse.common.errors import SettingsError, first_line
+from lakehouse.common.ownership import foreign
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.streams import calls, metrics, sales, transactions
+from lakehouse.streams.builtin import calls, metrics, sales, transactions
+from lakehouse.streams.definition import Stream
 
 _WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
 GROUP = "lakehouse.streams"
@@ -129,7 +129,7 @@ def _made(said: str, load: Callable[[], Any], settings: Settings, doubt: str | N
     if not isinstance(stream, Stream):
         kind = type(stream).__name__
         raise SettingsError(
-            f"{said}, which is a {kind}, not a stream; expected a lakehouse.stream.Stream, or a function of "
-            "the settings that returns one"
+            f"{said}, which is a {kind}, not a stream; expected a lakehouse.streams.definition.Stream, or a "
+            "function of the settings that returns one"
         )
     return stream

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from lakehouse.errors import SettingsError
-from lakehouse.stream import Stream
+from lakehouse.common.errors import SettingsError
+from lakehouse.streams.definition import Stream
 
 _DAY_S = 24 * 3600
 _SHARED = ("silver.dead_letters", "ops.events", "ops.expectation_results")

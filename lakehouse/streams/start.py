@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from lakehouse.errors import SettingsError
-from lakehouse.messages.readable import parse_moment
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.readable import parse_moment
 
 _WORDS = ("earliest", "latest")
 

@@ -1,6 +1,6 @@
 """Tests of a stream with literal records, for the package that defines the stream.
 
-Once lakehouse is installed, pytest has the fixtures of `lakehouse.pytest_plugin`:
+Once lakehouse is installed, pytest has the fixtures of `lakehouse.dev.pytest_plugin`:
 
     def test_amounts_add_up(case):
         case(ORDERS, [{"userId": "ann", "amount": 2}], gold=[{"user_id": "ann", "total": 2}])
@@ -11,7 +11,7 @@ Once lakehouse is installed, pytest has the fixtures of `lakehouse.pytest_plugin
 For other test runners, this package has the same as functions of a Spark session.
 """
 
-from lakehouse.record_lines import Record
+from lakehouse.common.record_lines import Record
 from lakehouse.testing.cases import Case, Outcome
 from lakehouse.testing.same_gold import SameGold
 from lakehouse.testing.session import small_session

@@ -11,11 +11,11 @@ from typing import Any, TypeAlias
 
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.folding import DEAD_LETTERS, Folding
-from lakehouse.record_lines import Record
-from lakehouse.spark.execution import executing_a_handful
-from lakehouse.stream import Stream
+from lakehouse.common.record_lines import Record
+from lakehouse.storage.spark.execution import executing_a_handful
+from lakehouse.streams.definition import Stream
 from lakehouse.testing.comparing import Row, differences
+from lakehouse.testing.folding import DEAD_LETTERS, Folding
 from lakehouse.testing.records import Batch, moment, records_of
 
 Rows: TypeAlias = Sequence[Row] | Mapping[str, Sequence[Row]]

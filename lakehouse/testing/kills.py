@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 from unittest.mock import patch
 
-from lakehouse import tables
-from lakehouse.layers import gold, silver
-from lakehouse.layers.step import Batch, BatchResult, Permitted, Step
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.engine.layers import gold, silver
+from lakehouse.engine.layers.step import Batch, BatchResult, Permitted, Step
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
 
 
 class CrashError(Exception):

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from lakehouse.record_lines import Record
-from lakehouse.stream import Source, Stream
+from lakehouse.common.record_lines import Record
+from lakehouse.streams.definition import Source, Stream
 
 Given: TypeAlias = Record | Mapping[str, Any] | str | bytes | None
 """A record, or its value: an object (a Decimal keeps all its digits), text, bytes, or null (a tombstone)."""

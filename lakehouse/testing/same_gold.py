@@ -15,19 +15,19 @@ from random import Random
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse import tables
-from lakehouse.audit.gold import check_gold
-from lakehouse.audit.records import check_records
-from lakehouse.audit.report import Check, Compared
-from lakehouse.folding import DEAD_LETTERS, Folding, landed
-from lakehouse.layers import bronze
-from lakehouse.printable import printable_json
-from lakehouse.record_lines import Record
-from lakehouse.repair import recompute
-from lakehouse.spark.execution import executing_a_handful
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import MergedTable, Stream
-from lakehouse.tables import Lake
+from lakehouse.common.printable import printable_json
+from lakehouse.common.record_lines import Record
+from lakehouse.engine.layers import bronze
+from lakehouse.operations.audit.gold import check_gold
+from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.audit.report import Check, Compared
+from lakehouse.operations.repair import recompute
+from lakehouse.storage import tables
+from lakehouse.storage.spark.execution import executing_a_handful
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import MergedTable, Stream
+from lakehouse.testing.folding import DEAD_LETTERS, Folding, landed
 from lakehouse.testing.kills import crash_and_go_on
 from lakehouse.testing.records import Batch, moment, records_of
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from lakehouse.spark.session import build_session
+from lakehouse.storage.spark.session import build_session
 
 SMALL = {
     "spark.master": "local[2]",

@@ -19,9 +19,9 @@ import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
 
-from lakehouse.alerts.publishing import read_state
-from lakehouse.events import Kind
-from lakehouse.ops.event_table import newest
+from lakehouse.common.events import Kind
+from lakehouse.engine.ops_tables.event_table import newest
+from lakehouse.operations.alerts.publishing import read_state
 from lakehouse.settings import Settings
 from tests.commands import run_command
 from tests.conftest import MakeSettings
@@ -119,7 +119,14 @@ def test_killed_anywhere_it_neither_loses_nor_doubles_a_notification(
     fill(settings, {"a": 95.0, "b": 1.0})
     for _ in range(flips):
         process = subprocess.Popen(
-            [sys.executable, "-c", "from lakehouse.cli import main; main()", "alert", "--interval", "0.1"],
+            [
+                sys.executable,
+                "-c",
+                "from lakehouse.cli.main import main; main()",
+                "alert",
+                "--interval",
+                "0.1",
+            ],
             env={**os.environ, **environment},
         )
         deadline = time.monotonic() + random.uniform(2, 8)

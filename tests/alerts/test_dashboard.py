@@ -43,7 +43,9 @@ def test_the_committed_dashboard_is_what_the_code_makes(maker: ModuleType) -> No
 
 
 def test_every_panel_asks_for_metrics_that_telemetry_or_the_rules_have() -> None:
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "lakehouse/telemetry").glob("*.py"))
+    text = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "lakehouse/operations/telemetry").glob("*.py")
+    )
     declared = {f"lakehouse_{name}" for name in re.findall(r'\(\s*"([a-z_]+)",\s*"[A-Z1]', text)}
     rules = yaml.safe_load((ROOT / "docker/prometheus/rules.yml").read_text(encoding="utf-8"))
     recorded = {one["record"] for group in rules["groups"] for one in group["rules"] if "record" in one}

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse.alerts.evaluating import (
+from lakehouse.operations.alerts.evaluating import (
     MOST_FIRING,
     Alert,
     AlertStatus,
@@ -19,8 +19,8 @@ from lakehouse.alerts.evaluating import (
     Notification,
     evaluate,
 )
-from lakehouse.alerts.rules import GateRule, Severity
-from lakehouse.alerts.wording import alert_as_json, alert_in, as_message, key_of, message_in
+from lakehouse.operations.alerts.rules import GateRule, Severity
+from lakehouse.operations.alerts.wording import alert_as_json, alert_in, as_message, key_of, message_in
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 TICK_S = 10

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakehouse.alerts.facts import Facts, LandedCounts, Window, find, least_of, step
-from lakehouse.alerts.rules import (
+from lakehouse.operations.alerts.facts import Facts, LandedCounts, Window, find, least_of, step
+from lakehouse.operations.alerts.rules import (
     AuditFailedRule,
     AuditOldRule,
     DeadLetterRule,
@@ -19,7 +19,7 @@ from lakehouse.alerts.rules import (
     MetricRule,
     Rule,
 )
-from lakehouse.telemetry import (
+from lakehouse.operations.telemetry import (
     Audit,
     Health,
     LayerLag,

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.alerts.facts import LandedCounts, Window
-from lakehouse.alerts.gathering import Audits, gather
-from lakehouse.alerts.rules import DeadLetterRule, MetricRule
-from lakehouse.errors import TableError
-from lakehouse.events import Event, EventLog, Kind, note, noting
-from lakehouse.layers import bronze
-from lakehouse.ops import event_table
-from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.common.errors import TableError
+from lakehouse.common.events import Event, EventLog, Kind, note, noting
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.ops_tables import event_table
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.alerts.facts import LandedCounts, Window
+from lakehouse.operations.alerts.gathering import Audits, gather
+from lakehouse.operations.alerts.rules import DeadLetterRule, MetricRule
+from lakehouse.operations.telemetry import Audit, Observation
 from lakehouse.settings import Settings
-from lakehouse.telemetry import Audit, Observation
 from tests.serving.lakes import NOON_MS, ServedLake, minute
 from tests.serving.lakes import at as at_ms
 from tests.serving.test_letters_api import letter

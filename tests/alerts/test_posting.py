@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.alerts.posting import PLAIN, AwayError, Posting, Receiver, posting, signature
-from lakehouse.alerts.webhook import Webhook
-from lakehouse.errors import SettingsError
+from lakehouse.common.errors import SettingsError
+from lakehouse.operations.alerts.posting import PLAIN, AwayError, Posting, Receiver, posting, signature
+from lakehouse.operations.alerts.webhook import Webhook
 from lakehouse.settings import load_settings
 from lakehouse.settings.kafka_access import KafkaAccess
 from tests import processes

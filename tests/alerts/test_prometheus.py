@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from lakehouse.alerts.prometheus import rules_file
-from lakehouse.alerts.rules import load_rules
+from lakehouse.operations.alerts.prometheus import rules_file
+from lakehouse.operations.alerts.rules import load_rules
 from tests.commands import run_command
 from tests.streams import STREAMS
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.alerts.rules import (
+from lakehouse.common.errors import SettingsError
+from lakehouse.operations.alerts.rules import (
     DEFAULT_RULES,
     DeadLetterRule,
     GateRule,
@@ -15,7 +16,6 @@ from lakehouse.alerts.rules import (
     Severity,
     load_rules,
 )
-from lakehouse.errors import SettingsError
 
 STREAMS = ("metrics", "sales")
 

@@ -14,9 +14,16 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
-from lakehouse.alerts.prometheus import rules_file
-from lakehouse.alerts.rules import load_rules
-from lakehouse.telemetry import Health, Observation, ObservationCollector, StreamGate, StreamState, Word
+from lakehouse.operations.alerts.prometheus import rules_file
+from lakehouse.operations.alerts.rules import load_rules
+from lakehouse.operations.telemetry import (
+    Health,
+    Observation,
+    ObservationCollector,
+    StreamGate,
+    StreamState,
+    Word,
+)
 from tests.pipeline import await_
 from tests.streams import STREAMS
 

@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 from kafka import KafkaProducer
 
-from lakehouse.alerts.evaluating import MOST_FIRING, Alert, Key, Notification
-from lakehouse.alerts.facts import Facts, Window, step
-from lakehouse.alerts.publishing import Publisher, read_state, state_topic
-from lakehouse.alerts.rules import MetricRule, Rules
-from lakehouse.alerts.standing import standing
-from lakehouse.alerts.watching import Watcher, readiness
-from lakehouse.alerts.webhook import Webhook
-from lakehouse.alerts.wording import as_message
-from lakehouse.kafka.topics import create_topics
-from lakehouse.kafka.transactions import FencedError
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.operations.alerts.evaluating import MOST_FIRING, Alert, Key, Notification
+from lakehouse.operations.alerts.facts import Facts, Window, step
+from lakehouse.operations.alerts.publishing import Publisher, read_state, state_topic
+from lakehouse.operations.alerts.rules import MetricRule, Rules
+from lakehouse.operations.alerts.standing import standing
+from lakehouse.operations.alerts.watching import Watcher, readiness
+from lakehouse.operations.alerts.webhook import Webhook
+from lakehouse.operations.alerts.wording import as_message
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.kafka.transactions import FencedError
 from tests.alerts.receiver import Receiver, receiving
 from tests.conftest import MakeSettings
 from tests.pipeline import await_, read_topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
-from lakehouse.sinks.audit_kafka import _by_row
+from lakehouse.sinks.kafka.audit import _by_row
 
 Message = tuple[str, str | None, int, int]
 

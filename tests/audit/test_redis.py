@@ -10,15 +10,15 @@ import redis
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.audit.stores import check_store
-from lakehouse.layers import gold
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.engine.layers import gold
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit.stores import check_store
 from lakehouse.settings import Settings
-from lakehouse.sinks import to_redis
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake
+from lakehouse.sinks.redis import sink as to_redis
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake
 from tests.conftest import MakeSettings
 from tests.streams import CALL_RECORDS, CALLS
 

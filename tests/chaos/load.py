@@ -17,8 +17,8 @@ from typing import Any, Self
 
 from confluent_kafka import KafkaException, Producer
 
-from lakehouse.sandbox.loads import GENERATORS, Load
-from lakehouse.sandbox.samples import Sample
+from lakehouse.dev.samples import Sample
+from lakehouse.dev.samples.loads import GENERATORS, Load
 from lakehouse.settings import Settings
 from tests.chaos import mixed
 from tests.poison import KINDS, Poison, endless

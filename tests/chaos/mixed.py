@@ -14,9 +14,9 @@ from dataclasses import replace
 from random import Random
 from typing import Any
 
-from lakehouse.formats.encoding import registered_encoder
-from lakehouse.sandbox.encoded import sources_by_topic
-from lakehouse.sandbox.samples import Sample
+from lakehouse.dev.samples import Sample
+from lakehouse.dev.samples.encoded import sources_by_topic
+from lakehouse.engine.formats.encoding import registered_encoder
 from lakehouse.settings import Settings
 from lakehouse.settings.registry_access import RecordFormat
 from tests.oracles.judging import CONTRACTS, Field, Judged, Kind

@@ -23,10 +23,10 @@ from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
 from pydantic import SecretStr
 
-from lakehouse.errors import ServiceError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS
+from lakehouse.common.errors import ServiceError
+from lakehouse.engine.layers.step import LAYERS
 from lakehouse.settings import Settings
+from lakehouse.storage.kafka.topics import create_topics
 from tests.chaos import mixed
 from tests.chaos.checks import Books, audit_differences, differences
 from tests.chaos.faults import DECK, FAULTS, POINTS, Outage, Scene

@@ -15,8 +15,8 @@ from unittest.mock import patch
 
 import psutil
 
-from lakehouse.sandbox import redis_server, services
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services import redis_server, services
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import load_settings
 from tests import postgres_servers, registries
 from tests.registries import Registry

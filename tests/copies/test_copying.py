@@ -17,22 +17,22 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
-from lakehouse.audit.gold import check_gold
-from lakehouse.audit.records import check_records
-from lakehouse.copies import choosing
-from lakehouse.copies import marker as markers
-from lakehouse.copies.adopting import note_adoption
-from lakehouse.copies.copying import Copying, Tell
-from lakehouse.errors import TableError
-from lakehouse.events import Event
-from lakehouse.ops import event_table
-from lakehouse.progress import sent
+from lakehouse.common.errors import TableError
+from lakehouse.common.events import Event
+from lakehouse.engine.ops_tables import event_table
+from lakehouse.engine.progress import sent
+from lakehouse.operations.audit.gold import check_gold
+from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.copies import choosing
+from lakehouse.operations.copies import marker as markers
+from lakehouse.operations.copies.adopting import note_adoption
+from lakehouse.operations.copies.copying import Copying, Tell
 from lakehouse.settings import Settings
-from lakehouse.spark import storage
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake, Move, Position, Progress, TableSpec
-from lakehouse.tables.adoption import Adoption, adoption_in
+from lakehouse.storage import tables
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake, Move, Position, Progress, TableSpec
+from lakehouse.storage.tables.adoption import Adoption, adoption_in
 from tests import pipeline
 from tests.commands import run_command
 from tests.damage import as_in_a_new_process

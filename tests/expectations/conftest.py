@@ -8,10 +8,10 @@ import pytest
 from great_expectations import ExpectationSuite, ValidationDefinition
 from pyspark.sql import SparkSession
 
-from lakehouse.quality import checking
-from lakehouse.quality.checking import make_context
-from lakehouse.quality.internals import BATCH_VIEW, ExpectNoRows
-from lakehouse.quality.subjects import subjects
+from lakehouse.operations.quality import checking
+from lakehouse.operations.quality.checking import make_context
+from lakehouse.operations.quality.subjects import subjects
+from lakehouse.streams.suite_internals import BATCH_VIEW, ExpectNoRows
 from tests.expectations.lakes import Row, TinyLake, frame
 from tests.streams import STREAMS
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse.layers import bronze
-from lakehouse.quality import subjects
-from lakehouse.records import dead_letters
-from lakehouse.records.validation import clean_schema
-from lakehouse.spark import internals
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records import dead_letters
+from lakehouse.engine.records.validation import clean_schema
+from lakehouse.operations.quality import subjects
+from lakehouse.storage.spark import internals
 from tests.streams import STREAMS
 
 Row = Mapping[str, str]

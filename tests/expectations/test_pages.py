@@ -12,7 +12,7 @@ import pytest
 from great_expectations import ExpectationSuite, ValidationDefinition
 from great_expectations.core.run_identifier import RunIdentifier
 
-from lakehouse.quality.checking import make_context, write_pages
+from lakehouse.operations.quality.checking import make_context, write_pages
 
 HOSTILE = "<script src=https://example.org/x.js></script>"
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse.quality.report import Finding, TableReport, summary
-from lakehouse.stream import Severity
+from lakehouse.operations.quality.report import Finding, TableReport, summary
+from lakehouse.streams.definition import Severity
 
 
 def finding(severity: Severity, *, success: bool = False, error: str | None = None) -> Finding:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse.quality.changes import without_step
-from lakehouse.quality.checking import only_failing
+from lakehouse.operations.quality.changes import without_step
+from lakehouse.operations.quality.checking import only_failing
 from tests.expectations import (
     bronze_cases,
     calls_cases,

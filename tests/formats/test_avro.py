@@ -15,15 +15,15 @@ import pytest
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
-from lakehouse.contract import Contract, Field, FieldType
-from lakehouse.formats import avro
-from lakehouse.formats.contracts import schema_of_contract
-from lakehouse.formats.encoding import encoder
-from lakehouse.kafka.schema_registry import Registered
-from lakehouse.layers import bronze
-from lakehouse.records.validation import judge
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Source
+from lakehouse.engine.formats import avro
+from lakehouse.engine.formats.contracts import schema_of_contract
+from lakehouse.engine.formats.encoding import encoder
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records.validation import judge
+from lakehouse.storage.kafka.schema_registry import Registered
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.streams.contract import Contract, Field, FieldType
+from lakehouse.streams.definition import Source
 from tests import pipeline
 
 AT = 1_767_225_600_000  # 2026-01-01, in milliseconds

@@ -10,11 +10,11 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from lakehouse.errors import SettingsError
-from lakehouse.formats.contracts import schema_of_contract
-from lakehouse.formats.odcs import data_contract
-from lakehouse.formats.protobuf import compiled
-from lakehouse.stream import Contract, Field, FieldType, Source
+from lakehouse.common.errors import SettingsError
+from lakehouse.engine.formats.contracts import schema_of_contract
+from lakehouse.engine.formats.odcs import data_contract
+from lakehouse.engine.formats.protobuf import compiled
+from lakehouse.streams.definition import Contract, Field, FieldType, Source
 from tests.commands import Ended, run_command
 from tests.registries import Registry, registry
 

@@ -14,17 +14,17 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from pyspark.sql import SparkSession
 
-from lakehouse.contract import Contract, Field, FieldType
-from lakehouse.formats import protobuf
-from lakehouse.formats.protobuf import compiled
-from lakehouse.formats.protobuf_columns import Times, Wanted
-from lakehouse.formats.protobuf_reading import Reading
-from lakehouse.formats.protobuf_types import message_class
-from lakehouse.kafka.schema_registry import Registered
-from lakehouse.layers import bronze
-from lakehouse.records.validation import judge
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Source
+from lakehouse.engine.formats import protobuf
+from lakehouse.engine.formats.protobuf import compiled
+from lakehouse.engine.formats.protobuf_columns import Times, Wanted
+from lakehouse.engine.formats.protobuf_reading import Reading
+from lakehouse.engine.formats.protobuf_types import message_class
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records.validation import judge
+from lakehouse.storage.kafka.schema_registry import Registered
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.streams.contract import Contract, Field, FieldType
+from lakehouse.streams.definition import Source
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AT_S = 1_767_225_600  # 2026-01-01

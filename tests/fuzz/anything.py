@@ -37,26 +37,26 @@ import typer
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.commands.options import skipped
-from lakehouse.errors import LakehouseError
-from lakehouse.formats.contracts import schema_of_contract
-from lakehouse.formats.decode import decoded
-from lakehouse.formats.encoding import Encode, encoder
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers import bronze
-from lakehouse.layers.step import Allow, LayerName
-from lakehouse.records.validation import judge
-from lakehouse.runtime import troubles
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import local_services
+from lakehouse.cli.options import skipped
+from lakehouse.common.errors import LakehouseError
+from lakehouse.dev.services.services import local_services
+from lakehouse.engine.formats.contracts import schema_of_contract
+from lakehouse.engine.formats.decode import decoded
+from lakehouse.engine.formats.encoding import Encode, encoder
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.layers.step import Allow, LayerName
+from lakehouse.engine.records.validation import judge
+from lakehouse.engine.runtime import troubles
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings, load_settings
 from lakehouse.settings.registry_access import RecordFormat
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.spark.session import build_session
-from lakehouse.stream import Field, FieldType, Source, Stream
-from lakehouse.streams import load
-from lakehouse.tables import Lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.session import build_session
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Field, FieldType, Source, Stream
+from lakehouse.streams.registry import load
 from tests import pipeline, poison, postgres_servers
 from tests.fuzz import schemas
 from tests.fuzz.schemas import Body

@@ -8,7 +8,7 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings
 from tests import redis_databases
 from tests.conftest import settings_for

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.gold import check_gold
-from lakehouse.audit.stores import check_lead
-from lakehouse.errors import TableError
-from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.common.errors import TableError
+from lakehouse.operations.audit.gold import check_gold
+from lakehouse.operations.audit.stores import check_lead
+from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.batches import gold_of
 from tests.conftest import MakeSettings

@@ -17,16 +17,16 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.copies.adopting import note_adoption
-from lakehouse.copies.copying import Copying
-from lakehouse.errors import PositionError
-from lakehouse.layers import export as export_layer
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import Endpoints
-from lakehouse.sinks.slices import SlicedSink
-from lakehouse.tables import Lake
+from lakehouse.common.errors import PositionError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers import export as export_layer
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.copies.adopting import note_adoption
+from lakehouse.operations.copies.copying import Copying
+from lakehouse.sinks.kafka.slices import SlicedSink
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake
 from tests import redis_databases
 from tests.conftest import MakeSettings
 from tests.damage import as_in_a_new_process
@@ -140,7 +140,7 @@ def test_an_adopting_export_that_is_killed_between_slices_goes_on_with_the_next_
     moved: Moved, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export_layer, "LARGE_FROM_ROWS", 1)
-    monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 1)
+    monkeypatch.setattr("lakehouse.sinks.kafka.sink.SLICE_ROWS", 1)
     moved.adopt()
     send, slices = SlicedSink.send, 0
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.sandbox.loads import GENERATORS, Load, send
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.samples.loads import GENERATORS, Load, send
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings
 from tests.pipeline import read_topic
 from tests.processes import LAKEHOUSE, NOISE, Place, place, running

@@ -21,11 +21,11 @@ import redis
 from kafka import KafkaProducer
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import Report, audit
-from lakehouse.runtime.runner import utc_now
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.audit import Report, audit
 from lakehouse.settings import Settings
-from lakehouse.streams import load
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.registry import load
 from tests import pipeline
 from tests.integration.conftest import LAKE_EVENTS
 from tests.pipeline import Row
@@ -89,7 +89,7 @@ def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest
         client.delete(deleted)
         client.set(invented, kept[deleted])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lakehouse.audit._PAUSE_S", 0.1)  # nothing is on its way here
+            patch.setattr("lakehouse.operations.audit._PAUSE_S", 0.1)  # nothing is on its way here
             report = audit(Lake(spark, lake.lake), load(lake), lake, utc_now())
     finally:
         client.mset(kept)

@@ -15,18 +15,18 @@ from datetime import datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import Check, Report, audit
-from lakehouse.catalog import ask
-from lakehouse.maintenance.fold_state import clear_state
-from lakehouse.quality.checking import check, make_context, suite_of
-from lakehouse.quality.subjects import PinnedTables, subjects
-from lakehouse.records.dead_letters import Selection
-from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
-from lakehouse.repair.replay import replay
-from lakehouse.runtime.runner import RunOptions, run, utc_now
-from lakehouse.runtime.signals import Stop
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.operations.audit import Check, Report, audit
+from lakehouse.operations.catalog.spark_sql import ask
+from lakehouse.operations.maintenance.fold_state import clear_state
+from lakehouse.operations.quality.checking import check, make_context, suite_of
+from lakehouse.operations.quality.subjects import PinnedTables, subjects
+from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.operations.repair.replay import replay
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric

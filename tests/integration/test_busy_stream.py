@@ -20,19 +20,19 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.catalog import ask, holding_gold, register
-from lakehouse.layers import bronze, gold
-from lakehouse.maintenance.fold_state import clear_state
-from lakehouse.maintenance.upkeep import Keeper, tasks
-from lakehouse.records.dead_letters import Selection
-from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
-from lakehouse.repair.replay import discard, replay
-from lakehouse.runtime.runner import utc_now
+from lakehouse.engine.layers import bronze, gold
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.catalog.spark_sql import ask, holding_gold, register
+from lakehouse.operations.maintenance.fold_state import clear_state
+from lakehouse.operations.maintenance.upkeep import Keeper, tasks
+from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.operations.repair.replay import discard, replay
 from lakehouse.settings import Settings
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake, leases, upkeep, writing
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake, leases, upkeep, writing
 from tests import pipeline, verdicts
 from tests.batches import gold_of, silver_of, take_next
 from tests.integration.test_beside import beside

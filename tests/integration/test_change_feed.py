@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from expectations.silver.common import accepted
-from lakehouse.contract import Contract
-from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
+from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.settings import Settings
-from lakehouse.stream import Source, Stream
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.contract import Contract
+from lakehouse.streams.definition import Source, Stream
 from tests import pipeline
 from tests.pipeline import DEAD_LETTERS, Raw
 from tests.records.test_change_events import CHANGES, CLEAN, REFUSED

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lakehouse.layers.step import LAYERS
+from lakehouse.engine.layers.step import LAYERS
 from tests.chaos.faults import FAULTS, MIXED, Outage
 from tests.chaos.run import Outcome, Plan, Way, run_chaos
 from tests.chaos.supervisor import ALL

@@ -15,17 +15,17 @@ from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.events import EventLog, Kind, note, noting
-from lakehouse.files import write_whole
-from lakehouse.ops.event_table import append, newest
-from lakehouse.quality import results
-from lakehouse.runtime.runner import utc_now
-from lakehouse.sandbox.services import Endpoints
-from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.common.events import EventLog, Kind, note, noting
+from lakehouse.common.state_files import write_whole
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.ops_tables.event_table import append, newest
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.quality import results
+from lakehouse.operations.telemetry import QueryRun, Run
+from lakehouse.operations.telemetry.runs import as_json, file_of
+from lakehouse.serving.security.tokens import Scope, Tokens
 from lakehouse.settings import Settings
-from lakehouse.tables import direct
-from lakehouse.telemetry import QueryRun, Run
-from lakehouse.telemetry.runs import as_json, file_of
+from lakehouse.storage.tables import direct
 from tests import pipeline
 from tests.commands import Ended, run_command
 from tests.pipeline import BRONZE, GOLD, SILVER, Raw

@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.errors import PositionError, TableError
+from lakehouse.common.errors import PositionError, TableError
 from lakehouse.settings import Settings
-from lakehouse.tables import DELETED, Lake, Move, TableSpec, Why, Written, data_files
-from lakehouse.tables import delta_internals as delta
-from lakehouse.tables.pruning import Between, Near
+from lakehouse.storage import tables
+from lakehouse.storage.tables import DELETED, Lake, Move, TableSpec, Why, Written, data_files
+from lakehouse.storage.tables import delta_internals as delta
+from lakehouse.storage.tables.pruning import Between, Near
 from tests import pipeline
 from tests.counting import counted
 

@@ -16,16 +16,16 @@ import redis
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import audit
-from lakehouse.errors import SettingsError
-from lakehouse.records.dead_letters import Selection
-from lakehouse.repair.replay import replay
-from lakehouse.runtime.runner import utc_now
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.audit import audit
+from lakehouse.operations.repair.replay import replay
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.streams import choose_one
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import choose_one
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.pipeline import DEAD_LETTERS, Raw

@@ -27,14 +27,14 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.errors import PositionError
-from lakehouse.layers import bronze
-from lakehouse.layers.step import LayerName, Step
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.signals import Stop
+from lakehouse.common.errors import PositionError
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.layers.step import LayerName, Step
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline, verdicts
 from tests.batches import bronze_of, gold_of, silver_of, take_next

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import SettingsError
-from lakehouse.kinds import Records, windowed_sums
-from lakehouse.layers import silver
-from lakehouse.layers.step import Permitted
+from lakehouse.common.errors import SettingsError
+from lakehouse.engine.layers import silver
+from lakehouse.engine.layers.step import Permitted
 from lakehouse.settings import Settings
-from lakehouse.stream import Field, FieldType, Source, Stream
-from lakehouse.streams import choose_one
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Field, FieldType, Source, Stream
+from lakehouse.streams.kinds import Records, windowed_sums
+from lakehouse.streams.registry import choose_one
 from lakehouse.testing.kills import take_next
 from tests import pipeline
 from tests.pipeline import DEAD_LETTERS, Raw

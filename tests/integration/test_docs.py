@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lakehouse.rights import rights_of_pipeline
+from lakehouse.operations.doctor.rights import rights_of_pipeline
 from lakehouse.settings import Settings
 from lakehouse.settings.secrets import secret_names
 from tests.processes import BIN, QUICK_JVM, ROOT

@@ -12,15 +12,15 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.doctor import Finding, examine
-from lakehouse.errors import SettingsError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers import bronze
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers import bronze
+from lakehouse.operations.doctor.checks import Finding, examine
 from lakehouse.settings import Settings
-from lakehouse.spark.jars import jars_directory
-from lakehouse.streams import BY_DEFAULT
-from lakehouse.tables import Lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.spark.jars import jars_directory
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.registry import BY_DEFAULT
 from tests.processes import LAKEHOUSE
 
 MakeSettings = Callable[..., Settings]
@@ -96,7 +96,7 @@ def test_an_old_java_and_a_damaged_jar_are_named(
     damaged.unlink()
     damaged.write_bytes(b"half")
     for module in ("installing", "jars"):
-        monkeypatch.setattr(f"lakehouse.spark.{module}.jars_directory", lambda: jars)
+        monkeypatch.setattr(f"lakehouse.storage.spark.{module}.jars_directory", lambda: jars)
     faults = found(settings)
     assert {name: one.state for name, one in faults.items()} == {"Java": "fail", "jars of spark": "fail"}
     assert faults["Java"].found == f"11.0.22 ({java})"

@@ -24,18 +24,18 @@ import redis
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import audit
-from lakehouse.copies import marker as markers
-from lakehouse.copies.adopting import note_adoption
-from lakehouse.copies.copying import Copying
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS
-from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit import audit
+from lakehouse.operations.copies import marker as markers
+from lakehouse.operations.copies.adopting import note_adoption
+from lakehouse.operations.copies.copying import Copying
 from lakehouse.settings import Settings
-from lakehouse.streams import choose
-from lakehouse.tables import Lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.registry import choose
 from tests import redis_databases
 from tests.chaos.checks import audit_differences, differences
 from tests.chaos.load import Feeder

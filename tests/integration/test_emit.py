@@ -6,8 +6,8 @@ import json
 
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.stores import check_lead
-from lakehouse.tables import Lake
+from lakehouse.operations.audit.stores import check_lead
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import STREAM, Raw, read_topic

@@ -16,27 +16,27 @@ from kafka import KafkaProducer
 from kafka.errors import InvalidTimestampError
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.landing import check_landing
-from lakehouse.catalog import ask
-from lakehouse.commands import dead_letters_report as report
-from lakehouse.commands.options import skipped
-from lakehouse.errors import SettingsError, StreamError
-from lakehouse.kafka import topics
-from lakehouse.kafka.topics import create_topics, unlimited
-from lakehouse.layers import bronze
-from lakehouse.layers.topic_reading import capped
-from lakehouse.ops.data_losses import LostRange
-from lakehouse.records.dead_letters import DEAD_LETTERS, find_letter, newest_letters
-from lakehouse.render import as_json
-from lakehouse.repair.rebuild_silver import Landed
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.cli.options import skipped
+from lakehouse.cli.reports import dead_letters as report
+from lakehouse.common.errors import SettingsError, StreamError
+from lakehouse.common.rows_as_text import as_json
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.layers.topic_reading import capped
+from lakehouse.engine.ops_tables.data_losses import LostRange
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS, find_letter, newest_letters
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit.landing import check_landing
+from lakehouse.operations.catalog.spark_sql import ask
+from lakehouse.operations.repair.rebuild_silver import Landed
+from lakehouse.operations.telemetry import Observer
 from lakehouse.settings import Settings, load_settings
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.streams import load
-from lakehouse.tables import Lake
-from lakehouse.telemetry import Observer
+from lakehouse.storage.kafka import topics
+from lakehouse.storage.kafka.topics import create_topics, unlimited
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.registry import load
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import BRONZE, SILVER, SOURCE, STREAM, Raw

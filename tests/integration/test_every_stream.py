@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from lakehouse import duck
-from lakehouse.catalog import ask, register
-from lakehouse.render import plain_rows
-from lakehouse.tables import Lake
+from lakehouse.common.rows_as_text import plain_rows
+from lakehouse.operations.catalog import duckdb_sql as duck
+from lakehouse.operations.catalog.spark_sql import ask, register
+from lakehouse.storage.tables import Lake
 from tests.chaos.files import QUERIES, TABLES
 from tests.journey import CRASHES, EVENTS, MALFORMED, Journey
 from tests.streams import STREAMS

@@ -25,16 +25,16 @@ from great_expectations.data_context import AbstractDataContext
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner, Result
 
-from lakehouse.commands import expect
-from lakehouse.errors import TableError
-from lakehouse.events import Kind
-from lakehouse.ops.event_table import newest
-from lakehouse.quality.checking import check, make_context, suite_of
-from lakehouse.quality.report import TableReport
-from lakehouse.quality.subjects import PinnedTables, Subject, subjects
-from lakehouse.runtime.runner import utc_now
+from lakehouse.cli.commands import expect
+from lakehouse.common.errors import TableError
+from lakehouse.common.events import Kind
+from lakehouse.engine.ops_tables.event_table import newest
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.quality.checking import check, make_context, suite_of
+from lakehouse.operations.quality.report import TableReport
+from lakehouse.operations.quality.subjects import PinnedTables, Subject, subjects
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.expectations.lakes import TABLES
 from tests.processes import ROOT

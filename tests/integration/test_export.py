@@ -27,24 +27,25 @@ from pydantic import SecretStr
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.audit import Check
-from lakehouse.audit.stores import check_lead, check_store
-from lakehouse.errors import LakehouseError, PositionError, ServiceError, TableError
-from lakehouse.kafka.topics import Limits
-from lakehouse.kafka.transactions import Transactions
-from lakehouse.layers import export as export_layer
-from lakehouse.layers import gold
-from lakehouse.layers.step import Allow, Permitted, Step
-from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.common.errors import LakehouseError, PositionError, ServiceError, TableError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers import export as export_layer
+from lakehouse.engine.layers import gold
+from lakehouse.engine.layers.step import Allow, Permitted, Step
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit import Check
+from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.settings import Settings
-from lakehouse.sinks import RedisTroubleError, to_redis
+from lakehouse.sinks import RedisTroubleError
 from lakehouse.sinks.outgoing import newest_since
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import DELETED, Lake
+from lakehouse.sinks.redis import sink as to_redis
+from lakehouse.storage import tables
+from lakehouse.storage.kafka.topics import Limits
+from lakehouse.storage.kafka.transactions import Transactions
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import DELETED, Lake
 from tests import delta_commands as commands
 from tests import redis_databases, redis_servers
 from tests.batches import planned, write
@@ -440,9 +441,9 @@ def test_whatever_a_user_corrects_leaves_and_a_clearing_does_not(export: Export)
     assert [one.differences for one in export.audited()] == [0, 0]
 
 
-KAFKA_COMMIT = "lakehouse.kafka.transactions.Transactions.commit"
+KAFKA_COMMIT = "lakehouse.storage.kafka.transactions.Transactions.commit"
 REDIS_WRITE = "lakehouse.sinks.RedisSink.write"
-NOTE = "lakehouse.progress.sent.note"
+NOTE = "lakehouse.engine.progress.sent.note"
 
 
 @pytest.mark.parametrize(
@@ -660,7 +661,7 @@ def test_a_micro_batch_for_which_the_heap_was_full_is_taken_in_fewer_commits(exp
 def few_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Send micro-batches of four rows and more in slices of two."""
     monkeypatch.setattr(export_layer, "LARGE_FROM_ROWS", 4)
-    monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 2)
+    monkeypatch.setattr("lakehouse.sinks.kafka.sink.SLICE_ROWS", 2)
 
 
 @pytest.mark.soak
@@ -677,7 +678,7 @@ def test_slices_that_were_sent_before_a_failure_are_left_out_when_the_micro_batc
 
     with monkeypatch.context() as patch:
         # The topic took more when the export looked, and less when the row came.
-        patch.setattr("lakehouse.sinks.kafka.limits_of", lambda *_: Limits(record_bytes=1_000_000))
+        patch.setattr("lakehouse.sinks.kafka.rows.limits_of", lambda *_: Limits(record_bytes=1_000_000))
         with pytest.raises(ServiceError, match=f"export to topic {export.topic} failed: MSG_SIZE_TOO_LARGE"):
             export.run()
     before, stored = len(export.messages()), len(export.in_redis())
@@ -764,7 +765,7 @@ def test_slices_go_on_exactly_where_they_were_broken_off_whatever_waits_by_then(
 
 def test_rows_of_many_bytes_leave_in_slices(export: Export, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export_layer, "LARGE_FROM_BYTES", 1_000)
-    monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 2)
+    monkeypatch.setattr("lakehouse.sinks.kafka.sink.SLICE_ROWS", 2)
     transactions, commit = list[Transactions](), Transactions.commit
 
     def counting(producer: Transactions, *records: Any) -> None:
@@ -789,7 +790,7 @@ def test_a_crash_after_all_slices_and_before_the_progress_sends_nothing_twice(
 ) -> None:
     export.put(*(State(f"service {number}", 0) for number in range(8)))
     with monkeypatch.context() as patch:
-        patch.setattr("lakehouse.sinks.kafka.KafkaSink.write", crash)
+        patch.setattr("lakehouse.sinks.kafka.rows.KafkaSink.write", crash)
         with pytest.raises(ServiceError, match="pulled out"):
             export.run()
     assert len(export.messages()) == 8
@@ -805,8 +806,8 @@ def test_half_a_million_rows_leave_though_a_transaction_may_be_open_for_seconds_
     export: Export, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All rows take far longer; the broker looks for expired ones every ten seconds."""
-    monkeypatch.setattr("lakehouse.sinks.to_kafka.TRANSACTION_TIMEOUT_S", 5)
-    monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 5_000)
+    monkeypatch.setattr("lakehouse.sinks.kafka.sink.TRANSACTION_TIMEOUT_S", 5)
+    monkeypatch.setattr("lakehouse.sinks.kafka.sink.SLICE_ROWS", 5_000)
     named = F.concat(F.lit("service "), F.col("id") % 5000)
     start = F.timestamp_micros(
         F.lit(int(START.timestamp()) * 1_000_000) + F.floor(F.col("id") / 5000) * 60_000_000
@@ -868,7 +869,7 @@ def test_an_emptied_redis_is_seen_though_the_clock_was_set_back(
         assert not step.ticker.is_due(now)
         export.flush()
         assert not step.ticker.is_due(now), "it has looked just now"
-        monkeypatch.setattr("lakehouse.sinks.to_redis._LOOK_EVERY_S", 0.0)
+        monkeypatch.setattr("lakehouse.sinks.redis.sink._LOOK_EVERY_S", 0.0)
         assert step.ticker.is_due(now - timedelta(hours=1))
 
 

@@ -18,16 +18,16 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from lakehouse.errors import HeapError, PositionError, StreamError, TableError
-from lakehouse.layers.step import LayerName
-from lakehouse.ops.event_table import newest, recorded
-from lakehouse.runtime import troubles
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.common.errors import HeapError, PositionError, StreamError, TableError
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.ops_tables.event_table import newest, recorded
+from lakehouse.engine.runtime import troubles
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.stream import GoldTable, Stream
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import GoldTable, Stream
 from lakehouse.testing.kills import CrashError
 from tests import pipeline
 from tests.crashing import Fault

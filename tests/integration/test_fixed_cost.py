@@ -11,17 +11,17 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.errors import PositionError
-from lakehouse.layers import gold, silver
-from lakehouse.layers.step import Permitted
-from lakehouse.progress.reading import InMemory
-from lakehouse.runtime.loop import BatchDone, Common, StreamLoop
-from lakehouse.runtime.troubles import Troubles
-from lakehouse.runtime.watch import Watch
+from lakehouse.common.errors import PositionError
+from lakehouse.engine.layers import gold, silver
+from lakehouse.engine.layers.step import Permitted
+from lakehouse.engine.progress.reading import InMemory
+from lakehouse.engine.runtime.loop import BatchDone, Common, StreamLoop
+from lakehouse.engine.runtime.troubles import Troubles
+from lakehouse.engine.runtime.watch import Watch
 from lakehouse.settings import Settings
-from lakehouse.spark import execution
-from lakehouse.tables import Lake, Move, TableSpec, Written
+from lakehouse.storage import tables
+from lakehouse.storage.spark import execution
+from lakehouse.storage.tables import Lake, Move, TableSpec, Written
 from tests import pipeline
 from tests.batches import gold_of, silver_of
 from tests.counting import Counts, counted

@@ -18,25 +18,25 @@ import fastavro
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import RegistryError
-from lakehouse.formats import schemas
-from lakehouse.formats.decode import decoded
-from lakehouse.formats.encoding import registered_encoder
-from lakehouse.formats.protobuf import compiled
-from lakehouse.formats.protobuf_types import message_class
-from lakehouse.kafka.schema_registry import Missing, Registered, register
-from lakehouse.layers import bronze
-from lakehouse.records.validation import judge
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
-from lakehouse.runtime import troubles
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import Load
+from lakehouse.common.errors import RegistryError
+from lakehouse.dev.samples.loads import Load
+from lakehouse.engine.formats import schemas
+from lakehouse.engine.formats.decode import decoded
+from lakehouse.engine.formats.encoding import registered_encoder
+from lakehouse.engine.formats.protobuf import compiled
+from lakehouse.engine.formats.protobuf_types import message_class
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records.validation import judge
+from lakehouse.engine.runtime import troubles
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
 from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Source
-from lakehouse.tables import Lake
+from lakehouse.storage.kafka.schema_registry import Missing, Registered, register
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Source
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import DEAD_LETTERS, SILVER, STREAM, Raw

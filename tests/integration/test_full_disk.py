@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import audit
-from lakehouse.errors import LakehouseError, TableError
-from lakehouse.events import EventLog, Kind, note, noting
-from lakehouse.layers.step import LayerName
-from lakehouse.ops import event_table
-from lakehouse.runtime import troubles
-from lakehouse.runtime.runner import RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.common.errors import LakehouseError, TableError
+from lakehouse.common.events import EventLog, Kind, note, noting
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.ops_tables import event_table
+from lakehouse.engine.runtime import troubles
+from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit import audit
+from lakehouse.operations.telemetry import heartbeat
+from lakehouse.operations.telemetry.heartbeat import Heartbeat, beating
+from lakehouse.operations.telemetry.runs import read_runs
 from lakehouse.settings import Settings
-from lakehouse.spark import storage
-from lakehouse.tables import Lake, leases
-from lakehouse.tables import delta_internals as delta
-from lakehouse.telemetry import heartbeat
-from lakehouse.telemetry.heartbeat import Heartbeat, beating
-from lakehouse.telemetry.runs import read_runs
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables import Lake, leases
+from lakehouse.storage.tables import delta_internals as delta
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.full_disk import full, full_once, itself, jvm

@@ -10,19 +10,19 @@ from datetime import datetime
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.catalog import ask
-from lakehouse.events import Kind
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS
-from lakehouse.ops.event_table import newest
-from lakehouse.quality.gate import SuiteGate
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.loads import Load, send
+from lakehouse.common.events import Kind
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.ops_tables.event_table import newest
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.catalog.spark_sql import ask
+from lakehouse.operations.quality.gate import SuiteGate
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
 from tests import pipeline
 from tests.commands import Ended, run_command
 from tests.conftest import MakeSettings

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.quality.checking import check
-from lakehouse.quality.gate import SuiteGate
+from lakehouse.operations.quality.checking import check
+from lakehouse.operations.quality.gate import SuiteGate
 from lakehouse.settings import Settings
-from lakehouse.stream import Source, Stream
-from lakehouse.tables import Lake, commits, reading
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, commits, reading
+from lakehouse.streams.definition import Source, Stream
 from tests import pipeline
 from tests.pipeline import Raw
 from tests.streams import CALLS, METRICS, SALES, STREAMS, TRANSACTIONS
@@ -50,7 +50,7 @@ class Watched:
             self.whole.append(subject.name)
             return check(subject, *arguments)
 
-        monkeypatch.setattr("lakehouse.quality.gate.check", noting)
+        monkeypatch.setattr("lakehouse.operations.quality.gate.check", noting)
 
     def another_gate(self) -> SuiteGate:
         return SuiteGate(Lake(self._spark, self._settings.lake), STREAMS, self._settings, self.said.append)

@@ -17,18 +17,19 @@ import pytest
 from kafka import KafkaAdminClient, TopicPartition
 from pyspark.sql import SparkSession
 
-from lakehouse import catalog, tables
-from lakehouse.audit.files import check_files
-from lakehouse.audit.landing import check_landing
-from lakehouse.errors import PositionError, StreamError, TableError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers import bronze, silver
-from lakehouse.layers.step import Allow, LayerName, Permitted
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.common.errors import PositionError, StreamError, TableError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers import bronze, silver
+from lakehouse.engine.layers.step import Allow, LayerName, Permitted
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit.files import check_files
+from lakehouse.operations.audit.landing import check_landing
+from lakehouse.operations.catalog import spark_sql as catalog
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.conftest import MakeSettings, settings_for
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_

@@ -9,20 +9,20 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.audit.gold import check_gold
-from lakehouse.audit.records import check_records
-from lakehouse.errors import QueryError
-from lakehouse.layers import silver
-from lakehouse.layers.step import Permitted, Step
-from lakehouse.records.dead_letters import Selection
-from lakehouse.records.offsets import OffsetRange
-from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
-from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
-from lakehouse.repair.replay import try_replay
-from lakehouse.repair.resolve import Resolved, resolve_by_columns, resolve_by_record
+from lakehouse.common.errors import QueryError
+from lakehouse.engine.layers import silver
+from lakehouse.engine.layers.step import Permitted, Step
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.operations.audit.gold import check_gold
+from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
+from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
+from lakehouse.operations.repair.replay import try_replay
+from lakehouse.operations.repair.resolve import Resolved, resolve_by_columns, resolve_by_record
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.storage.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline
 from tests.batches import take_next

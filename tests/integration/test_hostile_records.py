@@ -10,14 +10,14 @@ import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS
-from lakehouse.runtime.runner import RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.streams import load
-from lakehouse.tables import Lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.registry import load
 from tests import pipeline, redis_databases
 from tests.chance import chance
 from tests.chaos.checks import differences

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.sandbox.producing import produce
-from lakehouse.sandbox.samples import spread_times
-from lakehouse.sandbox.samples.metrics import samples
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.samples import spread_times
+from lakehouse.dev.samples.metrics import samples
+from lakehouse.dev.samples.producing import produce
+from lakehouse.dev.services.services import Endpoints
 from tests.cluster import Cluster
 from tests.processes import ROOT, Place, place
 
@@ -88,7 +88,7 @@ def test_the_jars_are_asked_for_and_setup_brings_them_with_the_properties_and_jo
     before = installed.run("lakehouse", "run", "bronze", "--stream", "metrics", "--trigger", "available-now")
     assert before.returncode == 1
     assert "run `lakehouse setup`" in before.stderr
-    for_an_image = installed.run("python", "-m", "lakehouse.spark.installing", "spark")
+    for_an_image = installed.run("python", "-m", "lakehouse.storage.spark.installing", "spark")
     assert for_an_image.returncode == 0, for_an_image.stderr
     assert sorted(place.name for place in (installed.share / "jars").iterdir()) == ["disk", "spark"]
 

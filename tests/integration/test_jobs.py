@@ -25,14 +25,14 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from lakehouse.layers.step import LAYERS
-from lakehouse.sandbox.producing import produce
-from lakehouse.sandbox.samples import Sample, spread_times
-from lakehouse.sandbox.samples.metrics import MALFORMED_KINDS, samples
-from lakehouse.sandbox.samples.mixing import Shares
-from lakehouse.sandbox.services import Endpoints
-from lakehouse.telemetry import Run
-from lakehouse.telemetry.runs import read_runs
+from lakehouse.dev.samples import Sample, spread_times
+from lakehouse.dev.samples.metrics import MALFORMED_KINDS, samples
+from lakehouse.dev.samples.mixing import Shares
+from lakehouse.dev.samples.producing import produce
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.operations.telemetry import Run
+from lakehouse.operations.telemetry.runs import read_runs
 from tests.commands import Ended, run_command
 from tests.pipeline import read_topic
 from tests.processes import LAKEHOUSE, NOISE, Place, finish, place, running, submit

@@ -8,13 +8,13 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.layers.letters_export import send_waiting
-from lakehouse.layers.step import Permitted
-from lakehouse.records.dead_letters import Selection
-from lakehouse.repair.replay import discard
+from lakehouse.engine.layers.letters_export import send_waiting
+from lakehouse.engine.layers.step import Permitted
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.operations.repair.replay import discard
 from lakehouse.settings import Settings
-from lakehouse.sinks.letters import Letter, record_of
-from lakehouse.tables import Lake
+from lakehouse.sinks.kafka.letters import Letter, record_of
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw

@@ -17,17 +17,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.audit import audit
-from lakehouse.errors import StreamError
-from lakehouse.layers import bronze
-from lakehouse.layers.step import LAYERS, LayerName
-from lakehouse.progress import parts, sent
-from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.common.errors import StreamError
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.progress import parts, sent
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit import audit
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
 from lakehouse.testing.kills import crash_at
 from tests import pipeline
 from tests.chance import chance
@@ -82,7 +82,7 @@ class LoopLake:
         with pytest.MonkeyPatch.context() as patch:
             ending = crash_at(getattr(module, name), number, after=after, for_good=True)
             patch.setattr(module, name, ending)
-            patch.setattr("lakehouse.runtime.runner.RETRIES", 0)
+            patch.setattr("lakehouse.engine.runtime.runner.RETRIES", 0)
             try:
                 self.catch_up(by_layer=by_layer)
             except StreamError:

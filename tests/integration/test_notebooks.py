@@ -18,8 +18,8 @@ import nbformat
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import TableError
-from lakehouse.sandbox.loads import GENERATORS
+from lakehouse.common.errors import TableError
+from lakehouse.dev.samples.loads import GENERATORS
 from lakehouse.settings import Settings
 from tests import pipeline
 from tests.journey import MALFORMED

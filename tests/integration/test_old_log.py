@@ -10,13 +10,13 @@ from kafka import KafkaProducer
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import Check
-from lakehouse.audit.stores import check_lead, check_store
-from lakehouse.runtime.runner import RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit import Check
+from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.settings import Settings
-from lakehouse.sinks import to_redis
-from lakehouse.tables import Lake
+from lakehouse.sinks.redis import sink as to_redis
+from lakehouse.storage.tables import Lake
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw

@@ -14,23 +14,23 @@ from hashlib import sha256
 import pytest
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.audit.records import check_records
-from lakehouse.kinds import Records, windowed_sums
-from lakehouse.layers import bronze, silver
-from lakehouse.layers.step import Permitted
-from lakehouse.maintenance import retention
-from lakehouse.ops import retained
-from lakehouse.ops.retained import TakenRows
-from lakehouse.records.dead_letters import DEAD_LETTERS as LETTERS
-from lakehouse.records.dead_letters import Selection
-from lakehouse.records.offsets import OffsetRange
-from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, differing, rebuild_silver
-from lakehouse.repair.replay import discard, replay
+from lakehouse.engine.layers import bronze, silver
+from lakehouse.engine.layers.step import Permitted
+from lakehouse.engine.ops_tables import retained
+from lakehouse.engine.ops_tables.retained import TakenRows
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS as LETTERS
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.maintenance import retention
+from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, differing, rebuild_silver
+from lakehouse.operations.repair.replay import discard, replay
+from lakehouse.operations.telemetry.delta_log import Log
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake, entries
-from lakehouse.telemetry.delta_log import Log
+from lakehouse.storage import tables
+from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.storage.tables import Lake, entries
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.kinds import Records, windowed_sums
 from lakehouse.testing.kills import take_next
 from tests import pipeline
 from tests.pipeline import DEAD_LETTERS, Raw

@@ -8,17 +8,17 @@ from unittest.mock import patch
 
 import pytest
 
-from lakehouse import tables
-from lakehouse.audit.records import check_records
-from lakehouse.errors import PositionError, TableError
-from lakehouse.kinds import Records, Side, joined_calls, running_totals
-from lakehouse.layers import gold, silver
-from lakehouse.layers.step import Permitted, StepMaker
-from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
-from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
+from lakehouse.common.errors import PositionError, TableError
+from lakehouse.engine.layers import gold, silver
+from lakehouse.engine.layers.step import Permitted, StepMaker
+from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.kinds import Records, Side, joined_calls, running_totals
 from lakehouse.testing.kills import CrashError, crash_at, take_next
 from tests import pipeline
 from tests.integration.test_one_function import (

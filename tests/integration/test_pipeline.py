@@ -27,13 +27,13 @@ import pytest
 from kafka import KafkaAdminClient, KafkaProducer
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.signals import Stop
-from lakehouse.sandbox.samples import spread_times
-from lakehouse.sandbox.samples.metrics import samples
-from lakehouse.sandbox.samples.mixing import Shares
+from lakehouse.dev.samples import spread_times
+from lakehouse.dev.samples.metrics import samples
+from lakehouse.dev.samples.mixing import Shares
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged

@@ -13,7 +13,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
 from tests import postgres_servers
 from tests.pipeline import Raw, await_, read_topic, send
 from tests.postgres_servers import Server

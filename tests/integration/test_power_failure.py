@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.audit import audit
-from lakehouse.errors import TableError
-from lakehouse.layers.step import LayerName
-from lakehouse.progress import sent
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
-from lakehouse.runtime.runner import utc_now
+from lakehouse.common.errors import TableError
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.progress import sent
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.audit import audit
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake, lasting
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, lasting
 from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline
 from tests.batches import silver_of, take_next

@@ -16,15 +16,15 @@ from kafka import KafkaAdminClient, KafkaConsumer
 from kafka.partitioner.default import murmur2
 from typer.testing import CliRunner
 
-from lakehouse.commands.produce import app
-from lakehouse.errors import LakehouseError, ProduceError, ServiceError, SettingsError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.sandbox.producing import SendingProgress, bursts, produce
-from lakehouse.sandbox.samples import Sample, calls, sales, spread_times, transactions
-from lakehouse.sandbox.samples.metrics import samples
-from lakehouse.sandbox.samples.mixing import Shares
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.cli.commands.produce import app
+from lakehouse.common.errors import LakehouseError, ProduceError, ServiceError, SettingsError
+from lakehouse.dev.samples import Sample, calls, sales, spread_times, transactions
+from lakehouse.dev.samples.metrics import samples
+from lakehouse.dev.samples.mixing import Shares
+from lakehouse.dev.samples.producing import SendingProgress, bursts, produce
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.topics import create_topics
 from tests.sampling import CONTRACTS
 
 NOW_MS = 1_767_225_600_000
@@ -462,7 +462,7 @@ def test_ctrl_c_ends_the_command_with_its_summary_and_130(
     services: Endpoints, command_topic: str, tmp_path: Path
 ) -> None:
     create_topics(services.access, {command_topic: 1})
-    command = [sys.executable, "-c", "from lakehouse.commands.produce import app; app()"]
+    command = [sys.executable, "-c", "from lakehouse.cli.commands.produce import app; app()"]
     process = subprocess.Popen(
         [*command, "metrics", "--rate", "200", "--seconds", "3600"],
         stdout=subprocess.PIPE,

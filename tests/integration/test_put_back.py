@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.gold import check_gold
-from lakehouse.audit.records import check_records
-from lakehouse.audit.report import Check
-from lakehouse.errors import PositionError, TableError
-from lakehouse.progress import reading
+from lakehouse.common.errors import PositionError, TableError
+from lakehouse.engine.progress import reading
+from lakehouse.operations.audit.gold import check_gold
+from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.audit.report import Check
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.damage import as_in_a_new_process
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw

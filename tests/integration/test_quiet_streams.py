@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.gold import check_gold
-from lakehouse.layers.step import LayerName, Ticker
-from lakehouse.runtime.runner import utc_now
+from lakehouse.engine.layers.step import LayerName, Ticker
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.audit.gold import check_gold
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.batches import gold_of
 from tests.conftest import MakeSettings

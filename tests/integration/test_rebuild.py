@@ -20,17 +20,23 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.catalog import ask
-from lakehouse.errors import TableError
-from lakehouse.layers.step import BatchResult
-from lakehouse.repair import recompute
-from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, behind, rebuild_gold, silver_versions
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.common.errors import TableError
+from lakehouse.engine.layers.step import BatchResult
+from lakehouse.operations.catalog.spark_sql import ask
+from lakehouse.operations.repair import recompute
+from lakehouse.operations.repair.rebuild_gold import (
+    GoldRebuilt,
+    WindowSpan,
+    behind,
+    rebuild_gold,
+    silver_versions,
+)
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
-from lakehouse.spark import storage
-from lakehouse.stream import GoldTable, Source
-from lakehouse.tables import DELETED, Lake, leases
+from lakehouse.storage import tables
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables import DELETED, Lake, leases
+from lakehouse.streams.definition import GoldTable, Source
 from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline, verdicts
 from tests.batches import gold_of, take_next

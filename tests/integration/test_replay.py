@@ -24,17 +24,17 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.errors import TableError
-from lakehouse.maintenance.fold_state import clear_state
-from lakehouse.records.dead_letters import Selection
-from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
-from lakehouse.repair.replay import Discarded, Replayed, Tried, discard, replay, try_replay
+from lakehouse.common.errors import TableError
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.operations.maintenance.fold_state import clear_state
+from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
+from lakehouse.operations.repair.replay import Discarded, Replayed, Tried, discard, replay, try_replay
 from lakehouse.settings import Settings
 from lakehouse.sinks.outgoing import filter_newest
-from lakehouse.spark import storage
-from lakehouse.stream import Field, FieldType, Rule, Stream
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Field, FieldType, Rule, Stream
 from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline, verdicts
 from tests.batches import silver_of, take_next

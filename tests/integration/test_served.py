@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, TimestampType
 from starlette.testclient import TestClient
 
-from lakehouse.catalog import register
-from lakehouse.serving.access import Access
+from lakehouse.operations.catalog.spark_sql import register
 from lakehouse.serving.app import make_app
+from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
-from lakehouse.stream import MergedTable
-from lakehouse.streams import load
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import MergedTable
+from lakehouse.streams.registry import load
 from tests.streams import STREAMS
 
 TABLES = [table for stream in STREAMS for table in stream.tables]

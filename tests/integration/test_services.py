@@ -17,16 +17,16 @@ import redis
 from kafka import KafkaAdminClient
 from typer.testing import CliRunner, Result
 
-from lakehouse.commands.services import NOT_ALL_RUNNING, app
-from lakehouse.errors import ServiceError
-from lakehouse.kafka.probe import require_broker
-from lakehouse.kafka.topics import create_topics
-from lakehouse.sandbox.processes import stop_process
-from lakehouse.sandbox.services import local_services
+from lakehouse.cli.commands.services import NOT_ALL_RUNNING, app
+from lakehouse.common.errors import ServiceError
+from lakehouse.dev.services.processes import stop_process
+from lakehouse.dev.services.services import local_services
 from lakehouse.settings import Settings, load_settings, services_file
 from lakehouse.settings.kafka_access import KafkaAccess
-from lakehouse.sinks.redis_client import require_redis
-from lakehouse.spark import jars
+from lakehouse.sinks.redis.client import require_redis
+from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.spark import jars
 from tests.pipeline import await_
 from tests.processes import closed_port, processes_of, unused_port
 from tests.streams import STREAMS
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 START_TIMEOUT_S = 300.0
-RUN_APP = "from lakehouse.commands.services import app; app()"
+RUN_APP = "from lakehouse.cli.commands.services import app; app()"
 # The thread that starts the services ends long before the process: they must not end with it.
 HOLD_FROM_A_THREAD = """
 import threading, time
-from lakehouse.sandbox.services import local_services
+from lakehouse.dev.services.services import local_services
 from lakehouse.settings import load_settings
 running = local_services(load_settings())
 thread = threading.Thread(target=running.__enter__)

@@ -23,22 +23,16 @@ from hypothesis import strategies as st
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.admin import ConfigResource, ConfigResourceType
 
-from lakehouse.errors import PositionError, ServiceError
-from lakehouse.kafka.topics import Limits, create_topics, limits_of
-from lakehouse.kafka.transactions import FencedError, Record, Transactions, reported
-from lakehouse.sandbox.services import Endpoints
-from lakehouse.sinks import (
-    Change,
-    KafkaSink,
-    RedisSink,
-    Span,
-    filled_key,
-)
-from lakehouse.sinks.kafka import TRANSACTION_TIMEOUT_S
+from lakehouse.common.errors import PositionError, ServiceError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.sinks import Change, KafkaSink, RedisSink, Span, filled_key
+from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S
+from lakehouse.sinks.kafka.slices import SlicedSink, last_sliced
 from lakehouse.sinks.port import Slice
-from lakehouse.sinks.redis import CALL_ROWS
-from lakehouse.sinks.slices import SlicedSink, last_sliced
-from lakehouse.tables import Position, Progress
+from lakehouse.sinks.redis.rows import CALL_ROWS
+from lakehouse.storage.kafka.topics import Limits, create_topics, limits_of
+from lakehouse.storage.kafka.transactions import FencedError, Record, Transactions, reported
+from lakehouse.storage.tables import Position, Progress
 from tests import redis_databases, redis_servers
 from tests.pipeline import await_, read_topic
 

@@ -13,10 +13,10 @@ import pytest
 from kafka import KafkaProducer
 from kafka.errors import MessageSizeTooLargeError
 
-from lakehouse.kafka.offsets import OffsetLooker
-from lakehouse.kafka.topics import create_topics
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.offsets import OffsetLooker
+from lakehouse.storage.kafka.topics import create_topics
 from tests import processes
 from tests.processes import LAKEHOUSE, Place, finish
 

@@ -18,29 +18,29 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
-from lakehouse.audit.records import check_records
-from lakehouse.commands import dead_letters_report as report
-from lakehouse.commands.options import skipped
-from lakehouse.errors import RegistryError, SettingsError, StreamError
-from lakehouse.layers.culprits import MOST_FOUND, blamed, culprits
-from lakehouse.layers.step import LayerName
-from lakehouse.ops.data_losses import LostRange
-from lakehouse.ops.event_table import newest, recorded
-from lakehouse.records.dead_letters import Selection
-from lakehouse.records.offsets import OffsetRange
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
-from lakehouse.repair.replay import Replayed, Tried, discard, replay, try_replay
-from lakehouse.running import run_layers
-from lakehouse.runtime import troubles
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.cli.options import skipped
+from lakehouse.cli.reports import dead_letters as report
+from lakehouse.common.errors import RegistryError, SettingsError, StreamError
+from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.culprits import MOST_FOUND, blamed, culprits
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.engine.ops_tables.data_losses import LostRange
+from lakehouse.engine.ops_tables.event_table import newest, recorded
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.engine.runtime import troubles
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.operations.repair.replay import Replayed, Tried, discard, replay, try_replay
+from lakehouse.operations.running import run_layers
 from lakehouse.settings import Settings
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Rule, Stream
-from lakehouse.streams import load
-from lakehouse.tables import Lake
-from lakehouse.terminal import Console
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Rule, Stream
+from lakehouse.streams.registry import load
 from lakehouse.testing.kills import CrashError, crash_at
 from tests import pipeline
 from tests.pipeline import DEAD_LETTERS, SILVER, STREAM, Raw

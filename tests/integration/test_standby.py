@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.sandbox.loads import Load, send
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.dev.services.services import Endpoints
 from tests import pipeline
 from tests.processes import LAKEHOUSE, finish, place, running
 

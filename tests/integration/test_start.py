@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.landing import check_landing
-from lakehouse.errors import SettingsError
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.common.errors import SettingsError
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit.landing import check_landing
 from lakehouse.settings import Settings
-from lakehouse.streams import read_settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.registry import read_settings
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw

@@ -14,18 +14,19 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from lakehouse import catalog, streams
-from lakehouse.kafka.topics import create_topics
-from lakehouse.layers.step import LAYERS
-from lakehouse.quality.checking import check, make_context
-from lakehouse.quality.subjects import PinnedTables, subjects
-from lakehouse.runtime.runner import RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.catalog import spark_sql as catalog
+from lakehouse.operations.quality.checking import check, make_context
+from lakehouse.operations.quality.subjects import PinnedTables, subjects
 from lakehouse.settings import Settings
 from lakehouse.sinks import row_key
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.tables import Lake
+from lakehouse.streams import registry as streams
+from lakehouse.streams.definition import Stream
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.page_streams import ROOT, blocks, imported

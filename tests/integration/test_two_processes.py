@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.errors import PositionError
-from lakehouse.layers.step import Batch, Step
-from lakehouse.runtime.runner import RunOptions
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.common.errors import PositionError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers.step import Batch, Step
+from lakehouse.engine.runtime.runner import RunOptions
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake
 from tests import pipeline, verdicts
 from tests.batches import bronze_of, gold_of, planned, silver_of, take_next, write
 from tests.conftest import MakeSettings
@@ -48,7 +48,7 @@ def late(*given):
     return append(*given)
 
 tables.append = late
-from lakehouse.cli import main
+from lakehouse.cli.main import main
 main()
 """
 """The command line, whose appends wait for as long as a file is there."""

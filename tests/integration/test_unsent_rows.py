@@ -24,21 +24,21 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.audit import Check
-from lakehouse.audit.stores import check_lead
-from lakehouse.catalog import ask, register
-from lakehouse.errors import ServiceError
-from lakehouse.layers import export as export_layer
-from lakehouse.layers import gold
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.triggers import AVAILABLE_NOW
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.common.errors import ServiceError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.layers import export as export_layer
+from lakehouse.engine.layers import gold
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit import Check
+from lakehouse.operations.audit.stores import check_lead
+from lakehouse.operations.catalog.spark_sql import ask, register
 from lakehouse.settings import Settings
 from lakehouse.sinks import KafkaSink, Span, read_progress
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import MergedTable, Stream
-from lakehouse.tables import Lake, Position
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake, Position
+from lakehouse.streams.definition import MergedTable, Stream
 from tests import pipeline, redis_databases
 from tests.conftest import MakeSettings
 from tests.streams import CALL_RECORDS, CALLS, PRODUCT_SALES, SALES, STREAMS
@@ -160,7 +160,7 @@ def exported(
 ) -> Exported:
     if request.param == "in slices":
         monkeypatch.setattr(export_layer, "LARGE_FROM_ROWS", 4)
-        monkeypatch.setattr("lakehouse.sinks.to_kafka.SLICE_ROWS", 2)
+        monkeypatch.setattr("lakehouse.sinks.kafka.sink.SLICE_ROWS", 2)
     return Exported(spark, settings)
 
 

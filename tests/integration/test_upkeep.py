@@ -14,15 +14,15 @@ from threading import Event
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import audit
-from lakehouse.layers.step import LAYERS
-from lakehouse.maintenance.rounds import Rounds
-from lakehouse.maintenance.upkeep import Keeper, tasks
-from lakehouse.runtime.runner import RunOptions, run, utc_now
-from lakehouse.runtime.signals import Stop
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.operations.audit import audit
+from lakehouse.operations.maintenance.rounds import Rounds
+from lakehouse.operations.maintenance.upkeep import Keeper, tasks
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
-from lakehouse.tables import upkeep as files
+from lakehouse.storage.tables import Lake
+from lakehouse.storage.tables import upkeep as files
 from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.integration.test_beside import beside, event

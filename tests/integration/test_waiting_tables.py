@@ -14,16 +14,16 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.audit import audit
-from lakehouse.layers.step import LAYERS
-from lakehouse.runtime.loop import StreamLoop
-from lakehouse.runtime.runner import BatchDone, RunOptions, run
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.runtime.loop import StreamLoop
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit import audit
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import Raw

@@ -6,9 +6,9 @@ from contextlib import closing
 
 from kafka.admin import ACLFilter, ResourcePatternFilter
 
-from lakehouse.kafka.clients import Admin
-from lakehouse.kafka.rights import Right, as_acl
 from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.clients import Admin
+from lakehouse.storage.kafka.rights import Right, as_acl
 
 
 def revoke(admin: KafkaAccess, user: str, right: Right) -> None:

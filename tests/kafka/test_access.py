@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.errors import SettingsError
-from lakehouse.sandbox.certificates import Authority
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.services.certificates import Authority
 from lakehouse.settings.kafka_access import KafkaAccess
 
 PASSWORD = 'pass"word\\'  # noqa: S105 - of nobody

@@ -6,14 +6,14 @@ import uuid
 from contextlib import closing
 from dataclasses import replace
 
-from lakehouse.kafka.offsets import OffsetLooker
-from lakehouse.kafka.probe import require_broker
-from lakehouse.kafka.topics import create_topics
-from lakehouse.kafka.transactions import Reached, Record, Transactions
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.operations.telemetry.broker import Broker
 from lakehouse.settings.kafka_access import CLIENT_PROPERTIES
-from lakehouse.sinks.kafka import read_group
-from lakehouse.telemetry.broker import Broker
+from lakehouse.sinks.kafka.rows import read_group
+from lakehouse.storage.kafka.offsets import OffsetLooker
+from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.kafka.transactions import Reached, Record, Transactions
 
 PROPERTIES = {
     "client.dns.lookup": "use_all_dns_ips",

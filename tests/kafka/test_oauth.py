@@ -19,16 +19,16 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import ServiceError
-from lakehouse.kafka.offsets import offset_ranges
-from lakehouse.kafka.probe import require_broker
-from lakehouse.kafka.rights import Right, grant
-from lakehouse.kafka.topics import create_topics
-from lakehouse.kafka.transactions import Record, Transactions
-from lakehouse.records.kafka_source import read_between
-from lakehouse.sandbox import broker, services
+from lakehouse.common.errors import ServiceError
+from lakehouse.dev.services import broker, services
 from lakehouse.settings import load_settings
 from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.offsets import offset_ranges
+from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.kafka.rights import Right, grant
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.kafka.transactions import Record, Transactions
+from lakehouse.storage.spark.kafka_source import read_between
 
 SECRET = "a secret with / and :"  # noqa: S105 - of nobody
 _LOGIN = "org.apache.kafka.common.security.oauthbearer"

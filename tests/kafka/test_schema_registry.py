@@ -13,9 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from lakehouse.errors import RegistryError
-from lakehouse.kafka.schema_registry import Missing, Registered, RegistryClient
+from lakehouse.common.errors import RegistryError
 from lakehouse.settings.registry_access import RegistryAccess
+from lakehouse.storage.kafka.schema_registry import Missing, Registered, RegistryClient
 
 Answers = Mapping[str, tuple[int, bytes]]
 TYPES = (200, b'["JSON","PROTOBUF","AVRO"]')

@@ -14,22 +14,22 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from lakehouse.errors import AccessDeniedError, ServiceError
-from lakehouse.kafka.held_rights import Held, look_up
-from lakehouse.kafka.offsets import OffsetLooker, offset_ranges
-from lakehouse.kafka.probe import require_broker
-from lakehouse.kafka.rights import Right, grant, set_passwords
-from lakehouse.kafka.topics import create_topics, describe_topic, unlimited
-from lakehouse.kafka.transactions import Reached, Record, Transactions
-from lakehouse.sandbox import services
-from lakehouse.sandbox.broker import by_certificate
-from lakehouse.sandbox.certificates import Authority
-from lakehouse.sandbox.producing import produce
-from lakehouse.sandbox.samples import Sample
+from lakehouse.common.errors import AccessDeniedError, ServiceError
+from lakehouse.dev.samples import Sample
+from lakehouse.dev.samples.producing import produce
+from lakehouse.dev.services import services
+from lakehouse.dev.services.broker import by_certificate
+from lakehouse.dev.services.certificates import Authority
+from lakehouse.operations.telemetry.broker import Broker
 from lakehouse.settings import load_settings
 from lakehouse.settings.kafka_access import KafkaAccess
-from lakehouse.sinks.kafka import read_group
-from lakehouse.telemetry.broker import Broker
+from lakehouse.sinks.kafka.rows import read_group
+from lakehouse.storage.kafka.held_rights import Held, look_up
+from lakehouse.storage.kafka.offsets import OffsetLooker, offset_ranges
+from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.kafka.rights import Right, grant, set_passwords
+from lakehouse.storage.kafka.topics import create_topics, describe_topic, unlimited
+from lakehouse.storage.kafka.transactions import Reached, Record, Transactions
 from tests.kafka.revoking import revoke
 from tests.pipeline import await_
 

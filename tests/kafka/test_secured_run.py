@@ -14,13 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lakehouse.kafka.rights import Right, grant
-from lakehouse.kafka.topics import create_topics
-from lakehouse.rights import rights_of_pipeline, rights_of_producer
-from lakehouse.sandbox import services
+from lakehouse.dev.services import services
+from lakehouse.operations.doctor.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.settings import Settings, load_settings
 from lakehouse.settings.kafka_access import KafkaAccess
-from lakehouse.streams import BY_DEFAULT
+from lakehouse.storage.kafka.rights import Right, grant
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.streams.registry import BY_DEFAULT
 from tests.kafka.revoking import revoke
 from tests.processes import BIN, LAKEHOUSE, Process, finish, running, submit, unused_port
 

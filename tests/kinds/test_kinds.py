@@ -8,7 +8,8 @@ from decimal import Decimal
 
 import pytest
 
-from lakehouse.kinds import (
+from lakehouse.streams.definition import Field, FieldType
+from lakehouse.streams.kinds import (
     Records,
     Side,
     Windows,
@@ -17,8 +18,7 @@ from lakehouse.kinds import (
     windowed_statistics,
     windowed_sums,
 )
-from lakehouse.kinds.records import column_of, json_name_of, label_of
-from lakehouse.stream import Field, FieldType
+from lakehouse.streams.kinds.records import column_of, json_name_of, label_of
 from lakehouse.testing import Case, SameGold
 
 NOON = "2026-03-01T12:00:00Z"

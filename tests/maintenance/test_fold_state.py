@@ -13,10 +13,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.maintenance.fold_state import Cleared, clear_state
-from lakehouse.repair import recompute
+from lakehouse.operations.maintenance.fold_state import Cleared, clear_state
+from lakehouse.operations.repair import recompute
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import delta_commands as commands
 from tests import other_writers, pipeline
 from tests.pipeline import GOLD, SILVER, STREAM, Raw, Row

@@ -16,17 +16,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import audit
-from lakehouse.errors import SettingsError
-from lakehouse.maintenance.upkeep import Keeper, tasks
-from lakehouse.records.dead_letters import Selection
-from lakehouse.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
-from lakehouse.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
-from lakehouse.repair.replay import Replayed, discard, replay
-from lakehouse.runtime.runner import utc_now
+from lakehouse.common.errors import SettingsError
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.audit import audit
+from lakehouse.operations.maintenance.upkeep import Keeper, tasks
+from lakehouse.operations.repair.rebuild_gold import GoldRebuilt, WindowSpan, rebuild_gold
+from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, rebuild_silver
+from lakehouse.operations.repair.replay import Replayed, discard, replay
 from lakehouse.settings import Settings
+from lakehouse.storage.tables import Lake
 from lakehouse.streams.kept_days import check_kept_days
-from lakehouse.tables import Lake
 from tests import pipeline
 from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw
 from tests.streams import METRICS_1M, STREAMS, under

@@ -6,11 +6,11 @@ import time
 from contextlib import nullcontext
 from datetime import datetime, timedelta
 
-from lakehouse.maintenance.rounds import Rounds
-from lakehouse.maintenance.upkeep import tasks
-from lakehouse.runtime.runner import utc_now
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.maintenance.rounds import Rounds
+from lakehouse.operations.maintenance.upkeep import tasks
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests.pipeline import STREAM, await_
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import audit
-from lakehouse.maintenance.upkeep import Keeper, Kept, tasks
-from lakehouse.runtime.runner import utc_now
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.audit import audit
+from lakehouse.operations.maintenance.upkeep import Keeper, Kept, tasks
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.pipeline import BRONZE, GOLD, SILVER, STREAM, Raw
 

@@ -10,9 +10,9 @@ import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.messages.key_names import joined
 from lakehouse.sinks.outgoing import group_of
-from lakehouse.stream import MergedTable
+from lakehouse.streams.definition import MergedTable
+from lakehouse.streams.messages.key_names import joined
 from tests.streams import CALL_RECORDS, METRICS_1M, METRICS_SUMMARY_10M, SALES_NOTIFICATIONS
 
 MINUTE_MS = 1_777_896_000_000

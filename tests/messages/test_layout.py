@@ -24,11 +24,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from lakehouse.messages.key_names import escaped_text
-from lakehouse.messages.layout import GROUP_SEPARATORS, Row
-from lakehouse.serving.gold import columns_of
+from lakehouse.serving.reading.gold import columns_of
 from lakehouse.sinks.outgoing import group_of, message_of
-from lakehouse.stream import MergedTable
+from lakehouse.streams.definition import MergedTable
+from lakehouse.streams.messages.key_names import escaped_text
+from lakehouse.streams.messages.layout import GROUP_SEPARATORS, Row
 from tests.streams import STREAMS
 
 TABLES = [table for stream in STREAMS for table in stream.tables]

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.layers import gold
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake
+from lakehouse.engine.layers import gold
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake
 from tests.names import servers
 from tests.names.rows import TRANSACTIONS
 from tests.streams import USER_TRANSACTIONS_5M

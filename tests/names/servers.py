@@ -19,10 +19,10 @@ from xml.sax.saxutils import escape
 
 import pyspark
 
-from lakehouse.sandbox.processes import LOOPBACK, Child, free_port
-from lakehouse.spark import java
-from lakehouse.spark.jars import jars_directory
-from lakehouse.spark.properties import for_laptop
+from lakehouse.dev.services.processes import LOOPBACK, Child, free_port
+from lakehouse.storage.spark import java
+from lakehouse.storage.spark.jars import jars_directory
+from lakehouse.storage.spark.properties import for_laptop
 
 JARS = Path(pyspark.__file__).parent / "jars"
 _START_TIMEOUT_S = 900.0

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.layers import gold
-from lakehouse.names import Outcome, register
-from lakehouse.tables import Lake
+from lakehouse.engine.layers import gold
+from lakehouse.operations.catalog.metastore_names import Outcome, register
+from lakehouse.storage.tables import Lake
 from tests.names import servers
 from tests.streams import USER_TRANSACTIONS_5M
 

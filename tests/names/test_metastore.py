@@ -14,11 +14,11 @@ import pytest
 from hmsclient import HMSClient
 from hmsclient.genthrift.hive_metastore.ttypes import FieldSchema, SerDeInfo, StorageDescriptor, Table
 
-from lakehouse.errors import ServiceError
-from lakehouse.layers import gold
-from lakehouse.names import Outcome, register, registering, specs
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.tables import Lake
+from lakehouse.common.errors import ServiceError
+from lakehouse.engine.layers import gold
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.catalog.metastore_names import Outcome, register, registering, specs
+from lakehouse.storage.tables import Lake
 from tests.names.rows import TRANSACTIONS
 from tests.pipeline import await_
 from tests.processes import LAKEHOUSE, QUICK_JVM, ROOT
@@ -140,7 +140,7 @@ def test_a_name_of_others_is_left_alone_and_the_rest_goes_on(registered: tuple[L
 def test_a_live_run_registers_tables_as_they_appear_and_says_a_trouble_once(
     readable_lake: Lake, metastore: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakehouse.names._EVERY_S", 0.2)
+    monkeypatch.setattr("lakehouse.operations.catalog.metastore_names._EVERY_S", 0.2)
     lake, said = replace(readable_lake, root=str(tmp_path)), list[str]()
     with registering(
         lake,

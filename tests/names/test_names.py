@@ -7,14 +7,22 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse import tables
-from lakehouse.cli import app
-from lakehouse.errors import ServiceError, SettingsError
-from lakehouse.layers import gold
-from lakehouse.names import Outcome, Registered, address, compare, register, specs, with_comments
+from lakehouse.cli.main import app
+from lakehouse.common.errors import ServiceError, SettingsError
+from lakehouse.engine.layers import gold
+from lakehouse.operations.catalog.metastore_names import (
+    Outcome,
+    Registered,
+    address,
+    compare,
+    register,
+    specs,
+    with_comments,
+)
 from lakehouse.settings import load_settings
-from lakehouse.spark.metastore import Entry, Found
-from lakehouse.tables import Lake, described
+from lakehouse.storage import tables
+from lakehouse.storage.spark.metastore import Entry, Found
+from lakehouse.storage.tables import Lake, described
 from tests.processes import closed_port
 from tests.streams import STREAMS, USER_TRANSACTIONS_5M
 

@@ -18,9 +18,9 @@ from pyhive import hive
 from pyhive.exc import OperationalError
 from TCLIService.ttypes import TFetchOrientation, TFetchResultsReq, TGetColumnsReq
 
-from lakehouse.layers import gold
-from lakehouse.names import Outcome, register
-from lakehouse.tables import Lake
+from lakehouse.engine.layers import gold
+from lakehouse.operations.catalog.metastore_names import Outcome, register
+from lakehouse.storage.tables import Lake
 from tests.names import servers
 from tests.names.rows import NOON, TRANSACTIONS
 from tests.streams import USER_TRANSACTIONS_5M

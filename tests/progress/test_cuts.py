@@ -8,11 +8,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.errors import TableError
-from lakehouse.progress import cuts, parts
+from lakehouse.common.errors import TableError
+from lakehouse.engine.progress import cuts, parts
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake, Position
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, Position
 from tests import delta_commands as commands
 from tests import pipeline
 

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from lakehouse.layers.bronze import landing_of
-from lakehouse.tables import Move
+from lakehouse.engine.layers.bronze import landing_of
+from lakehouse.storage.tables import Move
 from tests.pipeline import micros, utc
 
 NOON = utc("2026-11-28T12:00:00.000007")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from lakehouse.progress.positions import (
+from lakehouse.engine.progress.positions import (
     BEFORE_ALL,
     application,
     beginning_in,
@@ -15,7 +15,7 @@ from lakehouse.progress.positions import (
     sources_in,
     topic_source,
 )
-from lakehouse.tables.specs import Move, Position
+from lakehouse.storage.tables.specs import Move, Position
 
 SILVER = "silver.metrics_events"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.errors import PositionError, TableError
-from lakehouse.progress import parts
-from lakehouse.progress.reading import Filled, InMemory, Reading, Taken
-from lakehouse.tables import Move, Position, lasting
+from lakehouse.common.errors import PositionError, TableError
+from lakehouse.engine.progress import parts
+from lakehouse.engine.progress.reading import Filled, InMemory, Reading, Taken
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Move, Position, lasting
 from tests import pipeline
 from tests.damage import as_in_a_new_process, damage, newest_commit
 
@@ -179,7 +179,7 @@ def test_what_changes_or_compacts_rows_is_no_micro_batch_and_is_noted_now_and_th
         assert reading.next({}) is None
     assert pipeline_version(place, "out") == version
 
-    monkeypatch.setattr("lakehouse.progress.reading._NOTED_AFTER", 3)
+    monkeypatch.setattr("lakehouse.engine.progress.reading._NOTED_AFTER", 3)
     taken = place.reading().next({})
     assert taken is not None
     assert (numbers(taken), taken.count) == ([], 0)

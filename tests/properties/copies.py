@@ -31,10 +31,10 @@ from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
-from lakehouse.layers.bronze import SCHEMA
+from lakehouse.engine.layers.bronze import SCHEMA
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
 from lakehouse.testing.kills import crash_and_go_on
 from tests import pipeline, verdicts
 from tests.chance import chance

@@ -20,16 +20,16 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.audit.gold import check_gold
-from lakehouse.audit.records import check_records
-from lakehouse.folding import Folding
-from lakehouse.kinds import Records, running_totals, windowed_sums
-from lakehouse.layers import gold, silver
-from lakehouse.layers.step import Permitted
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.engine.layers import gold, silver
+from lakehouse.engine.layers.step import Permitted
+from lakehouse.operations.audit.gold import check_gold
+from lakehouse.operations.audit.records import check_records
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.kinds import Records, running_totals, windowed_sums
+from lakehouse.testing.folding import Folding
 from lakehouse.testing.kills import take_next
 from tests import pipeline
 from tests.chance import chance

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.contract import Contract, Field, FieldType
+from lakehouse.streams.contract import Contract, Field, FieldType
 from tests.judged import judged
 from tests.pipeline import micros, utc
 

@@ -11,11 +11,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from typer.testing import CliRunner
 
-from lakehouse.cli import app
-from lakehouse.commands import dead_letters_report as report
-from lakehouse.errors import QueryError, SettingsError
-from lakehouse.messages.readable import parse_moment, readable
-from lakehouse.records.dead_letters import (
+from lakehouse.cli.main import app
+from lakehouse.cli.reports import dead_letters as report
+from lakehouse.common.errors import QueryError, SettingsError
+from lakehouse.common.readable import parse_moment, readable
+from lakehouse.common.terminal import Console
+from lakehouse.engine.records.dead_letters import (
     SCHEMA,
     Selection,
     count_letters,
@@ -23,8 +24,7 @@ from lakehouse.records.dead_letters import (
     newest_letters,
     refuse_unnamed,
 )
-from lakehouse.repair.replay import Discarded, Replayed
-from lakehouse.terminal import Console
+from lakehouse.operations.repair.replay import Discarded, Replayed
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -15,14 +15,14 @@ import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.contract import Contract, Field, FieldType
-from lakehouse.formats import avro, keys
-from lakehouse.kafka.schema_registry import Registered
-from lakehouse.layers import bronze
-from lakehouse.records import deletions
-from lakehouse.records.validation import judge
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Source
+from lakehouse.engine.formats import avro, keys
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records import deletions
+from lakehouse.engine.records.validation import judge
+from lakehouse.storage.kafka.schema_registry import Registered
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.streams.contract import Contract, Field, FieldType
+from lakehouse.streams.definition import Source
 
 LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AT = 1_767_225_600_000

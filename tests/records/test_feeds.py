@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from lakehouse.contract import Contract, Field, FieldType, TimeUnit
-from lakehouse.records import fields
-from lakehouse.records.validation import clean_schema
+from lakehouse.engine.records import fields
+from lakehouse.engine.records.validation import clean_schema
+from lakehouse.streams.contract import Contract, Field, FieldType, TimeUnit
 from tests.judged import LANDED, judged
 from tests.pipeline import micros, utc
 

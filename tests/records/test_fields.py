@@ -14,8 +14,8 @@ import pytest
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.messages import json_text
-from lakehouse.stream import Contract, Field, FieldType
+from lakehouse.streams.definition import Contract, Field, FieldType
+from lakehouse.streams.messages import json_text
 from tests.judged import judged
 
 MONEY = Contract(

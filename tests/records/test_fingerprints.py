@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse.layers import fingerprints
-from lakehouse.layers.fingerprints import LAST_DAY, Fingerprints, Packed, repeated, spans
+from lakehouse.engine.layers import fingerprints
+from lakehouse.engine.layers.fingerprints import LAST_DAY, Fingerprints, Packed, repeated, spans
 
 HASHES = st.sampled_from([0, 1, 2, 3, 2**47 - 1, -1, -(2**47)])  # 48 bits with a sign
 DAYS = st.sampled_from([0, 1, 20_000, 20_001, LAST_DAY])

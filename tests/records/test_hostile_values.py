@@ -17,12 +17,12 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.contract import Contract, Field, FieldType
-from lakehouse.layers import bronze
-from lakehouse.records.validation import judge
-from lakehouse.spark.execution import executing_for
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Source
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records.validation import judge
+from lakehouse.storage.spark.execution import executing_for
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.streams.contract import Contract, Field, FieldType
+from lakehouse.streams.definition import Source
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.judging import CONTRACTS, Kind, judge_record
 from tests.pipeline import micros

@@ -8,9 +8,9 @@ from random import Random
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.layers import bronze
-from lakehouse.records.validation import judge
-from lakehouse.spark.local_frames import local_frame
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records.validation import judge
+from lakehouse.storage.spark.local_frames import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
 from tests.pipeline import micros
 from tests.poison import KINDS, Kind, endless, valid

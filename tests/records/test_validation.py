@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.contract import OWN_TABLES, SILVER_ADDS
-from lakehouse.layers import bronze
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import Contract, Field, FieldType, Rule, Source
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.engine.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.streams.contract import OWN_TABLES, SILVER_ADDS
+from lakehouse.streams.definition import Contract, Field, FieldType, Rule, Source
 from tests.oracles.judging import CONTRACTS, judge_record
 from tests.streams import METRICS, SALES
 

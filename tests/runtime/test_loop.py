@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import HeapError
-from lakehouse.layers.step import Batch, BatchResult, Blamed, Passed, Step, StepMaker, Ticker
-from lakehouse.progress.reading import InMemory
-from lakehouse.runtime import troubles
-from lakehouse.runtime.loop import Common, StreamLoop, utc_now
-from lakehouse.runtime.troubles import Troubles
-from lakehouse.runtime.watch import Watch
-from lakehouse.tables import Lake
+from lakehouse.common.errors import HeapError
+from lakehouse.engine.layers.step import Batch, BatchResult, Blamed, Passed, Step, StepMaker, Ticker
+from lakehouse.engine.progress.reading import InMemory
+from lakehouse.engine.runtime import troubles
+from lakehouse.engine.runtime.loop import Common, StreamLoop, utc_now
+from lakehouse.engine.runtime.troubles import Troubles
+from lakehouse.engine.runtime.watch import Watch
+from lakehouse.storage.tables import Lake
 
 NAME = "gold.some"
 NOON, SECOND = datetime(2026, 1, 1, 12, tzinfo=UTC), timedelta(seconds=1)

@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.events import Event, EventLog, noting
-from lakehouse.kinds.records import identified
-from lakehouse.layers.step import BatchResult
-from lakehouse.ops.refusals import percent
-from lakehouse.runtime.loop import BatchDone
-from lakehouse.runtime.refusals import RefusalCounts
+from lakehouse.common.events import Event, EventLog, noting
+from lakehouse.engine.layers.step import BatchResult
+from lakehouse.engine.ops_tables.refusals import percent
+from lakehouse.engine.runtime.loop import BatchDone
+from lakehouse.engine.runtime.refusals import RefusalCounts
 from lakehouse.settings import Settings
+from lakehouse.streams.kinds.records import identified
 from tests import pipeline
 from tests.pipeline import Raw
 from tests.streams import METRICS, under

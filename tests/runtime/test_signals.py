@@ -11,7 +11,7 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime.signals import stopping_on_signals
+from lakehouse.engine.runtime.signals import stopping_on_signals
 from tests.pipeline import await_
 
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from lakehouse.errors import LakehouseError, PositionError, SettingsError, StreamError
-from lakehouse.events import Event, EventLog, noting
-from lakehouse.runtime import troubles
-from lakehouse.runtime.troubles import Failure, Troubles, pause_s
-from lakehouse.runtime.watch import Watch, Watches, unraised
+from lakehouse.common.errors import LakehouseError, PositionError, SettingsError, StreamError
+from lakehouse.common.events import Event, EventLog, noting
+from lakehouse.engine.runtime import troubles
+from lakehouse.engine.runtime.troubles import Failure, Troubles, pause_s
+from lakehouse.engine.runtime.watch import Watch, Watches, unraised
 
 STEPS = ("bronze.a", "silver.a", "gold.a", "bronze.b")
 BROKEN = Failure("gold.a", "a", ValueError("no such thing\nand its stack trace"))

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.util import InheritableThread
 
-from lakehouse.runtime import turns
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.turns import Doing, take_turns
-from lakehouse.tables import Lake
-from lakehouse.tables.terms import Terms
+from lakehouse.engine.runtime import standby as turns
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.standby import Doing, take_turns
+from lakehouse.storage.tables import Lake
+from lakehouse.storage.tables.terms import Terms
 from tests.pipeline import await_
 
 SCOPE = {"bronze", "silver", "metrics"}

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime import warm_up as module
-from lakehouse.runtime.runner import run
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.warm_up import warm_up
+from lakehouse.engine.runtime import warm_up as module
+from lakehouse.engine.runtime.runner import run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.warm_up import warm_up
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.pipeline import STREAM, Raw
 from tests.streams import STREAMS
@@ -51,7 +51,7 @@ def test_it_makes_silver_and_gold_and_leaves_every_table_as_it_was(
         table = "metrics_1m"
         made.append((scratch.root, scratch.read("gold", table).agg({"count": "sum"}).first()[0]))  # type: ignore[index]
 
-    monkeypatch.setattr("lakehouse.runtime.warm_up.run", looked_at)
+    monkeypatch.setattr("lakehouse.engine.runtime.warm_up.run", looked_at)
     monkeypatch.setattr(module, "_ROUNDS", 1)
 
     with caplog.at_level(logging.WARNING):

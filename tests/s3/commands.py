@@ -16,11 +16,11 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from lakehouse.lake_files import files_of
-from lakehouse.paths import location
-from lakehouse.spark.session import start_session
-from lakehouse.streams import read_settings
-from lakehouse.tables import Lake, upkeep
+from lakehouse.common.paths import location
+from lakehouse.storage.files import files_of
+from lakehouse.storage.spark.session import start_session
+from lakehouse.storage.tables import Lake, upkeep
+from lakehouse.streams.registry import read_settings
 from tests.commands import run_command
 
 

@@ -9,9 +9,9 @@ import sys
 
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
-from lakehouse.streams import read_settings
-from lakehouse.tables import TableSpec, open_lake
+from lakehouse.storage import tables
+from lakehouse.storage.tables import TableSpec, open_lake
+from lakehouse.streams.registry import read_settings
 
 NUMBERS = TableSpec("silver", "numbers", StructType().add("writer", "string").add("n", "long"), stats=("n",))
 

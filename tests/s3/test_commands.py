@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse.ops.event_table import newest
-from lakehouse.sandbox.loads import GENERATORS, Load, send
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.samples.loads import GENERATORS, Load, send
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.ops_tables.event_table import newest
 from lakehouse.settings import Settings
 from tests.processes import ROOT, Place, place
 from tests.s3.store import settings_of

@@ -15,7 +15,7 @@ import pytest
 from deltalake import DeltaTable
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem, copy_files
 
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings
 from tests.chaos.checks import audit_differences, differences
 from tests.chaos.files import TABLES

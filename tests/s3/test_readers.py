@@ -16,22 +16,22 @@ from pyarrow import fs
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
-from lakehouse import duck
-from lakehouse.alerts.gathering import Audits, gather
-from lakehouse.alerts.rules import DeadLetterRule
-from lakehouse.events import EventLog, Kind, note, noting
-from lakehouse.ops import event_table
-from lakehouse.ops.event_table import EVENTS
-from lakehouse.quality.results import GATES
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.render import as_json
-from lakehouse.serving.access import Access
+from lakehouse.common.events import EventLog, Kind, note, noting
+from lakehouse.common.rows_as_text import as_json
+from lakehouse.engine.ops_tables import event_table
+from lakehouse.engine.ops_tables.event_table import EVENTS
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.alerts.gathering import Audits, gather
+from lakehouse.operations.alerts.rules import DeadLetterRule
+from lakehouse.operations.catalog import duckdb_sql as duck
+from lakehouse.operations.quality.results import GATES
+from lakehouse.operations.telemetry import Observation, Observer
 from lakehouse.serving.app import make_app
+from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
 from lakehouse.settings.s3_access import S3Access
-from lakehouse.streams import load
-from lakehouse.tables import direct
-from lakehouse.telemetry import Observation, Observer
+from lakehouse.storage.tables import direct
+from lakehouse.streams.registry import load
 from tests import pipeline
 from tests.s3 import proxy
 from tests.s3.store import BUCKET, WRITER, files_of

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
 from tests.processes import LAKEHOUSE, place, running
 from tests.s3 import proxy
 from tests.s3.store import settings_of

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.errors import ServiceError
-from lakehouse.sandbox.broker import KafkaServer
-from lakehouse.sandbox.processes import LOOPBACK, free_port_after
+from lakehouse.common.errors import ServiceError
+from lakehouse.dev.services.broker import KafkaServer
+from lakehouse.dev.services.processes import LOOPBACK, free_port_after
 
 
 def listening(port: int = 0) -> socket.socket:

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from lakehouse.sandbox.loads import GENERATORS, Load
+from lakehouse.dev.samples.loads import GENERATORS, Load
 from lakehouse.settings import Settings
 from tests.sampling import event_time_ms
 

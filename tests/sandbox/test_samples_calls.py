@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lakehouse.errors import SettingsError
-from lakehouse.sandbox.samples import Sample, paced_times
-from lakehouse.sandbox.samples.calls import HOT_CALLER, HOT_PAIR, PAYLOADS, TOPICS, samples
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.samples import Sample, paced_times
+from lakehouse.dev.samples.calls import HOT_CALLER, HOT_PAIR, PAYLOADS, TOPICS, samples
 from tests.sampling import CONTRACTS, class_of, decoded, event_time_ms
 
 CONTRACT = CONTRACTS["calls"]

@@ -3,9 +3,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from lakehouse.errors import SettingsError
-from lakehouse.sandbox.samples import Sample, spread_times
-from lakehouse.sandbox.samples.metrics import ENVIRONMENTS, HOT_SERVICE, METRICS, SERVICES, samples
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.samples import Sample, spread_times
+from lakehouse.dev.samples.metrics import ENVIRONMENTS, HOT_SERVICE, METRICS, SERVICES, samples
 from tests.sampling import CONTRACTS, NOW_MS, class_of, decoded, event_time_ms
 
 CONTRACT = CONTRACTS["metrics"]

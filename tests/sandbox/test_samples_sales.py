@@ -4,9 +4,9 @@ from decimal import Decimal
 
 import pytest
 
-from lakehouse.errors import SettingsError
-from lakehouse.sandbox.samples import spread_times
-from lakehouse.sandbox.samples.sales import HOT_PRODUCT, PRODUCTS
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.samples import spread_times
+from lakehouse.dev.samples.sales import HOT_PRODUCT, PRODUCTS
 from tests.sampling import CONTRACTS, NOW_MS, class_of, decoded
 
 CONTRACT = CONTRACTS["sales"]

@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import pytest
 
-from lakehouse.errors import SettingsError
-from lakehouse.sandbox.samples.transactions import HOT_USER, USERS
+from lakehouse.common.errors import SettingsError
+from lakehouse.dev.samples.transactions import HOT_USER, USERS
 from tests.sampling import CONTRACTS, decoded
 
 CONTRACT = CONTRACTS["transactions"]

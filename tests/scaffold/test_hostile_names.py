@@ -14,13 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from lakehouse.record_lines import Line, Record
-from lakehouse.scaffold.package import Sampled, files_of
-from lakehouse.scaffold.samples import objects_of
-from lakehouse.scaffold.streams import KINDS, Kind, Wanted
+from lakehouse.common.record_lines import Line, Record
+from lakehouse.dev.scaffold.package import Sampled, files_of
+from lakehouse.dev.scaffold.samples import objects_of
+from lakehouse.dev.scaffold.streams import KINDS, Kind, Wanted
 from lakehouse.sinks.registry import require_fit
-from lakehouse.stream import Stream
-from lakehouse.streams.clashes import check_names
+from lakehouse.streams.checks import check_names
+from lakehouse.streams.definition import Stream
 
 RUN = 'raise SystemExit("it has run")'
 PIECES = [
@@ -55,14 +55,14 @@ IMPORTS = {
     "decimal": {"Decimal"},
     "pathlib": {"Path"},
     "great_expectations": {"ExpectationSuite"},
-    "lakehouse.kinds": {
+    "lakehouse.streams.kinds": {
         *("windowed_sums", "windowed_statistics", "running_totals", "joined_calls"),
         *("Records", "Side", "Windows", "Field", "FieldType"),
     },
-    "lakehouse.quality.expectations": {"make_suite", "required", "rows", "unique"},
+    "lakehouse.streams.suites": {"make_suite", "required", "rows", "unique"},
     "shop.streams": {"SHOP"},
 }
-CALLED = {"replace", "Decimal", *IMPORTS["lakehouse.kinds"]} - {"FieldType"}
+CALLED = {"replace", "Decimal", *IMPORTS["lakehouse.streams.kinds"]} - {"FieldType"}
 DECLARING = (
     *(
         ast.Module,

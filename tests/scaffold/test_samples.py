@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse.contract import FieldType
-from lakehouse.scaffold.samples import Time, fields_of, time_of
+from lakehouse.dev.scaffold.samples import Time, fields_of, time_of
+from lakehouse.streams.contract import FieldType
 
 
 def types(*values: Any) -> list[tuple[str, str, bool]]:

@@ -10,11 +10,11 @@ import redis
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
-from lakehouse.sandbox import produce_route
-from lakehouse.serving.access import Access
+from lakehouse.dev.samples import produce_route
 from lakehouse.serving.app import make_app
+from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
-from lakehouse.streams import load
+from lakehouse.streams.registry import load
 from tests import redis_servers
 from tests.serving.lakes import ServedLake
 

@@ -15,12 +15,12 @@ from deltalake import DeltaTable, write_deltalake
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from lakehouse.paths import location
-from lakehouse.serving.lookups import group_of
+from lakehouse.common.paths import location
+from lakehouse.serving.reading.lookups import group_of
 from lakehouse.settings import Settings
 from lakehouse.sinks import Change, RedisSink
-from lakehouse.stream import MergedTable
-from lakehouse.tables.specs import EPOCH, TableSpec, path_of
+from lakehouse.storage.tables.specs import EPOCH, TableSpec, path_of
+from lakehouse.streams.definition import MergedTable
 
 MINUTE_MS = 60_000
 NOON_MS = 1_777_896_000_000

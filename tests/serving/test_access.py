@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse.commands.tokens import app as tokens_command
-from lakehouse.errors import SettingsError
-from lakehouse.serving.access import Access, Entrance, is_loopback
-from lakehouse.serving.limits import Bodies, Rate, network_of
+from lakehouse.cli.commands.tokens import app as tokens_command
+from lakehouse.common.errors import SettingsError
 from lakehouse.serving.problems import Problem
-from lakehouse.serving.sessions import Sessions
-from lakehouse.serving.tokens import Caller, Scope, Tokens, tokens_of
+from lakehouse.serving.security.access import Access, Entrance, is_loopback
+from lakehouse.serving.security.limits import Bodies, Rate, network_of
+from lakehouse.serving.security.sessions import Sessions
+from lakehouse.serving.security.tokens import Caller, Scope, Tokens, tokens_of
 from lakehouse.settings import load_settings
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import ServedLake
@@ -420,7 +420,7 @@ def test_a_defect_is_a_problem_with_a_number_and_no_trace(
         raise ZeroDivisionError("secret")
 
     client = make_client()
-    monkeypatch.setattr("lakehouse.serving.lookups.Lookups.page", fail)
+    monkeypatch.setattr("lakehouse.serving.reading.lookups.Lookups.page", fail)
     found = client.get("/api/v1/tables/metrics_1m/rows")
     assert (found.status_code, found.headers["content-type"]) == (500, "application/problem+json")
     assert "secret" not in found.text

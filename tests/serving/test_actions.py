@@ -11,12 +11,12 @@ import pytest
 from starlette.testclient import TestClient
 
 import lakehouse
-from lakehouse.serving.access import Access
-from lakehouse.serving.actions import Action, Actions, ActionStatus
-from lakehouse.serving.actions_api import WantedAction
 from lakehouse.serving.app import make_app
+from lakehouse.serving.child_commands import Action, Actions, ActionStatus
 from lakehouse.serving.problems import Problem
-from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.serving.routes.commands import WantedAction
+from lakehouse.serving.security.access import Access
+from lakehouse.serving.security.tokens import Scope, Tokens
 from tests.serving.lakes import ServedLake
 from tests.streams import STREAMS
 
@@ -131,7 +131,7 @@ def ended(client: TestClient, action: Any) -> Any:
 def test_an_action_is_cancelled_by_who_may_operate_and_the_next_one_runs(
     lake: ServedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakehouse.serving.actions._PATIENCE_S", 0.1)
+    monkeypatch.setattr("lakehouse.serving.child_commands._PATIENCE_S", 0.1)
     tokens = Tokens(lake.settings.home)
     may = {"Authorization": f"Bearer {tokens.add('ada', [Scope.READ, Scope.OPERATE])}"}
     reads = {"Authorization": f"Bearer {tokens.add('bob', [Scope.READ])}"}

@@ -9,8 +9,8 @@ from contextlib import ExitStack, aclosing
 
 import pytest
 
-from lakehouse.serving.changes import Changes
 from lakehouse.serving.problems import Problem
+from lakehouse.serving.reading.changes import Changes
 
 
 class Tables:

@@ -18,10 +18,10 @@ import pytest
 import uvicorn
 from cryptography.hazmat.primitives import serialization
 
-from lakehouse.commands.serve import networks
-from lakehouse.errors import SettingsError
-from lakehouse.serving.connections import DeadlineProtocol
-from lakehouse.serving.tls import Certificate
+from lakehouse.cli.commands.serve import networks
+from lakehouse.common.errors import SettingsError
+from lakehouse.serving.security.connections import DeadlineProtocol
+from lakehouse.serving.security.tls import Certificate
 from tests.certificates import certified
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"

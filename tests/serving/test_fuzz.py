@@ -11,9 +11,9 @@ import schemathesis
 from pydantic import SecretStr
 from schemathesis.checks import not_a_server_error
 
-from lakehouse.serving.access import LOOPBACK_NAMES, Access
-from lakehouse.serving.actions import Actions
 from lakehouse.serving.app import make_app
+from lakehouse.serving.child_commands import Actions
+from lakehouse.serving.security.access import LOOPBACK_NAMES, Access
 from lakehouse.settings import Settings
 from tests.chance import chance
 from tests.serving.conftest import PATIENCE_S

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from lakehouse.quality.results import GATES, RESULTS
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.serving.access import Access
-from lakehouse.serving.letters import Letters
-from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.quality.results import GATES, RESULTS
+from lakehouse.serving.reading.dead_letters import Letters
+from lakehouse.serving.security.access import Access
+from lakehouse.serving.security.tokens import Scope, Tokens
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import NOON_MS, Row, ServedLake, at
 

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from lakehouse.serving.access import Access
-from lakehouse.serving.page_api import FILES
-from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.serving.routes.page import FILES
+from lakehouse.serving.security.access import Access
+from lakehouse.serving.security.tokens import Scope, Tokens
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, minute
 from tests.streams import METRICS_1M

@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from lakehouse.quality.results import GATES, RESULTS
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.serving.tokens import Scope, Tokens
-from lakehouse.stream import MergedTable
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.quality.results import GATES, RESULTS
+from lakehouse.serving.security.tokens import Scope, Tokens
+from lakehouse.streams.definition import MergedTable
 from tests.browser import Page, browsing
 from tests.serving.lakes import MINUTE_MS, NOON_MS, Row, ServedLake, at, call, minute, product, transactions
 from tests.serving.test_letters_api import letter

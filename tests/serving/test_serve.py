@@ -21,11 +21,11 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse.commands.serve import app as serve_command
-from lakehouse.errors import SettingsError
-from lakehouse.events import EventLog, Kind, note, noting
-from lakehouse.ops.event_table import append
-from lakehouse.serving.tokens import Scope, Tokens
+from lakehouse.cli.commands.serve import app as serve_command
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.events import EventLog, Kind, note, noting
+from lakehouse.engine.ops_tables.event_table import append
+from lakehouse.serving.security.tokens import Scope, Tokens
 from tests.certificates import certified
 from tests.serving.lakes import ServedLake, minute
 from tests.streams import METRICS_1M

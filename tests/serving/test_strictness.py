@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 import lakehouse
-from lakehouse.records.dead_letters import DEAD_LETTERS, RULES
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS, RULES
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import ServedLake
 from tests.serving.test_letters_api import letter

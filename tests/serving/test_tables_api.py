@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from lakehouse.serving.access import Access
 from lakehouse.serving.app import make_app
-from lakehouse.stream import MergedTable
+from lakehouse.serving.security.access import Access
+from lakehouse.streams.definition import MergedTable
 from tests.page_streams import imported
 from tests.serving.conftest import NOWHERE, MakeClient
 from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, at, call, minute, product, transactions

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from prometheus_client.openmetrics import parser
 
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.serving.access import Access
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.telemetry import Observer
+from lakehouse.serving.security.access import Access
+from lakehouse.serving.security.tokens import Scope, Tokens
 from lakehouse.serving.telemetry import Counted, ServerMetrics
-from lakehouse.serving.tokens import Scope, Tokens
-from lakehouse.telemetry import Observer
 from tests.serving.conftest import NOWHERE, MakeClient
 from tests.serving.lakes import ServedLake, minute
 from tests.serving.test_letters_api import letter

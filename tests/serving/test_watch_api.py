@@ -13,16 +13,16 @@ import pytest
 from pydantic import SecretStr
 from starlette.testclient import TestClient
 
-from lakehouse.alerts.facts import Facts, Window, step
-from lakehouse.alerts.publishing import Beat, Publisher
-from lakehouse.alerts.rules import MetricRule
-from lakehouse.errors import ServiceError
-from lakehouse.events import Event
-from lakehouse.ops.event_table import append
-from lakehouse.quality.results import GATES, RESULTS
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.sandbox.services import Endpoints
-from lakehouse.serving.sharing import Shared
+from lakehouse.common.errors import ServiceError
+from lakehouse.common.events import Event
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.engine.ops_tables.event_table import append
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.alerts.facts import Facts, Window, step
+from lakehouse.operations.alerts.publishing import Beat, Publisher
+from lakehouse.operations.alerts.rules import MetricRule
+from lakehouse.operations.quality.results import GATES, RESULTS
+from lakehouse.serving.reading.sharing import Shared
 from tests.serving.conftest import MakeClient
 from tests.serving.lakes import NOON_MS, ServedLake, at
 from tests.serving.test_letters_api import letter

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import redis
 
-from lakehouse.kafka.topics import administering
-from lakehouse.layers.step import LayerName
-from lakehouse.stream import Source
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.storage.kafka.topics import administering
+from lakehouse.streams.definition import Source
 from tests.simulation.forms import Said, written
 from tests.simulation.model import Lateness
 from tests.simulation.world import World

@@ -16,9 +16,9 @@ import json
 from collections.abc import Iterator
 from unittest.mock import patch
 
-from lakehouse.audit import audit
-from lakehouse.errors import LakehouseError
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.common.errors import LakehouseError
+from lakehouse.operations.audit import audit
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from tests import pipeline
 from tests.simulation import compare
 from tests.simulation.repairs import RebuildGold, RebuildSilver
@@ -41,7 +41,10 @@ def differences(world: World) -> list[str]:
         wrong = compare.differences(world.life, world.stream)
     if world.foreign and compare.is_beyond_bronze(wrong, world.settings, world.stream):
         return []
-    with world.shared.timed("check: audit"), patch("lakehouse.audit._PAUSE_S", 0.0):  # nothing is on its way
+    with (
+        world.shared.timed("check: audit"),
+        patch("lakehouse.operations.audit._PAUSE_S", 0.0),
+    ):  # nothing is on its way
         report = audit(world.lake, [world.stream], world.settings, world.now)
     own = [one for one in wrong if not one.is_left]
     found = [] if world.foreign else [str(one) for one in own[:_SHOWN]]

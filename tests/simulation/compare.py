@@ -17,9 +17,9 @@ from typing import Any
 
 from deltalake.exceptions import TableNotFoundError
 
-from lakehouse.audit.report import Check, Report
+from lakehouse.operations.audit.report import Check, Report
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
+from lakehouse.streams.definition import Stream
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, windows
 from tests.oracles.records import Outcome, Place

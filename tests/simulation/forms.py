@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-from lakehouse.contract import Field, FieldType
-from lakehouse.formats.encoding import Encode, registered_encoder
-from lakehouse.formats.wire import header
-from lakehouse.kafka.schema_registry import Registered, register
-from lakehouse.kinds import Records, windowed_sums
-from lakehouse.stream import Source, Stream
+from lakehouse.engine.formats.encoding import Encode, registered_encoder
+from lakehouse.engine.formats.wire import header
+from lakehouse.storage.kafka.schema_registry import Registered, register
+from lakehouse.streams.contract import Field, FieldType
+from lakehouse.streams.definition import Source, Stream
+from lakehouse.streams.kinds import Records, windowed_sums
 from tests.pipeline import Raw
 from tests.streams import CALLS, METRICS, METRICS_1M, SALES, TRANSACTIONS
 

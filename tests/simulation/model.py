@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from lakehouse.settings import Settings
-from lakehouse.stream import Source, Stream
+from lakehouse.streams.definition import Source, Stream
 from tests.oracles import alone, records
 from tests.oracles.calls import SIDES, CallEvent, call_records
 from tests.oracles.judging import CONTRACTS, ENVELOPED, Event, Field, Kind

@@ -11,15 +11,15 @@ from unittest.mock import patch
 
 import redis
 
-from lakehouse.audit.stores import check_store
-from lakehouse.copies import marker as markers
-from lakehouse.copies.adopting import note_adoption
-from lakehouse.copies.copying import Copying
-from lakehouse.kafka.topics import administering, create_topics
-from lakehouse.layers.step import LAYERS, Allow
+from lakehouse.engine.layers.step import LAYERS, Allow
+from lakehouse.operations.audit.stores import check_store
+from lakehouse.operations.copies import marker as markers
+from lakehouse.operations.copies.adopting import note_adoption
+from lakehouse.operations.copies.copying import Copying
 from lakehouse.settings import Settings
 from lakehouse.sinks.registry import used_by
-from lakehouse.tables import Lake, leases
+from lakehouse.storage.kafka.topics import administering, create_topics
+from lakehouse.storage.tables import Lake, leases
 from tests import outputs, pipeline
 from tests.simulation import compare, repairs
 from tests.simulation.actions import Action, ChangeLateness, Send

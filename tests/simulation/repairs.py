@@ -10,14 +10,14 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import ClassVar
 
-from lakehouse.maintenance.upkeep import Keeper, tasks
-from lakehouse.records.dead_letters import Selection
-from lakehouse.records.offsets import OffsetRange
-from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
-from lakehouse.repair.replay import discard, replay
-from lakehouse.repair.resolve import resolve_by_record
-from lakehouse.stream import Source
+from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.operations.maintenance.upkeep import Keeper, tasks
+from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.operations.repair.replay import discard, replay
+from lakehouse.operations.repair.resolve import resolve_by_record
+from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.streams.definition import Source
 from tests import pipeline
 from tests.pipeline import DEAD_LETTERS, Coordinates, Row, coordinates_of
 from tests.simulation.actions import Action

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakehouse.kafka.clients import Producer
-from lakehouse.sandbox.services import local_services
+from lakehouse.dev.services.services import local_services
 from lakehouse.settings import Settings, load_settings
 from lakehouse.settings.registry_access import RegistryAccess
-from lakehouse.spark.session import build_session
+from lakehouse.storage.kafka.clients import Producer
+from lakehouse.storage.spark.session import build_session
 from lakehouse.testing.session import SMALL
 from tests import postgres_servers
 from tests.registries import registry

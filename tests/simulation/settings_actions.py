@@ -7,8 +7,8 @@ from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from lakehouse.repair.rebuild_gold import WindowSpan, rebuild_gold
-from lakehouse.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
+from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from tests.simulation.actions import Action
 from tests.simulation.world import World
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from delta.exceptions import DeltaConcurrentModificationException
 from py4j.protocol import Py4JJavaError
 
-from lakehouse.errors import LakehouseError, PositionError, TableError
-from lakehouse.layers import bronze, export, gold, silver
-from lakehouse.layers.step import LayerName, Step, StepMaker
+from lakehouse.common.errors import LakehouseError, PositionError, TableError
+from lakehouse.engine.layers import bronze, export, gold, silver
+from lakehouse.engine.layers.step import LayerName, Step, StepMaker
 from lakehouse.testing.kills import CrashError
 
 if TYPE_CHECKING:

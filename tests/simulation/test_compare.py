@@ -11,10 +11,10 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from lakehouse.audit import report as audit_report
-from lakehouse.audit.report import Check, Report
+from lakehouse.operations.audit import report as audit_report
+from lakehouse.operations.audit.report import Check, Report
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
+from lakehouse.streams.definition import Stream
 from tests import pipeline
 from tests.outputs import Difference
 from tests.pipeline import Raw

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.sandbox.services import Endpoints
+from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings
 from tests.chance import chance
 from tests.counting import jobs_kept

@@ -24,16 +24,17 @@ import redis
 from pydantic import SecretStr
 from pyspark.sql import Row
 
-from lakehouse.errors import LakehouseError
-from lakehouse.kafka.clients import Message
-from lakehouse.kafka.topics import administering, create_topics
-from lakehouse.layers.step import LAYERS, LayerName, Permitted
-from lakehouse.ops import retained
+from lakehouse.common.errors import LakehouseError
+from lakehouse.engine.layers.step import LAYERS, LayerName, Permitted
+from lakehouse.engine.ops_tables import retained
 from lakehouse.settings import Settings
-from lakehouse.sinks import redis as redis_sink
-from lakehouse.sinks import redis_client, to_redis
-from lakehouse.stream import Source, Stream
-from lakehouse.tables import Lake, commits, delta_internals
+from lakehouse.sinks.redis import client as redis_client
+from lakehouse.sinks.redis import rows as redis_sink
+from lakehouse.sinks.redis import sink as to_redis
+from lakehouse.storage.kafka.clients import Message
+from lakehouse.storage.kafka.topics import administering, create_topics
+from lakehouse.storage.tables import Lake, commits, delta_internals
+from lakehouse.streams.definition import Source, Stream
 from lakehouse.testing.kills import CrashError
 from tests import pipeline
 from tests.pipeline import Coordinates, coordinates_of, path_of

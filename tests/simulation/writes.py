@@ -17,8 +17,8 @@ import psycopg
 from redis.client import Redis
 from redis.commands.core import Script
 
-from lakehouse.kafka.clients import Producer
-from lakehouse.tables import delta_internals
+from lakehouse.storage.kafka.clients import Producer
+from lakehouse.storage.tables import delta_internals
 from lakehouse.testing.kills import CrashError
 
 SEAMS: tuple[tuple[str, Any, str], ...] = (

@@ -18,17 +18,18 @@ import psycopg
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.audit import Check
-from lakehouse.audit.stores import check_store
-from lakehouse.layers import gold
-from lakehouse.runtime.runner import BatchDone, RunOptions, run, utc_now
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.engine.layers import gold
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.audit import Check
+from lakehouse.operations.audit.stores import check_store
 from lakehouse.settings import Settings
-from lakehouse.sinks import postgres_layout, to_postgres
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import GoldTable
-from lakehouse.tables import DELETED, Lake
+from lakehouse.sinks.postgres import layout as postgres_layout
+from lakehouse.sinks.postgres import sink as to_postgres
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import DELETED, Lake
+from lakehouse.streams.definition import GoldTable
 from tests.streams import METRICS, METRICS_1M
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import psycopg
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from lakehouse.sinks.postgres_client import connect
-from lakehouse.sinks.postgres_copy import Receiver
-from lakehouse.sinks.postgres_errors import reported
-from lakehouse.sinks.postgres_sql import Sql
-from lakehouse.sinks.postgres_tables import prepare_table
-from lakehouse.stream import MergedTable
+from lakehouse.sinks.postgres.client import connect
+from lakehouse.sinks.postgres.copying import Receiver
+from lakehouse.sinks.postgres.errors import reported
+from lakehouse.sinks.postgres.statements import Sql
+from lakehouse.sinks.postgres.tables import prepare_table
+from lakehouse.streams.definition import MergedTable
 from tests.streams import METRICS_1M
 
 GENERATION = 7

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.audit.stores import check_store
-from lakehouse.errors import SinkTroubleError
-from lakehouse.runtime.runner import utc_now
+from lakehouse.common.errors import SinkTroubleError
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.audit.stores import check_store
 from lakehouse.settings import Settings
 from lakehouse.sinks import registry
 from tests.sinks.gold_rows import TABLE, Gold, state

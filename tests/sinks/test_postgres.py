@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse import tables
-from lakehouse.errors import SettingsError, SinkTroubleError, StreamError
-from lakehouse.layers import export as export_layer
-from lakehouse.layers import gold
-from lakehouse.ops import unsent_rows
+from lakehouse.common.errors import SettingsError, SinkTroubleError, StreamError
+from lakehouse.engine.layers import export as export_layer
+from lakehouse.engine.layers import gold
+from lakehouse.engine.ops_tables import unsent_rows
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, postgres, postgres_layout, registry
-from lakehouse.sinks.postgres_tables import require_postgres
+from lakehouse.sinks import Change, registry
+from lakehouse.sinks.postgres import layout as postgres_layout
+from lakehouse.sinks.postgres import rows as postgres
+from lakehouse.sinks.postgres.tables import require_postgres
+from lakehouse.storage import tables
 from tests import postgres_servers
 from tests.certificates import certified
 from tests.postgres_servers import PASSWORD, Server

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from pyspark.sql.types import LongType, StringType
 
-from lakehouse.ops import unsent_rows
-from lakehouse.sinks import postgres_layout
-from lakehouse.sinks.postgres_client import doubts_of_postgres
-from lakehouse.sinks.postgres_errors import PostgresTroubleError
+from lakehouse.engine.ops_tables import unsent_rows
+from lakehouse.sinks.postgres import layout as postgres_layout
+from lakehouse.sinks.postgres.client import doubts_of_postgres
+from lakehouse.sinks.postgres.errors import PostgresTroubleError
 from tests import postgres_servers
 from tests.postgres_servers import Server
 from tests.sinks.gold_rows import Gold, state

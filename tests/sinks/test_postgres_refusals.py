@@ -13,11 +13,11 @@ import psycopg
 import pytest
 from pyspark.sql.types import LongType, StringType
 
-from lakehouse.sinks import postgres_tables
-from lakehouse.sinks.postgres_errors import PostgresTroubleError, reported
-from lakehouse.sinks.postgres_layout import MOST_KEY_BYTES
-from lakehouse.sinks.postgres_sql import Sql
-from lakehouse.sinks.postgres_tables import require_postgres, try_row
+from lakehouse.sinks.postgres import tables as postgres_tables
+from lakehouse.sinks.postgres.errors import PostgresTroubleError, reported
+from lakehouse.sinks.postgres.layout import MOST_KEY_BYTES
+from lakehouse.sinks.postgres.statements import Sql
+from lakehouse.sinks.postgres.tables import require_postgres, try_row
 from tests import postgres_servers
 from tests.postgres_servers import Server
 from tests.sinks.tables_there import NOTES, There, ask, declared, row

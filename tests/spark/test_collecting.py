@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.spark.collecting import streamed
+from lakehouse.storage.spark.collecting import streamed
 from tests.counting import counted, jobs_kept
 
 ROOT = Path(__file__).parents[2]

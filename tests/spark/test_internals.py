@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from lakehouse.spark import internals, members
-from lakehouse.spark.members import Member
-from lakehouse.tables import delta_members
+from lakehouse.storage.spark import internals, members
+from lakehouse.storage.spark.members import Member
+from lakehouse.storage.tables import delta_members
 from tests.counting import counted
 
 ROOT = Path(__file__).parents[2]
-HOMES = {"lakehouse/spark/internals.py", "lakehouse/tables/delta_internals.py"}
+HOMES = {"lakehouse/storage/spark/internals.py", "lakehouse/storage/tables/delta_internals.py"}
 PRIVATE = {"_gateway", "_jc", "_jdf", "_jreader", "_jsc", "_jschema", "_jsession", "_jsparkSession", "_jvm"}
 MODULES = ("py4j.java_gateway", "pyspark.java_gateway", "pyspark.sql.classic")
 PUBLIC = {"createDataFrame", "fromJson", "getVersion", "modificationTime"}  # others have them, too

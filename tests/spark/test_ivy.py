@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from lakehouse.spark import ivy
-from lakehouse.spark.jars import locked_jars
+from lakehouse.storage.spark import ivy
+from lakehouse.storage.spark.jars import locked_jars
 
 MODULE = Path(ivy.__file__).with_name("ivy.xml")
 

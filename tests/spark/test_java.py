@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.errors import ServiceError
-from lakehouse.spark import java
+from lakehouse.common.errors import ServiceError
+from lakehouse.storage.spark import java
 from tests.full_disk import full, itself
 from tests.processes import ROOT
 
 CALL = """
-from lakehouse.errors import ServiceError
-from lakehouse.spark import java
+from lakehouse.common.errors import ServiceError
+from lakehouse.storage.spark import java
 try:
     print(java.{}())
 except ServiceError as error:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from lakehouse.spark.jvm_output import filtered
+from lakehouse.storage.spark.jvm_output import filtered
 
 
 def start(script: str, standard_error: int) -> None:

@@ -1,4 +1,4 @@
-"""Files of this machine's disk, by the classes of lakehouse/spark/scala/disk."""
+"""Files of this machine's disk, by the classes of lakehouse/storage/spark/scala/disk."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from benchmarks.measuring import application
-from lakehouse import tables
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, TableSpec
 from tests.processes import running
 from tests.s3.test_log_store import driver
 from tests.spark.test_storage import hadoop_writes

@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException, PythonException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.errors import TableError, first_line
-from lakehouse.spark.query_errors import what_of
+from lakehouse.common.errors import TableError, first_line
+from lakehouse.storage.spark.query_errors import what_of
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])

@@ -12,11 +12,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
-from lakehouse.errors import VersionError
+from lakehouse.common.errors import VersionError
 from lakehouse.settings import Settings
-from lakehouse.spark.properties import write
-from lakehouse.spark.session import build_session, is_small
-from lakehouse.tables import Lake
+from lakehouse.storage.spark.properties import write
+from lakehouse.storage.spark.session import build_session, is_small
+from lakehouse.storage.tables import Lake
 from tests import hostile as servers
 from tests.hostile import hostile
 from tests.pipeline import await_

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lakehouse.spark import storage
+from lakehouse.storage.spark import files as storage
 
 
 def test_names_are_those_of_files_and_directories_whatever_is_in_them(

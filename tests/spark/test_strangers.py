@@ -19,7 +19,7 @@ from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.spark import properties
+from lakehouse.storage.spark import properties
 
 _ROOT = Path(__file__).parents[2]
 _RPC_REQUEST = 3
@@ -28,7 +28,7 @@ _OPEN = {"spark.authenticate": "false", "spark.network.crypto.enabled": "false"}
 _DRIVER = """
 import json, sys
 from lakehouse.settings import load_settings
-from lakehouse.spark.session import build_session
+from lakehouse.storage.spark.session import build_session
 spark = build_session(load_settings(), "driver", brief=True, options=json.loads(sys.argv[1]))
 print("port", spark.sparkContext.getConf().get("spark.driver.port"), flush=True)
 sys.stdin.read()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lakehouse.settings import Settings
-from lakehouse.stream import Stream
-from lakehouse.streams import BY_DEFAULT, load
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import BY_DEFAULT, load
 
 STREAMS = BY_DEFAULT
 METRICS, CALLS, SALES, TRANSACTIONS = STREAMS

@@ -18,13 +18,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.layers.step import LAYERS
-from lakehouse.records.validation import clean_schema
-from lakehouse.runtime.runner import BatchDone
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.records.validation import clean_schema
+from lakehouse.engine.runtime.runner import BatchDone
 from lakehouse.settings import Settings
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import leases
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import leases
 from lakehouse.testing import Case
 from tests import pipeline
 from tests.batches import gold_of, rows_between, silver_of, take, take_next
@@ -322,7 +322,7 @@ def test_a_call_that_somebody_has_put_back_closes_though_nothing_comes(
     tables.update(spark, path, F.lit(True), {"status": F.lit("open")})
     assert not ticker.is_due(late), "it has looked just now"
 
-    monkeypatch.setattr("lakehouse.layers.gold._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("lakehouse.engine.layers.gold._LOOK_EVERY_S", 0.0)
     await_(lambda: ticker.is_due(late - timedelta(hours=1)))  # the clock was set back; it rests at first
     assert ticker.tick(late).rows == 1
     assert [row["status"] for row in pipeline.rows_of(lake_settings, GOLD)] == ["closed"]
@@ -333,8 +333,8 @@ def test_closing_rests_for_longer_than_it_has_worked(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch, rests: int, is_due: bool
 ) -> None:
     """Thousands of calls end one after the other, and each look rewrites the files of all of them."""
-    monkeypatch.setattr("lakehouse.layers.gold._LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr("lakehouse.layers.gold._RESTS", rests)
+    monkeypatch.setattr("lakehouse.engine.layers.gold._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("lakehouse.engine.layers.gold._RESTS", rests)
     calls = [said(0), said(PATIENCE_S)]
     pipeline.land(spark, lake_settings, [calls], landed_at=START, source=ANALYTICS)
     pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=CALLS, now=START)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from pyspark.sql.types import StructType
 
-from lakehouse.layers import bronze, silver
-from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.engine.layers import bronze, silver
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from tests.streams import STREAMS
 
 Tables = dict[str, str]

@@ -10,16 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.errors import SettingsError
+from lakehouse.common.errors import SettingsError
 from lakehouse.settings import Settings
-from lakehouse.streams import choose, choose_one, load
+from lakehouse.streams.registry import choose, choose_one, load
 
 MODULE = """
 from dataclasses import replace
 from decimal import Decimal
-from lakehouse.kinds import Field, FieldType, Windows, running_totals, windowed_statistics, windowed_sums
-from lakehouse.stream import Stream
-from lakehouse.streams.transactions import TRANSACTIONS
+from lakehouse.streams.kinds import Field, FieldType, Windows
+from lakehouse.streams.kinds import running_totals, windowed_statistics, windowed_sums
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.builtin.transactions import TRANSACTIONS
 
 (SOURCE,) = TRANSACTIONS.sources
 (GOLD,) = TRANSACTIONS.gold
@@ -198,7 +199,7 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
             "shop_of_a_user:NUMBER",
             (
                 "LAKEHOUSE_STREAMS names shop_of_a_user:NUMBER, which is a int, not a stream; expected a "
-                "lakehouse.stream.Stream, or a function of the settings that returns one"
+                "lakehouse.streams.definition.Stream, or a function of the settings that returns one"
             ),
         ),
         (

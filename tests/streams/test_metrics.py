@@ -13,11 +13,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.records.validation import clean_schema
+from lakehouse.engine.records.validation import clean_schema
 from lakehouse.settings import Settings
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.stream import EventTimeProgress
-from lakehouse.transforms.windows import StatisticsWindows, Tumbling
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.streams.definition import EventTimeProgress
+from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling
 from tests.chance import chance
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.streams import METRICS, METRICS_1M, under

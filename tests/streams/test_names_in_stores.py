@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from lakehouse.errors import SettingsError
-from lakehouse.messages.layout import Message, Plain
+from lakehouse.common.errors import SettingsError
 from lakehouse.sinks.registry import require_fit
-from lakehouse.stream import GoldTable, Stream
+from lakehouse.streams.definition import GoldTable, Stream
+from lakehouse.streams.messages.layout import Message, Plain
 from tests.streams import METRICS, METRICS_1M
 
 

@@ -12,15 +12,15 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse import tables
-from lakehouse.layers import gold
-from lakehouse.layers.step import LAYERS
-from lakehouse.maintenance import retention
-from lakehouse.maintenance.retention import Cut
-from lakehouse.ops.retained import TakenRows
-from lakehouse.progress import cuts
+from lakehouse.engine.layers import gold
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.engine.ops_tables.retained import TakenRows
+from lakehouse.engine.progress import cuts
+from lakehouse.operations.maintenance import retention
+from lakehouse.operations.maintenance.retention import Cut
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake, Position
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, Position
 from lakehouse.testing import Case
 from tests import pipeline
 from tests.pipeline import DEAD_LETTERS, Raw, Row

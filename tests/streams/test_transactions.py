@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from pyspark.sql import Column, SparkSession
 
-from lakehouse import tables
-from lakehouse.audit.gold import check_gold
-from lakehouse.catalog import ask, register
-from lakehouse.layers.step import LAYERS
+from lakehouse.engine.layers.step import LAYERS
+from lakehouse.operations.audit.gold import check_gold
+from lakehouse.operations.catalog.spark_sql import ask, register
 from lakehouse.settings import Settings
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Candidates, Commit, Lake
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Candidates, Commit, Lake
 from lakehouse.testing import Case
 from tests import pipeline
 from tests.batches import gold_of, rows_between, take

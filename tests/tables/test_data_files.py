@@ -14,13 +14,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from lakehouse import tables
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake, Move, TableSpec, data_files, upkeep
-from lakehouse.tables import delta_internals as delta
-from lakehouse.tables.entries import rows_of, stats_of
-from lakehouse.tables.pruning import Between, Near
-from lakehouse.tables.writing import upsert
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake, Move, TableSpec, data_files, upkeep
+from lakehouse.storage.tables import delta_internals as delta
+from lakehouse.storage.tables.entries import rows_of, stats_of
+from lakehouse.storage.tables.pruning import Between, Near
+from lakehouse.storage.tables.writing import upsert
 from tests.damage import as_in_a_new_process
 
 SPEC = TableSpec("silver", "numbers", StructType().add("k", LongType()), stats=("k",), change_feed=True)
@@ -100,7 +100,7 @@ def test_a_commit_that_the_driver_cannot_read_is_left_to_delta(spark: SparkSessi
     def unreadable(*_given: object) -> str:
         return '{"commitInfo":'
 
-    with patch("lakehouse.spark.storage.read_text", unreadable):
+    with patch("lakehouse.storage.spark.files.read_text", unreadable):
         assert tables.begin(spark, path).candidates(EVERY).rows == 4
         assert not tables.is_in_its_commits(spark, path)
         changed = tables.read_changes(spark, path, 4, 4).select("k", "_change_type", "_commit_version")

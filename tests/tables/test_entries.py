@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lakehouse.tables.entries import LogEntry, entry_of, rows_of
-from lakehouse.tables.specs import Why
+from lakehouse.storage.tables.entries import LogEntry, entry_of, rows_of
+from lakehouse.storage.tables.specs import Why
 
 
 def entry(*actions: dict[str, Any]) -> LogEntry:

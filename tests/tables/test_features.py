@@ -17,16 +17,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
-from lakehouse import tables
-from lakehouse.errors import PositionError, TableError
-from lakehouse.spark.query_errors import error_line
-from lakehouse.tables import Lake, Move, TableSpec, data_files
-from lakehouse.tables import delta_internals as delta
-from lakehouse.tables.features import RETENTION, SAFE, features_in
-from lakehouse.tables.pruning import Between, Near
-from lakehouse.tables.upkeep import clean_log
-from lakehouse.tables.writing import delete, update, upsert
-from lakehouse.telemetry.delta_log import Log
+from lakehouse.common.errors import PositionError, TableError
+from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.storage import tables
+from lakehouse.storage.spark.query_errors import error_line
+from lakehouse.storage.tables import Lake, Move, TableSpec, data_files
+from lakehouse.storage.tables import delta_internals as delta
+from lakehouse.storage.tables.features import RETENTION, SAFE, features_in
+from lakehouse.storage.tables.pruning import Between, Near
+from lakehouse.storage.tables.upkeep import clean_log
+from lakehouse.storage.tables.writing import delete, update, upsert
 from tests import pipeline
 
 SCHEMA = StructType().add("k", LongType()).add("v", StringType()).add("t", TimestampType())

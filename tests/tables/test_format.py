@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StructType
 
-from lakehouse.errors import TableError
-from lakehouse.tables import Lake, TableSpec
-from lakehouse.tables.log import properties
+from lakehouse.common.errors import TableError
+from lakehouse.storage.tables import Lake, TableSpec
+from lakehouse.storage.tables.log import properties
 
 SPEC = TableSpec("gold", "numbers", StructType().add("n", "long"), stats=("n",))
 

@@ -14,13 +14,13 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql.types import LongType, StructType
 
-from lakehouse.errors import TableError
-from lakehouse.serving import delta
-from lakehouse.serving.delta import TableAwayError
-from lakehouse.tables import TableSpec, direct
-from lakehouse.tables.entries import entry_of
-from lakehouse.tables.inside import leads_outside, refuse_outside
-from lakehouse.telemetry.delta_log import Log
+from lakehouse.common.errors import TableError
+from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.serving.reading import delta
+from lakehouse.serving.reading.delta import TableAwayError
+from lakehouse.storage.tables import TableSpec, direct
+from lakehouse.storage.tables.entries import entry_of
+from lakehouse.storage.tables.inside import leads_outside, refuse_outside
 
 SPEC = TableSpec("ops", "events", StructType().add("a", LongType()), stats=())
 SECRET = 666

@@ -9,9 +9,9 @@ from delta.exceptions import ConcurrentAppendException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
-from lakehouse.tables import Lake, Move, TableSpec
-from lakehouse.tables.log import properties
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, Move, TableSpec
+from lakehouse.storage.tables.log import properties
 
 APPENDED = TableSpec("silver", "numbers", StructType().add("n", "long"), stats=("n",))
 MERGED = replace(APPENDED, layer="gold", is_merged=True)

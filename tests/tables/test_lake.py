@@ -6,8 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
-from lakehouse.tables import Lake, TableSpec
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, TableSpec
 from tests.counting import counted
 
 SPEC = TableSpec("silver", "numbers", StructType().add("n", "long"), stats=("n",))

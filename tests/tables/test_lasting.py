@@ -13,15 +13,15 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
-from lakehouse import tables
-from lakehouse.errors import TableError
-from lakehouse.events import Event, EventLog, Kind, note, noting
-from lakehouse.files import sync
-from lakehouse.ops import event_table
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake, Move, TableSpec, lasting
-from lakehouse.tables import delta_internals as delta
-from lakehouse.telemetry.delta_log import Log
+from lakehouse.common.errors import TableError
+from lakehouse.common.events import Event, EventLog, Kind, note, noting
+from lakehouse.common.state_files import sync
+from lakehouse.engine.ops_tables import event_table
+from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake, Move, TableSpec, lasting
+from lakehouse.storage.tables import delta_internals as delta
 from tests import pipeline
 from tests.damage import DAMAGES, as_in_a_new_process, damage, file_of, newest_commit
 

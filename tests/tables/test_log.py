@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lakehouse import tables
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake, Move, TableSpec, log
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake, Move, TableSpec, log
 from tests import pipeline
 
 SPEC = TableSpec("silver", "numbers", StructType([StructField("n", LongType())]), stats=("n",))

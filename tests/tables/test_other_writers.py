@@ -16,10 +16,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType, TimestampType
 
-from lakehouse import tables
-from lakehouse.tables import HighWaterMark, Lake, TableSpec, direct
-from lakehouse.tables.pruning import Between, Near
-from lakehouse.telemetry.delta_log import Log
+from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.storage import tables
+from lakehouse.storage.tables import HighWaterMark, Lake, TableSpec, direct
+from lakehouse.storage.tables.pruning import Between, Near
 from tests import other_writers
 from tests.damage import as_in_a_new_process
 from tests.pipeline import micros, utc

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakehouse.tables.pruning import Between, Bounds, Near, last_ones
+from lakehouse.storage.tables.pruning import Between, Bounds, Near, last_ones
 
 NOON = datetime(2026, 5, 4, 12, tzinfo=UTC)
 HOUR = Bounds(

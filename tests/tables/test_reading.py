@@ -13,11 +13,11 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lakehouse import tables
-from lakehouse.layers.change_reading import ChangeReading
-from lakehouse.progress import parts
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.tables import Lake, Position, Progress, TableSpec, log, reading
+from lakehouse.engine.layers.change_reading import ChangeReading
+from lakehouse.engine.progress import parts
+from lakehouse.storage import tables
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import Lake, Position, Progress, TableSpec, log, reading
 from tests import pipeline
 
 SPEC = TableSpec(

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse import tables
-from lakehouse.tables import DELETED, Lake, Move, TableSpec, Why
+from lakehouse.storage import tables
+from lakehouse.storage.tables import DELETED, Lake, Move, TableSpec, Why
 
 SPEC = TableSpec(
     "silver", "numbers", StructType().add("k", "long").add("v", "long"), stats=("k",), change_feed=True

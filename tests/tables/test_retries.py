@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lakehouse import tables
-from lakehouse.tables import writing
+from lakehouse.storage import tables
+from lakehouse.storage.tables import writing
 
 
 class ConflictError(Exception):

@@ -19,17 +19,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DecimalType, MapType, StringType, StructType
 
-from lakehouse import tables
-from lakehouse.audit.landing import unknown_fields
-from lakehouse.errors import TableError
-from lakehouse.events import Event, EventLog, noting
-from lakehouse.layers import bronze, silver
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.signals import Stop
+from lakehouse.common.errors import TableError
+from lakehouse.common.events import Event, EventLog, noting
+from lakehouse.engine.layers import bronze, silver
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.operations.audit.landing import unknown_fields
 from lakehouse.settings import Settings
-from lakehouse.stream import Field, FieldType, Stream
-from lakehouse.tables import Lake, TableSpec
-from lakehouse.tables.schema_evolution import Added, SchemaChanges, Widened, compare
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, TableSpec
+from lakehouse.storage.tables.schema_evolution import Added, SchemaChanges, Widened, compare
+from lakehouse.streams.definition import Field, FieldType, Stream
 from tests import pipeline
 from tests.pipeline import GOLD, SILVER, SOURCE, STREAM, Raw, await_
 

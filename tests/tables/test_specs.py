@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from lakehouse.tables import shifted
+from lakehouse.storage.tables import shifted
 
 FIRST, LAST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 TICK = timedelta(microseconds=1)

@@ -15,9 +15,9 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lakehouse import tables
-from lakehouse.errors import TableError
-from lakehouse.tables import Lake, Move, TableSpec, commits
+from lakehouse.common.errors import TableError
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, Move, TableSpec, commits
 from tests.counting import counted
 
 SPEC = TableSpec(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.tables.upkeep import bytes_of_rows, vacuum
+from lakehouse.storage.tables.upkeep import bytes_of_rows, vacuum
 from tests.counting import counted
 
 HOUR = timedelta(hours=1)

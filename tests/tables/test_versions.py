@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.errors import VersionError
+from lakehouse.common.errors import VersionError
 from lakehouse.settings import Settings
-from lakehouse.spark.members import Member
-from lakehouse.tables import delta_members, lake, open_lake, versions
-from lakehouse.tables.versions import TESTED
+from lakehouse.storage.spark.members import Member
+from lakehouse.storage.tables import delta_members, lake, open_lake, versions
+from lakehouse.storage.tables.versions import TESTED
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"pyspark": "PySpark", "delta-spark": "Delta", "deltalake": "deltalake"}

@@ -13,11 +13,11 @@ import pytest
 from confluent_kafka import Producer
 from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
-from lakehouse.errors import ServiceError
-from lakehouse.kafka.topics import create_topics
-from lakehouse.sandbox.services import Endpoints
-from lakehouse.telemetry.broker import Broker, Ends
-from lakehouse.telemetry.measures import partition_lags
+from lakehouse.common.errors import ServiceError
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.operations.telemetry.broker import Broker, Ends
+from lakehouse.operations.telemetry.measures import partition_lags
+from lakehouse.storage.kafka.topics import create_topics
 from tests.pipeline import await_
 
 

@@ -16,13 +16,13 @@ from prometheus_client import generate_latest as generate_text
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from lakehouse.alerts.exposition import RuleValues
-from lakehouse.alerts.facts import Facts, Window
-from lakehouse.alerts.rules import MetricRule
-from lakehouse.errors import ServiceError
-from lakehouse.layers.step import BatchResult
-from lakehouse.runtime.runner import BatchDone
-from lakehouse.telemetry import (
+from lakehouse.common.errors import ServiceError
+from lakehouse.engine.layers.step import BatchResult
+from lakehouse.engine.runtime.runner import BatchDone
+from lakehouse.operations.alerts.exposition import RuleValues
+from lakehouse.operations.alerts.facts import Facts, Window
+from lakehouse.operations.alerts.rules import MetricRule
+from lakehouse.operations.telemetry import (
     Audit,
     EventTimes,
     Health,
@@ -38,8 +38,8 @@ from lakehouse.telemetry import (
     TableState,
     Word,
 )
-from lakehouse.telemetry.driver import DriverMetrics
-from lakehouse.telemetry.server import Readiness, serving
+from lakehouse.operations.telemetry.driver import DriverMetrics
+from lakehouse.operations.telemetry.server import Readiness, serving
 from tests import pipeline
 from tests.streams import STREAMS
 

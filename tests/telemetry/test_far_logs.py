@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse import lake_files
-from lakehouse.lake_files import Found, arrow_directory
-from lakehouse.tables.specs import Position
-from lakehouse.telemetry import delta_log
-from lakehouse.telemetry.backlog import unread_appends
-from lakehouse.telemetry.delta_log import Log
+from lakehouse.operations.telemetry import delta_log
+from lakehouse.operations.telemetry.backlog import unread_appends
+from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.storage import files as lake_files
+from lakehouse.storage.files import Found, arrow_directory
+from lakehouse.storage.tables.specs import Position
 from tests.telemetry import lakes
 
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from lakehouse.events import Event, Kind
-from lakehouse.ops.event_table import append, compact
-from lakehouse.telemetry import Audit, Refused
-from lakehouse.telemetry.delta_log import Log
-from lakehouse.telemetry.happenings import AuditsAndStops
+from lakehouse.common.events import Event, Kind
+from lakehouse.engine.ops_tables.event_table import append, compact
+from lakehouse.operations.telemetry import Audit, Refused
+from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.operations.telemetry.happenings import AuditsAndStops
 from tests import pipeline
 
 AT = pipeline.utc("2026-11-22T09:00:00")

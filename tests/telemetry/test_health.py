@@ -6,9 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from lakehouse.telemetry import Health, LayerLag, PartitionLag, QueryState, Refused, StreamGate, Word
-from lakehouse.telemetry.health import health_of
-from lakehouse.telemetry.values import OpenTransaction
+from lakehouse.operations.telemetry import (
+    Health,
+    LayerLag,
+    PartitionLag,
+    QueryState,
+    Refused,
+    StreamGate,
+    Word,
+)
+from lakehouse.operations.telemetry.health import health_of
+from lakehouse.operations.telemetry.values import OpenTransaction
 from tests import pipeline
 
 NOW = pipeline.utc("2026-11-22T09:00:00")

@@ -13,9 +13,8 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from lakehouse.records.dead_letters import DEAD_LETTERS
-from lakehouse.settings import Settings, load_settings
-from lakehouse.telemetry import (
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.telemetry import (
     EventTimes,
     Health,
     LayerLag,
@@ -30,6 +29,7 @@ from lakehouse.telemetry import (
     observe,
     runs,
 )
+from lakehouse.settings import Settings, load_settings
 from tests import pipeline
 from tests.serving.lakes import ServedLake
 from tests.serving.test_letters_api import letter

@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import json
 
-from lakehouse.layers.step import BatchResult
-from lakehouse.runtime.runner import BatchDone
-from lakehouse.telemetry.lines import JsonLines, TextLines
-from lakehouse.terminal import Console
+from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.step import BatchResult
+from lakehouse.engine.runtime.runner import BatchDone
+from lakehouse.operations.telemetry.lines import JsonLines, TextLines
 from tests.streams import STREAMS
 
 DONE = BatchDone(

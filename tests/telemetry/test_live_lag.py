@@ -14,13 +14,13 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.errors import CoordinatorNotAvailableError
 from pyspark.sql import SparkSession
 
-from lakehouse.runtime.runner import RunOptions, run
-from lakehouse.runtime.signals import Stop
-from lakehouse.runtime.triggers import AVAILABLE_NOW
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.telemetry import LayerLag, Observer, StreamState
+from lakehouse.operations.telemetry.consumer_groups import GroupProgress, committing
 from lakehouse.settings import Settings
-from lakehouse.tables import Lake
-from lakehouse.telemetry import LayerLag, Observer, StreamState
-from lakehouse.telemetry.consumer_groups import GroupProgress, committing
+from lakehouse.storage.tables import Lake
 from tests import pipeline
 from tests.conftest import MakeSettings
 from tests.pipeline import BRONZE, GOLD, SILVER, SOURCE, STREAM, Raw

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 
-from lakehouse.layers.step import LAYERS, BatchResult, LayerName
-from lakehouse.runtime.runner import BatchDone
-from lakehouse.telemetry import Health, Observation, PartitionLag, StreamState, Word
-from lakehouse.telemetry.live_lines import LiveLines
-from lakehouse.terminal import Console
+from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.step import LAYERS, BatchResult, LayerName
+from lakehouse.engine.runtime.runner import BatchDone
+from lakehouse.operations.telemetry import Health, Observation, PartitionLag, StreamState, Word
+from lakehouse.operations.telemetry.live_lines import LiveLines
 from tests import pipeline
 from tests.streams import METRICS, SALES
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.layers.step import BatchResult
-from lakehouse.runtime.runner import BatchDone
-from lakehouse.telemetry import QueryRun, QueryState, Run
-from lakehouse.telemetry.heartbeat import Heartbeat, beating
-from lakehouse.telemetry.runs import as_json, directory_of, file_of, of_stream, read_runs, unrun
+from lakehouse.engine.layers.step import BatchResult
+from lakehouse.engine.runtime.runner import BatchDone
+from lakehouse.operations.telemetry import QueryRun, QueryState, Run
+from lakehouse.operations.telemetry.heartbeat import Heartbeat, beating
+from lakehouse.operations.telemetry.runs import as_json, directory_of, file_of, of_stream, read_runs, unrun
 from tests import pipeline
 from tests.pipeline import await_
 

@@ -12,7 +12,7 @@ from itertools import repeat
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
-from lakehouse.telemetry.server import Limits, Readiness, serving
+from lakehouse.operations.telemetry.server import Limits, Readiness, serving
 
 PATIENT = Limits(head_s=600, stalled_s=600)
 HASTY = Limits(head_s=0.2, stalled_s=0.2)

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from lakehouse.cli import app
-from lakehouse.commands import status
-from lakehouse.commands.status_report import drawn
-from lakehouse.records.dead_letters import DEAD_LETTERS
+from lakehouse.cli.commands import status
+from lakehouse.cli.main import app
+from lakehouse.cli.reports.status import drawn
+from lakehouse.common.terminal import Console
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.telemetry import QueryRun, Run, observe
+from lakehouse.operations.telemetry.runs import as_json, file_of
 from lakehouse.settings import Settings, load_settings
-from lakehouse.telemetry import QueryRun, Run, observe
-from lakehouse.telemetry.runs import as_json, file_of
-from lakehouse.terminal import Console
 from tests import pipeline
 from tests.serving.lakes import ServedLake
 from tests.serving.test_letters_api import letter

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from lakehouse.stream import EventTimeProgress
+from lakehouse.streams.definition import EventTimeProgress
 from lakehouse.testing import Record, SameGold
 from tests.streams import PRODUCT_SALES, SALES, SALES_NOTIFICATIONS, TRANSACTIONS, USER_TRANSACTIONS_5M
 from tests.testing.test_case import NOW, spent

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from lakehouse.spark.local_frames import local_frame
-from lakehouse.transforms import decimals
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.streams.transforms import decimals
 
 SCHEMA = StructType().add("case", "string").add("place", "integer").add("amount", decimals.TYPE)
 MOST = f"{'9' * 29}.{'9' * 9}"

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.transforms import statistics
+from lakehouse.streams.transforms import statistics
 from tests.chance import chance
 from tests.oracles import metrics as oracle
 

@@ -1,0 +1,112 @@
+"""`lakehouse alert`: evaluates alerting rules without Spark, and notifies Kafka and webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from typing import Annotated
+
+import typer
+from prometheus_client import CollectorRegistry
+
+from lakehouse.cli.options import Format, FormatOption
+from lakehouse.common.terminal import Console, echo, echo_json, warn
+from lakehouse.engine.ops_tables.event_table import recorded
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.engine.runtime.signals import stopping_here
+from lakehouse.operations.alerts.evaluating import AlertStatus, Notification
+from lakehouse.operations.alerts.exposition import RuleValues
+from lakehouse.operations.alerts.posting import posting
+from lakehouse.operations.alerts.prometheus import rules_file
+from lakehouse.operations.alerts.rules import Rules, load_rules
+from lakehouse.operations.alerts.watching import Watcher, readiness, watch
+from lakehouse.operations.alerts.webhook import Webhook
+from lakehouse.operations.alerts.wording import as_message
+from lakehouse.operations.telemetry import ObservationCollector
+from lakehouse.operations.telemetry.server import serving
+from lakehouse.settings import Settings
+from lakehouse.streams.registry import load, read_settings
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def alert(
+    *,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between evaluations of the rules.")] = 5.0,
+    once: Annotated[bool, typer.Option("--once", help="Evaluate once and exit.")] = False,
+    prometheus: Annotated[
+        bool, typer.Option("--prometheus", help="Print the rules as a Prometheus rules file, and exit.")
+    ] = False,
+    telemetry_port: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            max=65535,
+            help="Serve /metrics and /health on this port (0: any free port; -1, the default: none).",
+        ),
+    ] = -1,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Evaluate the alerting rules until stopped, and notify the alert topic and the webhooks.
+
+    Only one process is active: a second one takes over from the first. `--format json` prints a line of JSON
+    per notification. /metrics has the streams' lag, even if no job runs, and the values of metric rules.
+    """
+    settings = read_settings()
+    rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])
+    if prometheus:
+        echo(*rules_file(rules).rstrip("\n").split("\n"))
+        return
+    with recorded(settings.lake, "lakehouse alert"):
+        _watch(settings, rules, interval, telemetry_port, once=once, as_json=format_ is Format.JSON)
+
+
+def _watch(
+    settings: Settings, rules: Rules, interval: float, port: int, *, once: bool, as_json: bool
+) -> None:
+    console = Console()
+
+    def show(one: Notification) -> None:
+        if as_json:
+            echo_json(as_message(one), indent=None)
+            return
+        word, style = ("FIRES", "red") if one.status is AlertStatus.FIRING else ("resolved", "green")
+        line = f"{one.at:%F %T} UTC {one.alert.rule} {word} ({one.alert.severity}): {one.alert.what}"
+        console.print(line, style=style, soft_wrap=True)
+
+    with ExitStack() as stack:
+        stopping = stack.enter_context(stopping_here()).event
+        watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, warn)))
+        watched.every_s = interval
+        watched.start()
+        how, topic = posting(settings), settings.alert_topic
+        webhooks = [
+            Webhook(settings.kafka, topic, url.get_secret_value(), warn, how=how)
+            for url in settings.alert_webhooks
+        ]
+        for webhook in webhooks:
+            webhook.start()
+            stack.callback(webhook.close)
+        if not as_json:
+            console.print(
+                f"{len(rules.rules)} rules; notifications go to topic {settings.alert_topic} and "
+                f"{len(settings.alert_webhooks)} webhooks; {len(watched.firing)} alerts are firing"
+            )
+        if port >= 0:
+            served = stack.enter_context(_served(watched, webhooks, rules, settings.telemetry_host, port))
+            warn(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
+        if once:
+            for one in watched.look(utc_now()):
+                show(one)
+        else:
+            watch(watched, utc_now, lambda: stopping.wait(interval), show, warn)
+
+
+def _served(
+    watched: Watcher, webhooks: Sequence[Webhook], rules: Rules, host: str, port: int
+) -> AbstractContextManager[int]:
+    registry = CollectorRegistry()
+    registry.register(ObservationCollector(watched.observation))
+    registry.register(RuleValues(rules.rules, lambda: watched.facts))
+    return serving(registry, lambda: readiness(watched, webhooks), port, host)

@@ -1,0 +1,154 @@
+"""`lakehouse contract`: exports a source's contract as a schema, compares it with others, and registers it.
+
+lakehouse contract export metrics --format avro > metrics.avsc
+lakehouse contract check metrics --against registry
+lakehouse contract register metrics
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from lakehouse.common.errors import LakehouseError, SettingsError, first_line
+from lakehouse.common.extras import needed
+from lakehouse.common.terminal import echo
+from lakehouse.engine.formats.contracts import schema_of_contract, subject_of
+from lakehouse.engine.formats.odcs import data_contract
+from lakehouse.settings import Settings
+from lakehouse.settings.registry_access import RecordFormat
+from lakehouse.storage.kafka.schema_registry import Registered, SchemaKind, is_compatible, newest_of
+from lakehouse.storage.kafka.schema_registry import register as register_schema
+from lakehouse.streams.definition import Source
+from lakehouse.streams.registry import choose_one, read_settings
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Print a stream's contract as a schema, compare it with another schema, or register it.",
+)
+
+_BROKEN, _UNCHECKED = 1, 2
+_REGISTRY = "registry"
+Exported = Literal["avro", "json-schema", "protobuf", "odcs"]
+StreamName = Annotated[str, typer.Argument(metavar="STREAM", help="A stream's name, or module:OBJECT.")]
+Topic = Annotated[
+    str | None, typer.Option(help="The topic's default name; needed if the stream reads several topics.")
+]
+FormatOption = Annotated[
+    RecordFormat | None,
+    typer.Option("--format", help="Schema format. Default: LAKEHOUSE_FORMATS, else json-schema."),
+]
+
+
+class UncheckedError(LakehouseError):
+    """The check of a schema against a contract was impossible."""
+
+    exit_code = _UNCHECKED
+
+
+@app.command()
+def export(
+    stream: StreamName,
+    *,
+    format_: Annotated[
+        Exported | None,
+        typer.Option("--format", help="Schema format. Default: LAKEHOUSE_FORMATS, else json-schema."),
+    ] = None,
+    topic: Topic = None,
+) -> None:
+    """Print the contract as a schema, or as an ODCS data contract in JSON, which is also valid YAML."""
+    settings = read_settings()
+    source = _source(settings, stream, topic)
+    if format_ == "odcs":
+        text = json.dumps(data_contract(source, settings.topic(source.topic)), indent=2)
+    else:
+        text = schema_of_contract(source, format_ or source.format).text
+    for line in text.rstrip("\n").split("\n"):
+        echo(line)
+
+
+@app.command()
+def check(
+    stream: StreamName,
+    *,
+    against: Annotated[
+        str, typer.Option(help="registry (the newest schema of the topic's values), or a schema file.")
+    ] = _REGISTRY,
+    format_: FormatOption = None,
+    topic: Topic = None,
+) -> None:
+    """Check whether records written with a schema meet the contract.
+
+    With `--against registry`, it also checks that the registry's compatibility rule for this topic, such as
+    BACKWARD, accepts the contract. Exits with 1 if a difference breaks the contract, and with 2 if the check
+    was impossible. A warning means that some records may be refused; it does not change the exit code.
+    """
+    settings = read_settings()
+    source = _source(settings, stream, topic, format_)
+    name = settings.topic(source.topic)
+    with needed("formats", "comparing schemas"):
+        from lakehouse.engine.formats.compatibility import KINDS, Finding, findings
+    try:
+        schema, what = _schema(source, name, against, KINDS[source.format])
+        found = findings(source, schema)
+        if against == _REGISTRY and not _is_registrable(source, name):
+            rule = "the registry's compatibility rule for this topic rejects the contract as the next schema"
+            found.append(Finding(rule))
+    except (LakehouseError, ValueError, LookupError, TypeError) as error:
+        raise UncheckedError(f"{against} could not be checked: {first_line(error)}") from error
+    for one in found:
+        echo(f"{'breaks' if one.breaks else 'warning'}: {one.text}")
+    broken = sum(one.breaks for one in found)
+    echo(
+        f"{what}: {f'incompatible ({broken} breaking)' if broken else 'compatible'} "
+        f"with the contract of {name}"
+    )
+    if broken:
+        raise typer.Exit(_BROKEN)
+
+
+@app.command()
+def register(stream: StreamName, *, format_: FormatOption = None, topic: Topic = None) -> None:
+    """Register the contract as the schema of the topic's values, and print its id.
+
+    A rerun changes nothing. Exits with 1 if the registry refuses the contract as incompatible.
+    """
+    settings = read_settings()
+    source = _source(settings, stream, topic, format_)
+    subject = subject_of(settings.topic(source.topic))
+    schema_id = register_schema(source.registry, subject, schema_of_contract(source, source.format))
+    echo(f"{subject}: schema {schema_id}")
+
+
+def _source(
+    settings: Settings, stream: str, topic: str | None, format_: RecordFormat | None = None
+) -> Source:
+    """Return a stream's source in a format; raises SettingsError unless exactly one source matches."""
+    sources = choose_one(stream, settings).sources
+    found = [source for source in sources if topic in {None, source.topic}]
+    if len(found) != 1:
+        known = ", ".join(source.topic for source in sources)
+        raise SettingsError(f"{stream} reads {known}; name one of them with --topic")
+    (source,) = found
+    chosen = format_ or source.format
+    return replace(source, format="json-schema" if chosen == "json" else chosen)
+
+
+def _schema(source: Source, topic: str, against: str, kind: SchemaKind) -> tuple[Registered, str]:
+    """Return the schema to compare with, and its description for messages."""
+    if against != _REGISTRY:
+        return Registered(kind, Path(against).read_text(encoding="utf-8")), against
+    subject = subject_of(topic)
+    newest = newest_of(source.registry, subject)
+    if newest is None:
+        raise LookupError(f"it has no schema of {subject}")
+    return newest, f"the newest schema of {subject}"
+
+
+def _is_registrable(source: Source, topic: str) -> bool:
+    contract = schema_of_contract(source, source.format)
+    return is_compatible(source.registry, subject_of(topic), contract)

@@ -1,0 +1,319 @@
+"""`lakehouse dead-letters`: lists, replays, discards, resolves and exports refused records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+import typer
+from pyspark.sql import functions as F
+
+from lakehouse.cli.options import Format, FormatOption, StreamOption, grouped
+from lakehouse.cli.reports import dead_letters as report
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.events import Kind, note
+from lakehouse.common.readable import parse_moment
+from lakehouse.common.terminal import Console, echo_json
+from lakehouse.engine.layers.letters_export import send_waiting
+from lakehouse.engine.layers.step import Permitted
+from lakehouse.engine.ops_tables.event_table import recorded
+from lakehouse.engine.records.dead_letters import (
+    DEAD_LETTERS,
+    Selection,
+    count_letters,
+    find_letter,
+    newest_letters,
+    refuse_unnamed,
+)
+from lakehouse.operations.copies.marker import refuse_copy
+from lakehouse.operations.repair.replay import discard as discard_letters
+from lakehouse.operations.repair.replay import replay as replay_letters
+from lakehouse.operations.repair.replay import try_replay
+from lakehouse.operations.repair.resolve import resolve_by_columns, resolve_by_record
+from lakehouse.settings import Settings
+from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import choose, load, read_settings
+
+Rule = Annotated[str | None, typer.Option(help="Only letters with this rule among their reasons.")]
+Since = Annotated[
+    str | None,
+    typer.Option(
+        help="Only letters first seen at this time or later: ISO 8601 with an offset, or 1h for an hour ago."
+    ),
+]
+Until = Annotated[
+    str | None, typer.Option(help="Only letters first seen before this time; same format as --since.")
+]
+Topic = Annotated[str | None, typer.Option(help="Only records of this Kafka topic.")]
+Partition = Annotated[int | None, typer.Option(min=0, help="Only records of this partition.")]
+Offset = Annotated[int | None, typer.Option(min=0, help="Only the record at this offset.")]
+Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id begins with this.")]
+All = Annotated[bool, typer.Option("--all", help="Select every open letter, instead of a filter.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="List, show, replay, discard, resolve and export refused records.",
+)
+
+
+class LetterStatus(StrEnum):
+    """The status of the letters to list."""
+
+    OPEN = "open"
+    REPLAYED = "replayed"
+    DISCARDED = "discarded"
+    RESENT = "resent"
+    DUPLICATE = "duplicate"
+    SUPERSEDED = "superseded"
+    DELETION = "deletion"
+    ALL = "all"
+
+
+@dataclass(frozen=True)
+class _Filters:
+    """The options that select letters."""
+
+    stream: StreamOption = None
+    rule: Rule = None
+    since: Since = None
+    until: Until = None
+    topic: Topic = None
+    partition: Partition = None
+    offset: Offset = None
+    id_: Id = None
+
+    def selection(self, streams: Sequence[Stream]) -> Selection:
+        """Return the selection, of `streams` if --stream is given; SettingsError for an invalid time."""
+        now = datetime.now(UTC)
+        return Selection(
+            streams=tuple(one.name for one in streams) if self.stream else (),
+            rule=self.rule,
+            since=None if self.since is None else parse_moment(self.since, now),
+            until=None if self.until is None else parse_moment(self.until, now),
+            topic=self.topic,
+            partition=self.partition,
+            offset=self.offset,
+            id=self.id_,
+        )
+
+    def refuse_unnamed(self, lake: Lake, settings: Settings) -> None:
+        """Raise QueryError for a topic or a rule that neither a stream nor a letter has."""
+        if self.topic is None and self.rule is None:
+            return
+        sources = [source for stream in load(settings) for source in stream.sources]
+        topics = {settings.topic(source.topic) for source in sources}
+        rules = {rule.name for source in sources for rule in source.rules()}
+        selection = Selection(topic=self.topic, rule=self.rule)
+        refuse_unnamed(lake.read_or_empty(DEAD_LETTERS), selection, topics, rules)
+
+    def chosen(self, streams: Sequence[Stream], *, everything: bool) -> Selection:
+        """Return the selection; raises SettingsError unless either --all or a filter is given."""
+        selection = self.selection(streams)
+        if not everything and selection.is_everything:
+            raise SettingsError(
+                "no letters are selected: give a filter, such as --rule or --stream, or --all"
+            )
+        if everything and not selection.is_everything:
+            raise SettingsError("--all selects every open letter: omit either --all or the filters")
+        return selection
+
+
+@app.command("list")
+@grouped
+def list_(
+    *,
+    filters: _Filters,
+    status: Annotated[
+        LetterStatus, typer.Option(help="Show only letters with this status.")
+    ] = LetterStatus.OPEN,
+    limit: Annotated[int, typer.Option(min=0, help="Show at most this many letters.")] = 20,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Count letters by stream, rule and status, and show the newest ones.
+
+    Raw values are truncated, and unprintable characters escaped; values that are not UTF-8 are shown in hex.
+    """
+    settings = read_settings()
+    selection = filters.selection(choose(filters.stream or [], settings))
+    with open_lake(settings, "lakehouse dead-letters list") as lake:
+        filters.refuse_unnamed(lake, settings)
+        letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition())
+        chosen = letters if status is LetterStatus.ALL else letters.where(F.col("status") == status.value)
+        counts = count_letters(letters)
+        newest = newest_letters(chosen, limit, report.VALUE_BYTES) if limit else []
+        if format_ is Format.JSON:
+            echo_json(report.listed(counts, newest))
+        else:
+            report.print_list(counts, newest)
+
+
+@app.command()
+def show(
+    letter: Annotated[str, typer.Argument(help="The letter's id, or a unique prefix of it.")],
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Show everything about one letter: the whole raw record, and every reason with its message."""
+    settings = read_settings()
+    with open_lake(settings, "lakehouse dead-letters show") as lake:
+        found = find_letter(lake.read_or_empty(DEAD_LETTERS), letter)
+        if format_ is Format.JSON:
+            echo_json(report.whole(found))
+        else:
+            report.print_letter(found)
+
+
+@app.command()
+@grouped
+def replay(
+    *,
+    filters: _Filters,
+    all_: All = False,
+    allow_late: Annotated[
+        bool, typer.Option("--allow-late", help="Accept records however late they are.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Count the letters that would pass now, and write nothing.")
+    ] = False,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Validate open letters again with the current rules and settings; those that pass go into silver.
+
+    Letters that still fail stay open, with the new reasons. Records that --skip passed over are included only
+    if you select them with --rule skipped, --offset or --id. You can run this at any time, also while the
+    layers run, and repeat it: silver has each record once. It is refused during a rebuild of silver.
+    """
+    settings = read_settings()
+    streams = choose(filters.stream or [], settings)
+    selection = filters.chosen(streams, everything=all_)
+    name = "lakehouse dead-letters replay"
+    if dry_run:
+        with open_lake(settings, name) as lake:
+            filters.refuse_unnamed(lake, settings)
+            tried = try_replay(lake, streams, selection, datetime.now(UTC), allow_late=allow_late)
+        if format_ is Format.JSON:
+            echo_json(asdict(tried))
+        else:
+            report.print_tried(tried, Console())
+        return
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        refuse_copy(lake)
+        filters.refuse_unnamed(lake, settings)
+        now = datetime.now(UTC)
+        done = replay_letters(lake, streams, selection, now, allow_late=allow_late)
+        told = f"{done.passed:,} passed and are now in silver, {done.failed:,} still fail"
+        _note(Kind.REPLAY, told, streams, selection, asdict(done))
+        if format_ is Format.JSON:
+            echo_json(asdict(done))
+        else:
+            report.print_replayed(done, Console())
+
+
+@app.command()
+@grouped
+def discard(
+    *,
+    filters: _Filters,
+    all_: All = False,
+) -> None:
+    """Close open letters as discarded: they stay in the table, and are not replayed."""
+    settings = read_settings()
+    streams = choose(filters.stream or [], settings)
+    selection = filters.chosen(streams, everything=all_)
+    name = "lakehouse dead-letters discard"
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        refuse_copy(lake)
+        filters.refuse_unnamed(lake, settings)
+        done = discard_letters(lake, streams, selection, datetime.now(UTC))
+        _note(Kind.DISCARD, f"{done.count:,} discarded", streams, selection, asdict(done))
+        report.print_discarded(done, Console())
+
+
+@app.command()
+@grouped
+def resolve(
+    *,
+    filters: _Filters,
+    all_: All = False,
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="TOPIC/PARTITION/OFFSET", help="The record that replaces the letter's record."),
+    ] = None,
+    same: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column whose value must match between letter and silver row; may be given again."
+        ),
+    ] = None,
+) -> None:
+    """Close open letters whose records were sent again and are now in silver, with status `resent`.
+
+    With --by, one record closes one letter. With --same, a letter is closed if exactly one row of silver has
+    the same values in all these columns. A letter that matches several rows, or shares its row with another
+    letter, stays open.
+    """
+    if (by is None) == (not same):
+        raise SettingsError("name the replacement with either --by TOPIC/PARTITION/OFFSET or --same")
+    record = None if by is None else _record(by)
+    settings = read_settings()
+    streams = choose(filters.stream or [], settings)
+    selection = filters.chosen(streams, everything=all_)
+    name, now = "lakehouse dead-letters resolve", datetime.now(UTC)
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        refuse_copy(lake)
+        filters.refuse_unnamed(lake, settings)
+        if record is None:
+            done = resolve_by_columns(lake, streams, selection, same or [], now)
+        else:
+            done = resolve_by_record(lake, streams, selection, record, now)
+        _note(Kind.RESOLVE, f"{done.resent:,} resent", streams, selection, asdict(done))
+        report.print_resolved(done, Console())
+
+
+@app.command()
+def export(
+    *,
+    stream: StreamOption = None,
+    topic: Annotated[
+        str | None, typer.Option(help="The topic. Default: LAKEHOUSE_DEAD_LETTER_TOPIC.")
+    ] = None,
+) -> None:
+    """Send each letter once to a topic, unchanged, with the headers that Kafka Streams gives dead letters.
+
+    Sent letters are not sent again, unless they have been replayed or discarded since. If
+    LAKEHOUSE_DEAD_LETTER_TOPIC is set, a live `lakehouse run` does this continuously.
+    """
+    settings = read_settings()
+    settings = settings.model_copy(update={} if topic is None else {"dead_letter_topic": topic})
+    if not settings.dead_letter_topic:
+        raise SettingsError("no topic is given: use --topic, or set LAKEHOUSE_DEAD_LETTER_TOPIC")
+    streams = choose(stream or [], settings)
+    require_broker(settings.kafka)
+    name, console = "lakehouse dead-letters export", Console()
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        refuse_copy(lake)
+        for one in streams:
+            count = send_waiting(lake, one, settings, Permitted(notice=console.print), datetime.now(UTC))
+            console.print(f"{one.name}: {count:,} letters sent to {settings.dead_letter_topic}")
+
+
+def _record(place: str) -> OffsetRange:
+    found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})", place, re.ASCII)
+    if found is None:
+        raise SettingsError(f"--by {place}: expected TOPIC/PARTITION/OFFSET of a record in silver")
+    return OffsetRange(found[1], int(found[2]), int(found[3]), int(found[3]))
+
+
+def _note(
+    kind: Kind, message: str, streams: Sequence[Stream], selection: Selection, done: dict[str, Any]
+) -> None:
+    which = {name: value for name, value in asdict(selection).items() if value}
+    stream = streams[0].name if len(streams) == 1 else None
+    details = {"selection": which, "done": done}
+    note(kind, message, stream=stream, layer="silver", table=DEAD_LETTERS.qualified_name, details=details)

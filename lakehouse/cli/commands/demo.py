@@ -1,0 +1,32 @@
+"""`lakehouse demo`: runs the four built-in streams end to end, on services of its own."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lakehouse.common.terminal import Console
+from lakehouse.dev.demo.run import EVENTS
+from lakehouse.dev.demo.run import demo as run_demo
+from lakehouse.streams.registry import read_settings
+
+app = typer.Typer()
+
+
+@app.command(
+    help=f"Start separate local services, send {sum(EVENTS.values()):,} events of four streams through all "
+    "layers, and show the results."
+)
+def demo(
+    *,
+    serve: Annotated[
+        bool,
+        typer.Option("--serve", help="Keep services, layers and a server running afterwards, until Ctrl-C."),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: a free one.")
+    ] = 8080,
+) -> None:
+    """Run the demo, and stop the services that it started; it can be repeated."""
+    run_demo(read_settings(), Console(), serve_at=port if serve else None)

@@ -1,0 +1,324 @@
+"""`lakehouse produce`: sends sample events to a stream's topics, or records of a file to any topic.
+
+lakehouse produce metrics --events 100000 --malformed 0.01
+lakehouse produce calls --rate 1000 --seconds 60 --one-sided 0.2
+lakehouse produce file orders.jsonl --topic orders-topic
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+import signal
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from lakehouse.cli.options import EnvelopeOption, grouped
+from lakehouse.cli.reports.produce import print_summary, progress_on
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.record_lines import Line, opened, read_lines
+from lakehouse.common.terminal import Console
+from lakehouse.dev.samples import Sample
+from lakehouse.dev.samples.encoded import encoded, sources_by_topic
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.dev.samples.producing import SendingProgress, Summary, produce
+from lakehouse.settings import Settings
+from lakehouse.settings.registry_access import RecordFormat
+from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.streams.registry import choose, read_settings
+from lakehouse.streams.registry import load as load_streams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from types import FrameType
+
+_LARGEST_SEED = 2**32
+
+Events = Annotated[int | None, typer.Option(min=1, help="How many events to send.")]
+Rate = Annotated[
+    float | None, typer.Option(min=0.001, help="Events per second. Default: as fast as possible.")
+]
+Seconds = Annotated[
+    float | None, typer.Option(min=0.001, help="With --rate, instead of --events: duration in seconds.")
+]
+Malformed = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of events that break the contract, in every possible way.")
+]
+Late = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Share of delayed events: three in four within the allowed lateness, the others one to three "
+        "days beyond it.",
+    ),
+]
+Duplicates = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Share of events that are byte-for-byte copies of an earlier one. Both count downstream, unless "
+        "the source has ids.",
+    ),
+]
+Span = Annotated[
+    float,
+    typer.Option(min=0.001, help="Without --rate: event times are spread over this many seconds before now."),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="The same seed gives the same events, except for their times. Default: random; it is printed.",
+    ),
+]
+OneSided = Annotated[
+    float, typer.Option(min=0, max=1, help="Share of calls that have records in only one of the two topics.")
+]
+Tombstones = Annotated[
+    float,
+    typer.Option(min=0, max=1, help="Share of tombstones, each of which resets its product's total to zero."),
+]
+HotUser = Annotated[float, typer.Option(min=0, max=1, help="Share of events that belong to one user.")]
+Format = Annotated[
+    RecordFormat | None,
+    typer.Option(help="Record format; its schema is registered. Default: LAKEHOUSE_FORMATS."),
+]
+
+_ANY = "STREAM"
+
+
+class _Streams(TyperGroup):
+    """The commands of the streams: one for each built-in stream, and one for streams of other packages."""
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return the command of a stream."""
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, _ANY)
+
+
+app = typer.Typer(
+    cls=_Streams,
+    no_args_is_help=True,
+    help="Send sample events to a stream's topics: --events N, or --rate R --seconds S, or --events N "
+    "--rate R. Or send the records of a file: produce file FILE --topic T.",
+    epilog="Exits with 1 if an event could not be delivered, with 130 when interrupted by Ctrl-C.",
+)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The number of events and their rate per second; null: as fast as possible."""
+
+    events: int
+    rate: float | None
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Options that all streams share."""
+
+    events: Events = None
+    rate: Rate = None
+    seconds: Seconds = None
+    malformed: Malformed = 0.0
+    late: Late = 0.0
+    duplicates: Duplicates = 0.0
+    span: Span = 600.0
+    seed: Seed = None
+    format: Format = None
+
+
+@app.command()
+@grouped
+def metrics(*, run: _Run) -> None:
+    """Send measurements of services to metrics-events."""
+    _send("metrics", run)
+
+
+@app.command()
+@grouped
+def calls(*, run: _Run, one_sided: OneSided = 0.1) -> None:
+    """Send records of calls between two users to analyticsTopic and metricsTopic."""
+    _send("calls", run, one_sided=one_sided)
+
+
+@app.command()
+@grouped
+def sales(*, run: _Run, tombstones: Tombstones = 0.001) -> None:
+    """Send sales of products, returns and tombstones to sales-events-v1."""
+    _send("sales", run, tombstones=tombstones)
+
+
+@app.command()
+@grouped
+def transactions(*, run: _Run, hot_user: HotUser = 0.0) -> None:
+    """Send transactions of users to transactions-topic."""
+    _send("transactions", run, hot_user=hot_user)
+
+
+@app.command(_ANY)
+@grouped
+def any_stream(*, context: typer.Context, run: _Run) -> None:
+    """Send sample events for a stream of another package, generated from its contracts."""
+    _send(str(context.info_name), run)
+
+
+@app.command(
+    epilog="Examples: lakehouse produce file orders.jsonl --topic orders-topic --rate 100; "
+    "zcat records.gz | lakehouse produce file - --envelope"
+)
+def file(
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="JSON lines, each a record's value; - is standard input.")
+    ],
+    *,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="The topic for records that name none. It must exist unless a stream reads it."),
+    ] = None,
+    envelope: EnvelopeOption = False,
+    rate: Rate = None,
+) -> None:
+    """Send the records of a file to a topic, in order.
+
+    The whole file is read before the first record is sent. Records with the same key or partition keep their
+    order in Kafka.
+    """
+    settings = read_settings()
+    with opened(file) as lines:
+        records = list(read_lines(lines, file, envelopes=envelope))
+    if not records:
+        raise SettingsError(f"{file} has no records")
+    samples, topics = _samples(records, topic, settings)
+    require_broker(settings.kafka)
+    read = sources_by_topic(settings, load_streams(settings))
+    if not envelope:  # values in envelopes may be bytes of any format
+        samples = list(encoded(iter(samples), topics, read))
+    create_topics(settings.kafka, {one: settings.topic_partitions for one in topics if one in read})
+    _deliver(
+        f"{len(samples):,} records to {' and '.join(topics)}",
+        rate,
+        len(samples),
+        lambda on_progress, stop: produce(
+            settings.kafka, topics, samples, rate=rate, total=len(samples), on_progress=on_progress, stop=stop
+        ),
+        sampled=False,
+    )
+
+
+def _samples(
+    lines: Sequence[Line], topic: str | None, settings: Settings
+) -> tuple[list[Sample], tuple[str, ...]]:
+    """Return the records to send, and their topics."""
+    topics: dict[str, int] = {}
+    samples = []
+    for line in lines:
+        record, named = line.record, line.record.topic or topic
+        if not named:
+            raise SettingsError(f"{line.place} names no topic; expected --topic, or an envelope with one")
+        if record.timestamp_ms == 0:
+            raise SettingsError(
+                f"{line.place}: a timestamp_ms of 0 cannot be sent: Kafka's client would replace "
+                "it by the current time"
+            )
+        samples.append(
+            Sample(
+                record.key,
+                record.value,
+                "tombstone" if record.value is None else "record",
+                topics.setdefault(settings.topic(named), len(topics)),
+                record.timestamp_ms or 0,
+                -1 if record.partition is None else record.partition,
+                list(record.headers),
+            )
+        )
+    return samples, tuple(topics)
+
+
+def _send(stream: str, run: _Run, **shape: float) -> None:
+    for option, value in (("--rate", run.rate), ("--seconds", run.seconds), ("--span", run.span)):
+        if value is not None and not math.isfinite(value):
+            raise SettingsError(f"{option} {value} was given; expected a finite number")
+    plan = _plan(run.events, run.rate, run.seconds)
+    settings = read_settings()
+    (chosen,) = choose([stream], settings)
+    if run.format is not None:
+        chosen = replace(chosen, sources=tuple(replace(one, format=run.format) for one in chosen.sources))
+    load = Load(
+        chosen,
+        plan.events,
+        rate=plan.rate,
+        span_s=run.span,
+        seed=secrets.randbelow(_LARGEST_SEED) if run.seed is None else run.seed,
+        malformed=run.malformed,
+        late=run.late,
+        duplicates=run.duplicates,
+        shape=shape,
+    )
+    load.samples(settings)  # refuses contradictory shares before the broker is contacted
+    require_broker(settings.kafka)
+
+    _deliver(
+        f"{load.events:,} events to {' and '.join(load.topics(settings))}, --seed {load.seed},",
+        load.rate,
+        load.events,
+        lambda on_progress, stop: send(load, settings, on_progress=on_progress, stop=stop),
+    )
+
+
+def _deliver(
+    what: str,
+    rate: float | None,
+    total: int,
+    deliver: Callable[[Callable[[SendingProgress], None], Callable[[], bool]], Summary],
+    *,
+    sampled: bool = True,
+) -> None:
+    """Show progress and then the result; Ctrl-C stops sending gracefully."""
+    errors = Console(stderr=True)
+    errors.print(f"{what} {f'at {rate:,g}/s' if rate else 'as fast as possible'}")
+    with _signals() as received, progress_on(errors, total) as on_progress:
+        summary = deliver(on_progress, lambda: bool(received))
+    print_summary(summary, rate, sampled=sampled)
+    if received:
+        raise typer.Exit(128 + received[0])
+    if summary.failed:
+        raise typer.Exit(1)
+
+
+def _plan(events: int | None, rate: float | None, seconds: float | None) -> _Plan:
+    if events is not None and seconds is None:
+        return _Plan(events, rate)
+    if events is None and rate is not None and seconds is not None:
+        return _Plan(max(1, round(rate * seconds)), rate)
+    given = {"--events": events, "--rate": rate, "--seconds": seconds}
+    named = " and ".join(name for name, value in given.items() if value is not None) or "none of them"
+    raise SettingsError(f"got {named}; expected --events N, or --rate R --seconds S, or --events N --rate R")
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect the first SIGINT or SIGTERM, for a graceful stop; a second one ends the process at once."""
+    received: list[int] = []
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def restore() -> None:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+    def remember(number: int, _frame: FrameType | None) -> None:
+        received.append(number)
+        restore()
+
+    for number in previous:
+        signal.signal(number, remember)
+    try:
+        yield received
+    finally:
+        restore()

@@ -1,0 +1,173 @@
+"""`lakehouse rebuild`: recomputes rows from the layer below while the streams run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from lakehouse.cli.options import StreamOption
+from lakehouse.common.errors import TableError
+from lakehouse.common.events import Kind, note
+from lakehouse.common.readable import parse_moment
+from lakehouse.common.terminal import Console
+from lakehouse.engine.ops_tables.event_table import recorded
+from lakehouse.engine.runtime.runner import utc_now
+from lakehouse.operations.copies.marker import refuse_copy
+from lakehouse.operations.repair import rebuild_gold, rebuild_silver
+from lakehouse.operations.repair.rebuild_silver import is_waiting
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import choose, read_settings
+
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from",
+        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. For silver, the Kafka "
+        "timestamp, or the landing time if it is missing; for gold, a row's first time (window_start, ts).",
+    ),
+]
+To = Annotated[str | None, typer.Option("--to", help="Only before this time; same format as --from.")]
+_PATIENCE_S = 60.0
+
+app = typer.Typer()
+
+
+class Layer(StrEnum):
+    """The layers that can be rebuilt."""
+
+    SILVER = "silver"
+    GOLD = "gold"
+
+
+@app.command()
+def rebuild(
+    layer: Annotated[Layer, typer.Argument(help="The layer to rebuild from the one below.")],
+    stream: StreamOption = None,
+    first: From = None,
+    end: To = None,
+    *,
+    allow_late: Annotated[
+        bool, typer.Option("--allow-late", help="Silver: also accept records whose only fault is lateness.")
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Gold: delete rows whose records are missing in silver, even if they are more than "
+            f"{rebuild_gold.MOST_TAKEN_AWAY:.0%} of a table.",
+        ),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Report the changes and the amount of data read; write no row.")
+    ] = False,
+) -> None:
+    """Recompute rows from the layer below, and write those that differ. The streams can keep running.
+
+    Correct rows are not touched. A rebuild of silver validates every record again with the current rules and
+    settings, then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
+    rerun it to finish. Silver tables wait meanwhile if their records have ids, or had other ids before.
+    """
+    settings, console = read_settings(), Console()
+    streams = choose(stream or [], settings)
+    now = utc_now()
+    since, until = (None if text is None else parse_moment(text, now) for text in (first, end))
+    with (
+        recorded(settings.lake, f"lakehouse rebuild {layer}"),
+        open_lake(settings, "lakehouse rebuild") as lake,
+    ):
+        refuse_copy(lake)
+        if layer is Layer.GOLD:
+            span = rebuild_gold.WindowSpan(since, until)
+            _rebuild_gold(lake, streams, span, console, force=force, dry_run=dry_run)
+            return
+        landed = rebuild_silver.Landed(since, until)
+        for one in streams:
+            _say_cost(lake, one, console)
+            done = rebuild_silver.rebuild_silver(
+                lake, one, landed, now, allow_late=allow_late, dry_run=dry_run
+            )
+            _say(done, one, console, dry_run=dry_run)
+            if dry_run:
+                continue
+            if done.inserted or done.changed or done.removed or done.made_anew:
+                _await_gold(lake, one)
+                _rebuild_gold(lake, [one], rebuild_gold.WindowSpan(), console, force=force)
+
+
+def _say_cost(lake: Lake, stream: Stream, console: Console) -> None:
+    """Print the amount of bronze data to read, and which silver tables wait meanwhile."""
+    for source in stream.sources:
+        if not lake.exists("bronze", source.table):
+            continue
+        size_mb = tables.size_bytes(lake.spark, lake.path("bronze", source.table)) / 1e6
+        waits = f"; silver.{source.table} waits meanwhile" if is_waiting(lake, source) else ""
+        console.print(
+            f"bronze.{source.table} is validated again: {size_mb:,.1f} MB in files{waits}", soft_wrap=True
+        )
+
+
+def _say(
+    done: rebuild_silver.SilverRebuilt, stream: Stream, console: Console, *, dry_run: bool = False
+) -> None:
+    told = (
+        f"silver of {stream.name}: {done.judged:,} records validated again; {done.inserted:,} rows inserted, "
+        f"{done.changed:,} changed, {done.removed:,} removed; {done.newly_refused:,} newly refused, "
+        f"{done.newly_accepted:,} newly accepted"
+    )
+    if done.skipped:
+        told = f"{told}; {done.skipped:,} that --skip passed over stay dead letters"
+    if dry_run:
+        gold = ", ".join(f"gold.{table.name}" for table in stream.gold)
+        _say_only(f"{told}; then {gold} would be rebuilt", console)
+        return
+    note(Kind.REBUILD, told, stream=stream.name, layer="silver", details=asdict(done))
+    console.print(told, soft_wrap=True)
+
+
+def _say_only(told: str, console: Console) -> None:
+    console.print(f"dry run, no row was written: {told}", soft_wrap=True)
+
+
+def _await_gold(lake: Lake, stream: Stream) -> None:
+    """Wait until gold has read the rows appended to silver before the rebuild; TableError after a minute."""
+    deadline = time.monotonic() + _PATIENCE_S
+    ends = rebuild_gold.silver_versions(lake, stream)
+    while waiting := rebuild_gold.behind(lake, stream, ends):
+        if time.monotonic() > deadline:
+            raise TableError(
+                f"gold has unread silver rows from before the rebuild: {', '.join(waiting)}. Let "
+                "`lakehouse run gold --trigger available-now` catch up, then run `lakehouse rebuild gold` "
+                f"--stream {stream.name}"
+            )
+        time.sleep(1)
+
+
+def _rebuild_gold(
+    lake: Lake,
+    streams: Sequence[Stream],
+    span: rebuild_gold.WindowSpan,
+    console: Console,
+    *,
+    force: bool,
+    dry_run: bool = False,
+) -> None:
+    for stream in streams:
+        for table in stream.gold:
+            for done in rebuild_gold.rebuild_gold(lake, table, span, force=force, dry_run=dry_run):
+                name = f"gold.{done.table}"
+                told = (
+                    f"{name}: {done.rows:,} rows recomputed from silver; {done.changed:,} "
+                    f"corrected, {done.deleted:,} deleted, the others untouched"
+                )
+                if dry_run:
+                    _say_only(told, console)
+                    continue
+                note(Kind.REBUILD, told, stream=stream.name, layer="gold", table=name, details=asdict(done))
+                console.print(told, soft_wrap=True)

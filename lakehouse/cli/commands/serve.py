@@ -1,0 +1,158 @@
+"""`lakehouse serve`: runs the REST API."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.extras import needed
+from lakehouse.common.terminal import echo, log_to_standard_error
+from lakehouse.serving.security.tls import Certificate
+from lakehouse.streams.registry import load, read_settings
+
+_LEAVE_AFTER_S = 10  # at shutdown, requests that take longer are aborted
+
+_IN_THE_CLEAR = (
+    "tokens and responses are sent unencrypted; use --tls-cert and --tls-key, or --behind-https if a proxy "
+    "encrypts them"
+)
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def serve(
+    *,
+    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
+    require_token: Annotated[
+        bool, typer.Option("--require-token", help="Require a token on this machine, too.")
+    ] = False,
+    enable_produce: Annotated[
+        bool, typer.Option("--enable-produce", help="Allow POST /produce to send sample events.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="Another host name for this server; may be given again.")
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain (PEM file).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM file).")] = None,
+    behind_https: Annotated[
+        bool,
+        typer.Option("--behind-https", help="A proxy serves HTTPS; cookies are sent over HTTPS only."),
+    ] = False,
+    forwarded_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Trust X-Forwarded-For from this proxy address or network; may be given again."),
+    ] = None,
+    action_hours: Annotated[
+        float, typer.Option(min=0.01, max=240.0, help="Stop an action after this many hours.")
+    ] = 12.0,
+    telemetry_port: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            max=65535,
+            help="Also serve /metrics and /health on this port, without a token (0: any free port; -1, the "
+            "default: none).",
+        ),
+    ] = -1,
+) -> None:
+    """Serve gold over HTTP until stopped; /docs lists the endpoints.
+
+    Rows come from Redis, and from the Delta tables if Redis does not have them. Unless --host is a loopback
+    address, a token is required (`lakehouse tokens add`), except for /health/live and /health/ready.
+    """
+    with needed("serve", "lakehouse serve"):
+        import uvicorn
+
+        from lakehouse.dev.samples import produce_route
+        from lakehouse.serving.app import make_app
+        from lakehouse.serving.child_commands import Actions
+        from lakehouse.serving.security.access import LOOPBACK_NAMES, Access, is_loopback
+        from lakehouse.serving.security.connections import MOST_HEAD, DeadlineProtocol, Server
+    from lakehouse.operations.telemetry.server import serving
+    from lakehouse.serving.security.tokens import tokens_of
+
+    signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
+    log_to_standard_error()
+    logging.getLogger("lakehouse").setLevel(logging.INFO)  # for the lines that name an action's caller
+    settings, tokens = read_settings(), None
+    certificate, proxies = _certificate(tls_cert, tls_key), networks(forwarded_by or ())
+    is_https = behind_https or certificate is not None
+    if require_token or not is_loopback(host):
+        tokens = tokens_of(settings)
+        if not tokens.valid():
+            raise SettingsError(
+                f"{host} can be reached from other machines, and there is no token; make one with "
+                "`lakehouse tokens add NAME --scope read`, or omit --host"
+                if not is_loopback(host)
+                else "there is no token; make one with `lakehouse tokens add NAME --scope read`"
+            )
+    hosts = LOOPBACK_NAMES | {one.lower() for one in (host, *(allow_host or ()))}
+    if not (is_https or is_loopback(host)):
+        echo(_IN_THE_CLEAR, err=True)
+    streams = load(settings)
+    api = make_app(
+        settings,
+        streams,
+        Access(tokens, frozenset(hosts), is_https=is_https),
+        more=[produce_route.router(settings, streams)] if enable_produce else [],
+        actions=Actions(deadline_s=action_hours * 3600),
+    )
+
+    config = uvicorn.Config(
+        api,
+        host=host,
+        port=port,
+        access_log=False,
+        log_config=None,  # uvicorn logs through our handlers
+        log_level="info",
+        server_header=False,
+        http=DeadlineProtocol,
+        ws="none",
+        h11_max_incomplete_event_size=MOST_HEAD,
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
+        timeout_graceful_shutdown=_LEAVE_AFTER_S,
+    )
+    with ExitStack() as stack:
+        if telemetry_port >= 0:
+            telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry_host)
+            at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
+            echo(f"telemetry at http://{at}/metrics", err=True)
+        # `end` is for clients that listen to events, which would stay.
+        Server(config, api.state.end, None if certificate is None else certificate.look).run()
+
+
+def _certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
+    if certificate is None and key is None:
+        return None
+    if certificate is None or key is None:
+        raise SettingsError("--tls-cert and --tls-key must be given together")
+    return Certificate(certificate, key)
+
+
+def networks(given: Sequence[str]) -> list[str]:
+    """Return networks in uvicorn's form; raises SettingsError for an invalid one, which uvicorn accepts."""
+    try:
+        return [str(ipaddress.ip_network(one)) for one in given]
+    except ValueError as error:
+        raise SettingsError(
+            f"--forwarded-by takes an address or a network such as 10.0.0.0/24: {error}"
+        ) from error
+
+
+def _leave(_number: int, _frame: object) -> NoReturn:
+    sys.exit(0)

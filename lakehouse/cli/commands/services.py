@@ -1,0 +1,148 @@
+"""`lakehouse services up|down|status`: runs a local Kafka and Redis on a machine that has none."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from lakehouse.common.state_files import OTHERS
+from lakehouse.common.terminal import Console
+from lakehouse.dev.services import services
+from lakehouse.dev.services.broker import PIPELINE, PRODUCER
+from lakehouse.operations.doctor.rights import rights_of_pipeline, rights_of_producer
+from lakehouse.settings import services_file
+from lakehouse.settings.redis_url import parse_redis_url
+from lakehouse.storage.kafka.rights import grant
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.streams.registry import load, read_settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lakehouse.dev.services.services import Endpoints, State
+
+NOT_ALL_RUNNING = 3
+_COLOURS: dict[State, str] = {"running": "green", "not answering": "yellow", "died": "red", "stopped": "dim"}
+
+app = typer.Typer(
+    help="Run a local Kafka broker and Redis, without root or Docker.",
+    no_args_is_help=True,
+)
+
+
+@app.command()
+def up(
+    *,
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Set up the broker with TLS, users and ACLs, now and at later starts. Other commands find "
+            "the credentials by themselves; the pipeline's user gets the ACLs that `lakehouse rights` lists.",
+        ),
+    ] = False,
+) -> None:
+    """Start Kafka and Redis in the background, wait until both answer, and create the topics of every stream.
+
+    Safe to repeat: running services are left alone. Ports are LAKEHOUSE_KAFKA_PORT and LAKEHOUSE_REDIS_PORT
+    (0, the default: those of the last run, else free ones). Data and logs are under LAKEHOUSE_HOME. Both
+    services listen on 127.0.0.1 only.
+    """
+    console, settings = _console(), read_settings()
+    began = time.monotonic()
+    with console.status("starting the local services"):
+        endpoints = services.start(
+            settings, secure=secure, on_progress=lambda message: _say(console, message)
+        )
+        settings, streams = settings.model_copy(update=endpoints.update), load(settings)
+        topics = [settings.topic(name) for stream in streams for name in stream.topics]
+        admin = services.administrator(settings)
+        made = create_topics(admin or settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        if admin is not None:
+            grant(admin, PIPELINE, rights_of_pipeline(streams, settings))
+            grant(admin, PRODUCER, rights_of_producer(streams, settings))
+            password = settings.home / "kafka" / "security" / f"{PRODUCER}.password"
+            _say(
+                console,
+                f"kafka: use another user to send events: LAKEHOUSE_KAFKA_SASL_USERNAME={PRODUCER} "
+                f"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE={password} lakehouse produce …",
+            )
+    if made:
+        _say(console, f"topics created: {', '.join(made)}")
+    redis = parse_redis_url(endpoints.redis).address
+    _say(console, f"Kafka at {endpoints.kafka}, Redis at {redis} ({time.monotonic() - began:.1f} s)")
+    _say(console, f"Redis has a password; its URL is in {services_file(settings.home)}")
+    _warn_of_readers(console, settings.home)
+    _warn_of_overrides(console, endpoints)
+
+
+@app.command()
+def down() -> None:
+    """Stop Kafka and Redis; their data stays for the next `up`.
+
+    Safe to repeat. A service that does not stop by itself is killed after 20 seconds.
+    """
+    console = _console()
+    with console.status("stopping the local services"):
+        stopped = services.stop(read_settings(), on_progress=lambda message: _say(console, message))
+    if not stopped:
+        _say(console, "nothing was running")
+
+
+@app.command()
+def status() -> None:
+    """Show the services, their state and addresses. Exits with 3 unless all are running."""
+    console = _console()
+    found = services.status(read_settings())
+    table = Table(box=None, pad_edge=False)
+    for heading in ("service", "state", "pid", "endpoint"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("data", overflow="fold")
+    for one in found:
+        state = Text(one.state, style=_COLOURS[one.state])
+        table.add_row(one.name, state, str(one.pid or "-"), one.endpoint or "-", str(one.data))
+    console.print(table)
+    for one in found:
+        if one.state in {"died", "not answering"}:
+            _say(console, f"{one.name}: see {one.log}")
+    if any(one.state != "running" for one in found):
+        raise typer.Exit(NOT_ALL_RUNNING)
+
+
+def _console() -> Console:
+    return Console()  # created per command, so that it writes to the current stdout
+
+
+def _say(console: Console, message: str) -> None:
+    console.print(message, soft_wrap=True)
+
+
+def _warn_of_readers(console: Console, home: Path) -> None:
+    """Warn if other users can read the home directory, as when an older version created it."""
+    if home.stat().st_mode & OTHERS:
+        _say(
+            console,
+            f"note: other users of this machine can read {home}, for example the tables; chmod 700 prevents "
+            "that",
+        )
+
+
+def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
+    """Warn if settings point the other commands to services other than those just started."""
+    settings = read_settings()
+    if settings.kafka_bootstrap_servers != endpoints.kafka:
+        _say(
+            console,
+            f"note: commands use the broker {settings.kafka_bootstrap_servers}, because "
+            "kafka_bootstrap_servers is set in the environment or in lakehouse.toml",
+        )
+    if settings.redis_url.get_secret_value() != endpoints.redis:
+        _say(
+            console,
+            "note: commands use another Redis, because redis_url is set in the environment or in "
+            "lakehouse.toml",
+        )

@@ -1,0 +1,86 @@
+"""`lakehouse sql`: runs one SQL statement on the lake."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from lakehouse.common.errors import QueryError, SettingsError
+from lakehouse.common.rows_as_text import QueryResult, as_csv, as_json, as_table
+from lakehouse.common.terminal import Console, echo
+from lakehouse.operations.catalog import duckdb_sql as duck
+from lakehouse.operations.catalog.spark_sql import WriteRefusedError, ask, holding_gold, register, tables_here
+from lakehouse.storage.tables import open_lake
+from lakehouse.streams.registry import load, read_settings
+
+app = typer.Typer()
+
+
+class Engine(StrEnum):
+    """The engine that runs a statement."""
+
+    SPARK = "spark"
+    DUCKDB = "duckdb"
+
+
+class RowFormat(StrEnum):
+    """The output format of a result."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+
+
+@app.command()
+def sql(
+    statement: Annotated[str, typer.Argument(help='For example "SELECT * FROM gold.metrics_1m LIMIT 5".')],
+    format_: Annotated[
+        RowFormat, typer.Option("--format", help="Output format; json keeps values exact.")
+    ] = RowFormat.TABLE,
+    limit: Annotated[int, typer.Option(min=1, help="Print at most this many rows.")] = 1000,
+    *,
+    write: Annotated[bool, typer.Option("--write", help="Allow statements that change tables.")] = False,
+    engine: Annotated[
+        Engine, typer.Option(help="duckdb starts at once, has its own dialect, and is read-only.")
+    ] = Engine.SPARK,
+) -> None:
+    """Run one SQL statement on tables such as bronze.NAME, silver.NAME, gold.NAME and ops.NAME.
+
+    Times are printed in UTC. SHOW TABLES IN gold (DuckDB: FROM gold) lists the tables. A statement that
+    changes a table needs --write. The streams can keep running: the statement does not see rows that they
+    append to bronze or silver meanwhile; with --write, micro-batches of the gold tables that it names wait.
+    """
+    settings = read_settings()
+    streams = load(settings)
+    if engine is Engine.DUCKDB:
+        if write:
+            raise SettingsError("--engine duckdb is read-only; omit it to change tables")
+        _show(duck.ask(settings.lake, streams, statement, limit=limit), format_, limit)
+        return
+    with open_lake(settings, "lakehouse sql", reads_only=not write) as lake:
+        register(lake, streams, statement=statement)
+        try:
+            with holding_gold(lake, streams, statement) if write else nullcontext():
+                answer = ask(lake.spark, statement, limit=limit, write=write)
+        except WriteRefusedError:
+            raise
+        except QueryError as error:
+            hint = tables_here(register(lake, streams), lake.root)
+            raise QueryError(f"{error} ({hint})") from None
+        _show(answer, format_, limit)
+
+
+def _show(answer: QueryResult, format_: RowFormat, limit: int) -> None:
+    if format_ is RowFormat.JSON:
+        echo(*as_json(answer).split("\n"))
+    elif format_ is RowFormat.CSV:
+        echo(*as_csv(answer).split("\n"))
+    else:
+        Console().print(as_table(answer))
+    if answer.truncated:
+        Console(stderr=True).print(
+            f"only the first {limit:,} rows are shown; --limit N shows more", style="yellow"
+        )

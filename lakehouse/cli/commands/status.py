@@ -1,0 +1,59 @@
+"""`lakehouse status`: shows the pipeline's state and lag, whether it is running or not."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.live import Live
+
+from lakehouse.cli.options import Format, FormatOption, StreamOption
+from lakehouse.cli.reports.status import drawn
+from lakehouse.common.terminal import Console, echo_json
+from lakehouse.operations.telemetry import Observer
+from lakehouse.streams.registry import choose, read_settings
+
+_REFRESH_S = 1.0
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def status(
+    stream: StreamOption = None,
+    *,
+    once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    format_: FormatOption = Format.TABLE,
+) -> None:
+    """Show each stream's state, its process, the backlog of each layer, and the size of its tables.
+
+    On a terminal, the report refreshes every second until Ctrl-C; elsewhere, and with --format json, it is
+    printed once. It works even if no job runs. A narrow terminal shows fewer columns.
+    """
+    settings, console = read_settings(), Console()
+    observer = Observer(choose(stream or [], settings), settings)
+    try:
+        if format_ is Format.JSON:
+            echo_json(observer.observe(datetime.now(UTC)).as_json())
+        elif once or not console.is_terminal:
+            console.print(drawn(observer.observe(datetime.now(UTC)), console.width))
+        else:
+            _stay(observer, console)
+    finally:
+        observer.close()
+
+
+def _stay(observer: Observer, console: Console) -> None:
+    def look() -> RenderableType:
+        return drawn(observer.observe(datetime.now(UTC)), console.width)
+
+    try:
+        with Live(look(), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(_REFRESH_S)
+                live.update(look(), refresh=True)
+    except KeyboardInterrupt:
+        return

@@ -1,0 +1,51 @@
+"""`lakehouse tokens`: manages the tokens of the REST API and their scopes."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import typer
+
+from lakehouse.common.terminal import echo
+from lakehouse.serving.security.tokens import Scope, tokens_of
+from lakehouse.streams.registry import read_settings
+
+app = typer.Typer(no_args_is_help=True, help="Add, list and remove tokens of the REST API.")
+
+Name = Annotated[str, typer.Argument(help="The token's name, which appears in the log of its actions.")]
+
+
+@app.command()
+def add(
+    name: Name,
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option(
+            help="read: rows; payload: raw bytes of records; operate: commands. May be given again."
+        ),
+    ] = None,
+    days: Annotated[
+        int | None,
+        typer.Option(min=1, max=36_500, help="The token expires after this many days. Default: never."),
+    ] = None,
+) -> None:
+    """Add a token and print its secret, which cannot be shown again: only its hash is stored."""
+    lasts = None if days is None else timedelta(days=days)
+    echo(tokens_of(read_settings()).add(name, scope or [Scope.READ], lasts=lasts))
+
+
+@app.command("list")
+def list_() -> None:
+    """Show the tokens' names, scopes and expiry."""
+    now = datetime.now(UTC)
+    for one in tokens_of(read_settings()).read():
+        ends = "" if one.expires_at is None else f"{one.expires_at:%Y-%m-%d %H:%M} UTC"
+        until = "" if not ends else f"; until {ends}" if one.is_valid(now) else f"; expired since {ends}"
+        echo(f"{one.name}: {', '.join(one.scopes)}{until}")
+
+
+@app.command()
+def remove(name: Name) -> None:
+    """Remove a token; a running server refuses it at once."""
+    tokens_of(read_settings()).remove(name)

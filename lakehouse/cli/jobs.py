@@ -1,0 +1,91 @@
+"""What the spark-submit jobs are made of, and how every command line ends."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+
+import typer
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from rich.console import Group
+
+from lakehouse.cli.options import (
+    AllowOption,
+    BackfillOption,
+    SkipOption,
+    StandbyOption,
+    StreamOption,
+    TriggerOption,
+    VerboseOption,
+    skipped,
+)
+from lakehouse.common.errors import LakehouseError
+from lakehouse.common.printable import indented
+from lakehouse.common.terminal import Console, echo, guard_standard_error
+from lakehouse.engine.layers.step import LAYERS, LayerName
+from lakehouse.engine.runtime.runner import RunOptions
+from lakehouse.operations.running import run_layers
+from lakehouse.storage.spark.query_errors import error_line, what_of
+from lakehouse.streams.registry import choose, read_settings
+
+INTERRUPTED = 130
+
+
+def job(layer: LayerName | None = None) -> None:
+    """Run the spark-submit job of a layer, or of all of them: parse the arguments, run, exit."""
+    layers = LAYERS if layer is None else [layer]
+
+    def main(
+        stream: StreamOption = None,
+        trigger: TriggerOption = "1 second",
+        allow: AllowOption = None,
+        skip: SkipOption = None,
+        *,
+        backfill: BackfillOption = False,
+        standby: StandbyOption = False,
+        verbose: VerboseOption = False,
+    ) -> None:
+        settings = read_settings()
+        streams = choose(stream or [], settings)
+        options = RunOptions(
+            trigger,
+            allow=allow or (),
+            skip=skipped(skip or [], settings, streams),
+            is_backfill=backfill,
+        )
+        run_layers(settings, layers, streams, options, standby=standby, verbose=verbose)
+
+    what = "all layers" if layer is None else f"the {layer} layer"
+    main.__doc__ = f"Run {what} until stopped or caught up."
+    app = typer.Typer(add_completion=False)
+    app.command()(main)
+    exit_with(app)
+
+
+def exit_with(app: typer.Typer) -> None:
+    """Run a command line; a LakehouseError, or an error of Spark's, becomes one line on standard error.
+
+    Of any other error the whole traceback is printed.
+    """
+    guard_standard_error()
+    try:
+        app()
+    except LakehouseError as error:
+        _print_error(str(error))
+        sys.exit(error.exit_code)
+    except (PySparkException, Py4JError) as error:  # a full disk, an unreachable file system
+        _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
+        sys.exit(1)
+    except OSError as error:  # the same, raised in Python
+        _print_error(what_of(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+    except Exception:  # noqa: BLE001 - a defect; Python would print its message unescaped
+        echo(*indented(traceback.format_exc()), err=True)
+        sys.exit(1)
+
+
+def _print_error(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(Group(*indented(f"error: {text}")), style="red")

@@ -1,0 +1,136 @@
+"""Options that commands and jobs share, and groups of options declared as dataclasses."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import fields, is_dataclass
+from enum import StrEnum
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.engine.layers.step import Allow
+from lakehouse.engine.ops_tables.data_losses import LostRange
+from lakehouse.settings import Settings
+from lakehouse.streams.definition import Stream
+
+
+class Format(StrEnum):
+    """The output format of a report."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Output format.")]
+
+EnvelopeOption = Annotated[
+    bool,
+    typer.Option(
+        "--envelope",
+        help="Each line is an envelope: {key, value, headers, topic, partition, offset, timestamp_ms}; only "
+        "value is required, and null is a tombstone.",
+    ),
+]
+
+StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")]
+TriggerOption = Annotated[
+    str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print the whole traceback of a failure, too.")
+]
+AllowOption = Annotated[
+    list[Allow] | None,
+    typer.Option(
+        help="Continue despite this; may be given again. data-loss: Kafka dropped records before they "
+        "landed; they are recorded in ops.data_losses. resend: rows are sent again, of a table that was "
+        "deleted and recreated, or whose changes VACUUM has removed."
+    ),
+]
+SkipOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TOPIC/PARTITION/OFFSET",
+        help="Pass over a record that nothing can process; may be given again. OFFSET may be a range such as "
+        "5-9. Bronze notes what it does not read in ops.data_losses; what has landed, silver makes a dead "
+        "letter, unseen.",
+    ),
+]
+BackfillOption = Annotated[
+    bool,
+    typer.Option(
+        "--backfill",
+        help="Load history: no record of this run is late. The lake notes which these are, so that a rebuild "
+        "judges them alike. A run without this option goes by the watermark again.",
+    ),
+]
+StandbyOption = Annotated[
+    bool,
+    typer.Option(
+        "--standby",
+        help="Work only while no other run with --standby of the same layers and streams does, and warm up "
+        "while waiting: start two, and one takes over within seconds when the other ends or dies.",
+    ),
+]
+
+
+def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]) -> list[LostRange]:
+    """Return the records that --skip names.
+
+    Raises SettingsError for what is no place in a topic of the streams.
+    """
+    topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
+    return [_skipped(place, topics) for place in places]
+
+
+def grouped(command: Callable[..., None]) -> Callable[..., None]:
+    """Expand a command's dataclass parameters into options; calls build the dataclasses from their values.
+
+    A field is declared like a typer option: annotated with it, and with the option's default.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    signature = inspect.signature(command)
+    groups = {name: hints[name] for name in signature.parameters if is_dataclass(hints[name])}
+    options: dict[str, inspect.Parameter] = {}
+    for name, parameter in signature.parameters.items():
+        found = _options_of(groups[name]) if name in groups else [parameter.replace(annotation=hints[name])]
+        options |= {one.name: one for one in found}
+
+    @functools.wraps(command)
+    def call(**values: Any) -> None:
+        made = {
+            name: group(**{one.name: values.pop(one.name) for one in fields(group)})
+            for name, group in groups.items()
+        }
+        command(**values, **made)
+
+    ordered = sorted(options.values(), key=lambda one: one.kind)
+    call.__dict__["__signature__"] = inspect.Signature(ordered)
+    call.__annotations__ = {one.name: one.annotation for one in ordered}
+    del call.__dict__["__wrapped__"]  # typer would read the type hints of the wrapped command
+    return call
+
+
+def _options_of(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
+        )
+        for one in fields(group)
+    ]
+
+
+def _skipped(place: str, topics: Collection[str]) -> LostRange:
+    found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})(?:-(\d{1,18}))?", place, re.ASCII)
+    if found is None or found[1] not in topics:
+        raise SettingsError(
+            f"--skip {place}: expected TOPIC/PARTITION/OFFSET, of one of these topics: "
+            f"{', '.join(sorted(topics))}"
+        )
+    return LostRange(found[1], int(found[2]), int(found[3]), int(found[4] or found[3]))

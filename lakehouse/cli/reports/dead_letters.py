@@ -1,0 +1,165 @@
+"""Prints dead letters; record contents are always escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from pyspark.sql import Row
+from rich.table import Table
+
+from lakehouse.common.readable import readable
+from lakehouse.common.terminal import Console
+from lakehouse.engine.records.validation import SKIPPED
+from lakehouse.operations.repair.replay import Discarded, Replayed, Tried
+from lakehouse.operations.repair.resolve import Resolved
+
+VALUE_BYTES = 400
+"""Bytes of each raw value that are read for a list."""
+
+_SHOWN_CHARACTERS = 80
+_ID_CHARACTERS = 12
+
+
+def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
+    """Return counts and letters as values for JSON."""
+    return {"counts": [row.asDict() for row in counts], "letters": [_listed(row) for row in letters]}
+
+
+def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
+    """Print counts and letters as two tables; ids are shortened on a terminal, and whole in a pipe."""
+    console = Console()
+    if not counts:
+        console.print("no dead letters")
+        return
+    console.print(
+        _table(["stream", "rule", "status", "letters"], [[*row[:3], f"{row[3]:,}"] for row in counts])
+    )
+    if letters:
+        headings = ["id", "stream", "topic/partition/offset", "rules", "first seen", "attempts", "value"]
+        id_characters = _ID_CHARACTERS if console.is_terminal else None
+        console.print(_table(headings, [_cells(row, id_characters) for row in letters]))
+
+
+def whole(letter: Row) -> dict[str, Any]:
+    """Return everything about a letter as values for JSON."""
+    columns = letter.asDict(recursive=True)
+    shown = {name: _time(value) if isinstance(value, datetime) else value for name, value in columns.items()}
+    return shown | {
+        "key": readable(letter.key),
+        "value": readable(letter.value),
+        "headers": [
+            {"key": readable((header.key or "").encode()), "value": readable(header.value)}
+            for header in letter.headers or []
+        ],
+        "reasons": [
+            reason | {"message": readable((reason["message"] or "").encode())}
+            for reason in columns["reasons"]
+        ],
+    }
+
+
+def print_letter(letter: Row) -> None:
+    """Print everything about a letter, one line for each column, header and reason."""
+    shown = whole(letter)
+    headers, reasons = shown.pop("headers"), shown.pop("reasons")
+    rows = [[name, value] for name, value in shown.items()]
+    rows += [[f"header {header['key']}", header["value"]] for header in headers]
+    rows += [
+        [f"reason {reason['rule']}", f"{reason['column'] or 'record'}: {reason['message']}"]
+        for reason in reasons
+    ]
+    Console().print(_table(["", ""], rows, heads=False))
+
+
+def print_replayed(done: Replayed, console: Console) -> None:
+    """Print the result of a replay."""
+    _say(console, f"{done.passed:,} passed and are now in silver")
+    _say(console, f"{done.there_already:,} were already in silver")
+    _say(console, f"{done.failed:,} still fail{_by_rule(done.failing)}")
+    if done.gone:
+        _say(console, f"{done.gone:,} no longer have a row in bronze and stay open")
+    _say_left(done, console)
+
+
+def print_tried(tried: Tried, console: Console) -> None:
+    """Print the result of a dry run, and count the failing letters by rule."""
+    _say(console, f"{tried.would_pass:,} of {tried.asked:,} would pass now")
+    if tried.there_already:
+        _say(console, f"{tried.there_already:,} are already in silver")
+    if tried.gone:
+        _say(console, f"{tried.gone:,} no longer have a row in bronze")
+    _say_left(tried, console)
+    if tried.failing:
+        rows = [[rule, f"{count:,}"] for rule, count in tried.failing.items()]
+        console.print(_table(["would fail", "letters"], rows))
+
+
+def print_discarded(done: Discarded, console: Console) -> None:
+    """Print the result of a discard."""
+    _say(console, f"{done.count:,} discarded{_by_rule(done.by_rule)}")
+    if done.there_already:
+        _say(console, f"{done.there_already:,} were already in silver and are now replayed")
+    _say_in_flight(done.in_flight, console)
+
+
+def print_resolved(done: Resolved, console: Console) -> None:
+    """Print the result of a resolve, and the reasons why letters stay open."""
+    _say(console, f"{done.resent:,} of {done.asked:,} are now resent")
+    if done.unmatched:
+        _say(console, f"{done.unmatched:,} match no row of silver and stay open")
+    if done.ambiguous:
+        _say(console, f"{done.ambiguous:,} match several rows, or share a row with others, and stay open")
+
+
+def _say_left(done: Replayed | Tried, console: Console) -> None:
+    if done.skipped:
+        _say(console, f"{done.skipped:,} that --skip passed over stay open; --rule {SKIPPED} includes them")
+    _say_in_flight(done.in_flight, console)
+
+
+def _say_in_flight(count: int, console: Console) -> None:
+    if count:
+        _say(
+            console,
+            f"{count:,} belong to a micro-batch that silver has not finished, and stay open until then",
+        )
+
+
+def _by_rule(counts: Mapping[str, int]) -> str:
+    return ": " + ", ".join(f"{rule} {count:,}" for rule, count in counts.items()) if counts else ""
+
+
+def _say(console: Console, message: str) -> None:
+    console.print(message, soft_wrap=True)
+
+
+def _cells(letter: Row, id_characters: int | None) -> list[object]:
+    listed = _listed(letter)
+    place = f"{listed['topic']}/{listed['partition']}/{listed['offset']}"
+    rules = ", ".join(dict.fromkeys(listed["rules"]))
+    shown = [listed[name] for name in ("first_seen", "attempts", "value")]
+    return [listed["id"][:id_characters], listed["stream"], place, rules, *shown]
+
+
+def _listed(letter: Row) -> dict[str, Any]:
+    names = ("id", "stream", "status", "topic", "partition", "offset", "attempts")
+    return {name: letter[name] for name in names} | {
+        "rules": [reason.rule for reason in letter.reasons],
+        "first_seen": _time(letter.first_seen),
+        "value": readable(letter.value, _SHOWN_CHARACTERS, length=letter.length),
+    }
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, heads: bool = True) -> Table:
+    table = Table(show_header=heads)
+    for heading in headings:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    return table

@@ -1,0 +1,251 @@
+"""Output of `lakehouse try`: clean records, dead letters, gold rows and messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.record_lines import Line, Record
+from lakehouse.common.rows_as_text import QueryResult, plain_rows
+from lakehouse.engine.records.validation import TIMES_OF_RECORDS
+from lakehouse.storage.spark.collecting import collected
+from lakehouse.streams.contract import COORDINATES, OWN_TIME
+from lakehouse.streams.definition import GoldTable, MergedTable, Source
+from lakehouse.testing.folding import DEAD_LETTERS, Folding, Message
+
+_MOST_COLUMNS = 9
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One reason why a record is refused."""
+
+    rule: str
+    column: str | None
+    message: str
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A record that would be a dead letter."""
+
+    line: Line
+    reasons: tuple[Reason, ...]
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A message and the number of its micro-batch, counted from 0."""
+
+    batch: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class Result:
+    """The result of a trial.
+
+    `now` is the clock's time at the end. `clean` and `gold` are rows by table, as values for JSON; a clean
+    row has the place of its line in the input. Fold-state columns are omitted.
+    """
+
+    stream: str
+    now: datetime
+    records: int
+    clean: dict[str, list[dict[str, Any]]]
+    letters: list[Letter]
+    gold: dict[str, list[dict[str, Any]]]
+    sent: list[Sent]
+
+
+class Trial:
+    """Runs a stream on lines of files."""
+
+    def __init__(self, folding: Folding) -> None:
+        self._folding = folding
+        self._lines: dict[tuple[str | None, int | None, int | None], Line] = {}
+        self._sent: list[Sent] = []
+        self._batches = 0
+
+    def take(self, lines: Sequence[tuple[Source, Line]], now: datetime) -> None:
+        """Process one micro-batch; raises SettingsError if two records have the same coordinates."""
+        records: dict[str, list[Record]] = {}
+        for source, line in lines:
+            (record,) = self._folding.numbered(source, [line.record])
+            place = record.topic, record.partition, record.offset
+            if place in self._lines:
+                raise SettingsError(
+                    f"{line.place} and {self._lines[place].place} are both {'/'.join(map(str, place))}: give "
+                    "each record an offset of its own, or none"
+                )
+            self._lines[place] = line
+            records.setdefault(source.table, []).append(record)
+        self._folding.take(records, landed_at=now)
+        self._note()
+
+    def tick(self, now: datetime) -> None:
+        """Advance the clock without a record."""
+        self._folding.tick(now)
+        self._note()
+
+    def result(self, now: datetime) -> Result:
+        """Return the result as of this time of the clock."""
+        stream = self._folding.stream
+        return Result(
+            stream.name,
+            now,
+            len(self._lines),
+            {source.table: self._clean(source) for source in stream.sources},
+            self._letters(),
+            {table.name: self._gold(table) for table in stream.tables},
+            self._sent,
+        )
+
+    def _note(self) -> None:
+        self._sent += [Sent(self._batches, message) for message in self._folding.messages()]
+        self._batches += 1
+
+    def _clean(self, source: Source) -> list[dict[str, Any]]:
+        rows = self._folding.frame(f"silver.{source.table}").orderBy(*COORDINATES)
+        return [{"line": self._line(row).place, "row": row} for row in _plain(rows)]
+
+    def _letters(self) -> list[Letter]:
+        rows = self._folding.frame(DEAD_LETTERS).select(*COORDINATES, "reasons").orderBy(*COORDINATES)
+        return [
+            Letter(self._line(row), tuple(Reason(**one) for one in row["reasons"])) for row in _plain(rows)
+        ]
+
+    def _gold(self, table: MergedTable) -> list[dict[str, Any]]:
+        rows = self._folding.frame(f"gold.{table.name}").orderBy(*table.keys)
+        state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
+        return list(_plain(rows.drop(*state)))
+
+    def _line(self, row: dict[str, Any]) -> Line:
+        return self._lines[row["topic"], row["partition"], row["offset"]]
+
+
+def as_json(result: Result, seconds: float) -> dict[str, Any]:
+    """Return the result as values for JSON; a message's value is its text, null for a tombstone."""
+    return {
+        "stream": result.stream,
+        "now": result.now.isoformat().replace("+00:00", "Z"),
+        "records": result.records,
+        "dead": len(result.letters),
+        "seconds": round(seconds, 1),
+        "silver": result.clean,
+        "dead_letters": [
+            {
+                "line": letter.line.place,
+                "reasons": [
+                    {"rule": one.rule, "column": one.column, "message": one.message} for one in letter.reasons
+                ],
+            }
+            for letter in result.letters
+        ],
+        "gold": result.gold,
+        "sent": [
+            {
+                "batch": one.batch,
+                "table": one.message.table,
+                "topic": one.message.topic,
+                "key": one.message.key,
+                "value": one.message.value,
+            }
+            for one in result.sent
+        ],
+    }
+
+
+def shown(result: Result, seconds: float, *, limit: int) -> Group:
+    """Return the result for a terminal, with at most `limit` rows of each table."""
+    dead = len(result.letters)
+    summary = (
+        f"{result.stream}: {_counted(result.records, 'record')}, {result.records - dead:,} clean, "
+        f"{_counted(dead, 'dead letter')}, {_counted(len(result.sent), 'message')}, in {seconds:.1f} s; "
+        "nothing was written or sent"
+    )
+    return Group(*_sections(result, limit), Text(summary, style="bold"))
+
+
+def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
+    short = _shortened(result)
+    for name, rows in result.clean.items():
+        clean = [{"line": short(one["line"]), **_without_coordinates(one["row"])} for one in rows]
+        yield from _section(f"silver.{name}, clean records", clean, limit)
+    reasons = [
+        {
+            "line": short(letter.line.place),
+            "rule": one.rule,
+            "column": one.column,
+            "message": one.message,
+        }
+        for letter in result.letters
+        for one in letter.reasons
+    ]
+    yield from _section("dead letters, every reason", reasons, limit)
+    for name, rows in result.gold.items():
+        yield from _section(f"gold.{name}", rows, limit)
+    for name in dict.fromkeys(one.message.table for one in result.sent):
+        of_table = [one.message for one in result.sent if one.message.table == name]
+        to = f"to {of_table[0].topic}" if of_table[0].topic else "to stores such as Redis, and no topic"
+        messages = [
+            {"key": one.key, "value": "(tombstone)" if one.value is None else one.value} for one in of_table
+        ]
+        yield from _section(f"gold.{name}, sent {to}", messages, limit)
+
+
+def _shortened(result: Result) -> Callable[[str], str]:
+    """Return a function that removes the file from a line's place if all lines are from one file."""
+    places = [row["line"] for rows in result.clean.values() for row in rows]
+    places += [letter.line.place for letter in result.letters]
+    files = {place.rpartition(":")[0] for place in places}
+    return (lambda place: place.rpartition(":")[2]) if len(files) == 1 else str
+
+
+def _without_coordinates(row: dict[str, Any]) -> dict[str, Any]:
+    """Return a clean row without Kafka coordinates and record times; its line identifies it better."""
+    left_out = {*COORDINATES, OWN_TIME, *TIMES_OF_RECORDS}
+    return {name: value for name, value in row.items() if name not in left_out}
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _section(title: str, rows: Sequence[dict[str, Any]], limit: int) -> Iterator[RenderableType]:
+    yield Text(f"{title} ({len(rows):,})", style="bold")
+    if not rows:
+        return
+    yield from _wide(rows[:limit]) if len(rows[0]) > _MOST_COLUMNS else [_table(rows[:limit])]
+    if len(rows) > limit:
+        yield Text(f"{len(rows) - limit:,} more; --limit {len(rows)} shows them", style="yellow")
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> Table:
+    table = Table()
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*("" if value is None else str(value) for value in row.values()))
+    return table
+
+
+def _wide(rows: Sequence[dict[str, Any]]) -> Iterator[Text]:
+    """Yield each row as name=value pairs, for tables that are too wide for a terminal."""
+    for row in rows:
+        values = (f"{name}={value}" for name, value in row.items() if value is not None)
+        yield Text(f"  {'  '.join(values)}")
+
+
+def _plain(frame: DataFrame) -> Iterator[dict[str, Any]]:
+    """Yield rows as values for JSON."""
+    for row in plain_rows(QueryResult(frame.schema, collected(frame), truncated=False)):
+        yield dict(zip(frame.columns, row, strict=True))

@@ -1,0 +1,1 @@
+"""What every package may use: errors, events, printable text, small files of this machine."""

@@ -1,0 +1,270 @@
+"""Events of the pipeline, noted from anywhere in the process and stored in ops.events.
+
+`note` is cheap and never raises, so any code can call it. Within `noting`, an EventLog collects the events,
+and its thread appends them about once a second. No micro-batch waits for it or fails because of it. Outside
+`noting`, events are discarded.
+
+A SIGKILL loses the events of the last second. If too many unwritten events accumulate, the oldest are
+dropped, counted and reported. No event is written twice.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Any, TypedDict, Unpack
+
+from lakehouse.common.errors import LakehouseError, StreamError, first_line
+from lakehouse.common.version import code_version
+
+CAPACITY = 1000
+GATHER_S = 1.0
+PAUSE_S = 30.0
+PATIENCE_S = 20.0
+_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # of its table
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class Kind(StrEnum):
+    """The kind of an event."""
+
+    START = "start"
+    STOP = "stop"
+    FAILURE = "failure"
+    REFUSAL = "refusal"
+    RECOVERY = "recovery"
+    SCHEMA_CHANGE = "schema_change"
+    DATA_LOSS = "data_loss"
+    GATE = "gate"
+    AUDIT = "audit"
+    EXPECT = "expect"
+    REFUSED = "refused"
+    REPLAY = "replay"
+    DISCARD = "discard"
+    SKIP = "skip"
+    RESOLVE = "resolve"
+    REBUILD = "rebuild"
+    MAINTENANCE = "maintenance"
+    COPY = "copy"
+    ALERT = "alert"
+    EVENTS_LOST = "events_lost"
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event, with the columns of ops.events.
+
+    `at` is UTC, and unique within a process. `stream`, `layer` and `table` (layer.name) are null if the event
+    concerns none or several. `actor` is the command, which ran as process `pid` on `host`. `details` is JSON,
+    or null; `code_version` is the package's version.
+    """
+
+    id: str
+    at: datetime
+    kind: str
+    stream: str | None
+    layer: str | None
+    table: str | None
+    actor: str
+    host: str
+    pid: int
+    code_version: str
+    message: str
+    details: str | None
+
+
+Write = Callable[[Sequence[Event], bool], None]
+"""Appends events; true means that a failed earlier call may have written some of them."""
+
+
+class Place(TypedDict, total=False):
+    """The layer and table that a query's name gives an event, as arguments of `note`."""
+
+    layer: str | None
+    table: str | None
+
+
+class About(Place, total=False):
+    """Optional arguments of `note`: what the event is about, and details, which become JSON."""
+
+    stream: str | None
+    details: Mapping[str, Any] | None
+
+
+def place_of(query: str) -> Place:
+    """Return the layer and the table of a query, such as gold.metrics_1m or export.metrics_1m.
+
+    Other queries of a run, such as a gate, have neither.
+    """
+    layer, dot, rest = query.partition(".")
+    table, *_ = rest.split(" ")
+    if not dot or layer not in _LAYERS:
+        return {}
+    return {"layer": layer, "table": f"{_LAYERS[layer]}.{table}"}
+
+
+def kind_of(failure: BaseException) -> Kind:
+    """Return the kind of event for a failure: a refusal stopped before any harm was done."""
+    is_refusal = isinstance(failure, LakehouseError) and not isinstance(failure, StreamError)
+    return Kind.REFUSAL if is_refusal else Kind.FAILURE
+
+
+class EventLog:
+    """Collects events from every thread of a process and appends them in batches from its own thread.
+
+    `warn` gets a line when appending begins to fail, when it works again, and when events were lost. A failed
+    batch is retried every `pause_s` seconds, together with newer events. If more than `capacity` events wait,
+    the oldest are dropped.
+    """
+
+    def __init__(
+        self,
+        actor: str,
+        write: Write,
+        warn: Callable[[str], None],
+        *,
+        capacity: int = CAPACITY,
+        gather_s: float = GATHER_S,
+        pause_s: float = PAUSE_S,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._actor = actor
+        self._write = write
+        self._warn = warn
+        self._capacity = capacity
+        self._gather_s = gather_s
+        self._pause_s = pause_s
+        self._patience_s = patience_s
+        self._changed = threading.Condition()
+        self._waiting: deque[Event] = deque()
+        self._last = datetime.min.replace(tzinfo=UTC)
+        self._lost = 0
+        self._fails = False
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def note(self, kind: Kind, message: str, **about: Unpack[About]) -> None:
+        """Queue an event, to be appended soon."""
+        details = about.get("details")
+        text = None if details is None else _as_json(details)
+        with self._changed:
+            self._last = max(datetime.now(UTC), self._last + _MICROSECOND)
+            self._waiting.append(
+                Event(
+                    id=str(uuid.uuid4()),
+                    at=self._last,
+                    kind=kind.value,
+                    stream=about.get("stream"),
+                    layer=about.get("layer"),
+                    table=about.get("table"),
+                    actor=self._actor,
+                    host=socket.gethostname(),
+                    pid=os.getpid(),
+                    code_version=code_version(),
+                    message=message,
+                    details=text,
+                )
+            )
+            self._forget_oldest()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Append the queued events, for at most `patience_s`, and report how many could not be appended."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join(self._patience_s)
+            with self._changed:
+                hangs = self._thread.is_alive()
+                left = len(self._waiting) + self._lost
+            if hangs:
+                self._warn(
+                    f"ops.events has not answered for {self._patience_s:g} s: the last events may be missing"
+                )
+            elif left:
+                self._warn(f"{left:,} events are not in ops.events")
+
+    def _work(self) -> None:
+        while batch := self._gathered():
+            try:
+                self._write(batch, self._fails)
+            except BaseException as failure:  # noqa: BLE001 - reported and retried, including a Rust panic
+                self._put_back(batch, failure)
+                if self._closing:
+                    return
+            else:
+                self._recover()
+
+    def _gathered(self) -> list[Event]:
+        """Wait for events, then briefly for more; return none once the log is closing and empty."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._closing)
+            self._changed.wait_for(lambda: self._closing, self._pause_s if self._fails else self._gather_s)
+            batch = list(self._waiting)
+            self._waiting.clear()
+            return batch
+
+    def _put_back(self, batch: Sequence[Event], failure: BaseException) -> None:
+        with self._changed:
+            self._waiting.extendleft(reversed(batch))
+            self._forget_oldest()
+            is_first, self._fails = not self._fails, True
+        if is_first:
+            self._warn(f"ops.events cannot be written; everything else goes on: {first_line(failure)}")
+
+    def _recover(self) -> None:
+        with self._changed:
+            failed, self._fails = self._fails, False
+            lost, self._lost = self._lost, 0
+        if failed:
+            self._warn("ops.events is being written again")
+        if lost:
+            text = f"{lost:,} events were lost: the oldest, because more than {self._capacity:,} waited"
+            self._warn(text)
+            self.note(Kind.EVENTS_LOST, text, details={"events": lost})
+
+    def _forget_oldest(self) -> None:
+        while len(self._waiting) > self._capacity:
+            self._waiting.popleft()
+            self._lost += 1
+
+
+_log: EventLog | None = None
+
+
+@contextlib.contextmanager
+def noting(log: EventLog) -> Iterator[None]:
+    """Collect events noted within the block in the log, and close it at the end; one log at a time."""
+    global _log  # noqa: PLW0603 - one log per process, like the root logger
+    before, _log = _log, log
+    try:
+        yield
+    finally:
+        _log = before
+        log.close()
+
+
+def note(kind: Kind, message: str, **about: Unpack[About]) -> None:
+    """Note an event; without a log this does nothing."""
+    if _log is not None:
+        _log.note(kind, message, **about)
+
+
+def _as_json(details: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(details, ensure_ascii=False, default=str)
+    except (TypeError, ValueError, RecursionError):
+        return json.dumps({"unreadable": str(type(details))})

@@ -1,0 +1,220 @@
+"""Kafka records written as JSON lines, the input of `lakehouse try` and `lakehouse produce file`.
+
+A line is a record's value, byte for byte. Or it is an envelope, a JSON object with more of the record:
+
+    {"key": "ann", "value": {"userId": "ann", "amount": 12.50}, "timestamp_ms": 1777896000000}
+    {"key": "pen", "value": null, "partition": 1, "topic": "sales-events-v1", "headers": {"trace": "7f"}}
+
+| field | meaning |
+| --- | --- |
+| value | any JSON, kept exactly as written; null: a tombstone |
+| value_base64 | instead of value: bytes that need not be JSON |
+| key | text; absent or null: the record has no key |
+| key_base64 | instead of key: bytes |
+| headers | an object of strings (or nulls), or a list of [name, string] if a name is repeated |
+| topic | the topic, for a stream that reads several |
+| partition, offset | the coordinates |
+| timestamp_ms | Kafka's timestamp, in epoch milliseconds |
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from lakehouse.common.errors import SettingsError
+
+STANDARD_INPUT = "-"
+
+_DECODER = json.JSONDecoder()
+_SPACE = re.compile(r"[ \t\r\n]*")
+_KNOWN = (
+    "value",
+    "value_base64",
+    "key",
+    "key_base64",
+    "headers",
+    "topic",
+    "partition",
+    "offset",
+    "timestamp_ms",
+)
+_LONG = range(-(2**63), 2**63)
+_INT = range(2**31)
+
+Headers = tuple[tuple[str, bytes | None], ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """A Kafka record; a value of None is a tombstone.
+
+    If `topic`, `partition`, `offset` or `timestamp_ms` (epoch milliseconds) is None, the consumer of the
+    record chooses it.
+    """
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: Headers = ()
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    offset: int | None = None
+    topic: str | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """A record, and the file and line (from 1) that it comes from."""
+
+    record: Record
+    file: str
+    number: int
+
+    @property
+    def place(self) -> str:
+        """The location in the form that editors know, file:line."""
+        return f"{self.file}:{self.number}"
+
+
+@contextmanager
+def opened(path: str) -> Iterator[BinaryIO]:
+    """Open a file of lines, or standard input for "-"; raises SettingsError if it cannot be opened."""
+    if path == STANDARD_INPUT:
+        yield sys.stdin.buffer
+        return
+    with ExitStack() as open_:
+        try:
+            file = open_.enter_context(Path(path).open("rb"))
+        except OSError as error:
+            raise SettingsError(f"{path} cannot be read: {error.strerror}") from error
+        yield file
+
+
+def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterator[Line]:
+    """Yield the records of a file's lines; blank lines are skipped.
+
+    Raises SettingsError, with file and line, if an envelope is expected and a line is not one.
+    """
+    named = "standard input" if file == STANDARD_INPUT else file
+    for number, line in enumerate(lines, start=1):
+        text = line.rstrip(b"\r\n")
+        if not text.strip():
+            continue
+        if not envelopes:
+            yield Line(Record(text), named, number)
+            continue
+        try:
+            yield Line(_from_envelope(text), named, number)
+        except (ValueError, RecursionError) as error:
+            raise SettingsError(f"{named}:{number} is not an envelope: {error}") from error
+
+
+def _from_envelope(text: bytes) -> Record:
+    found = _members(text.decode("utf-8"))
+    if unknown := sorted(found.keys() - set(_KNOWN)):
+        raise ValueError(f"unknown field {', '.join(unknown)}; known: {', '.join(_KNOWN)}")
+    if len(found.keys() & {"value", "value_base64"}) != 1:
+        raise ValueError("expected one of value and value_base64; a value of null is a tombstone")
+    if {"key", "key_base64"} <= found.keys():
+        raise ValueError("expected only one of key and key_base64")
+    values = {name: value for name, (value, _) in found.items()}
+    key = _text("key", values)
+    return Record(
+        value=_base64("value_base64", values) if "value" not in found else _written(found["value"]),
+        key=_base64("key_base64", values) if key is None else key.encode(),
+        headers=_headers(values.get("headers")),
+        partition=_whole("partition", values, _INT),
+        timestamp_ms=_whole("timestamp_ms", values, _LONG),
+        offset=_whole("offset", values, range(2**63)),
+        topic=_text("topic", values),
+    )
+
+
+def _members(text: str) -> dict[str, tuple[Any, str]]:
+    """Return the members of a JSON object, each as its parsed value and its source text."""
+    found: dict[str, tuple[Any, str]] = {}
+    at = _after("{", text, 0)
+    if text[at : at + 1] == "}":
+        at += 1
+    else:
+        while True:
+            name, end = _DECODER.raw_decode(text, at)
+            if text[at] != '"':
+                raise ValueError("expected a JSON object")
+            start = _after(":", text, end)
+            value, end = _DECODER.raw_decode(text, start)
+            found[name] = value, text[start:end]
+            at = _skipped(text, end)
+            if text[at : at + 1] != ",":
+                break
+            at = _skipped(text, at + 1)
+        at = _after("}", text, at)
+    if _skipped(text, at) != len(text):
+        raise ValueError("expected one JSON object on the line, and nothing after it")
+    return found
+
+
+def _after(sign: str, text: str, at: int) -> int:
+    """Return the start of the next token after a sign, which must come next."""
+    at = _skipped(text, at)
+    if text[at : at + 1] != sign:
+        raise ValueError(f"expected a JSON object; {sign} is missing at character {at + 1}")
+    return _skipped(text, at + 1)
+
+
+def _skipped(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _written(member: tuple[Any, str]) -> bytes | None:
+    value, text = member
+    return None if value is None else text.encode()
+
+
+def _text(name: str, values: Mapping[str, Any]) -> str | None:
+    value = values.get(name)
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{name} must be a string or null, not {json.dumps(value)}")
+    return value
+
+
+def _base64(name: str, values: Mapping[str, Any]) -> bytes | None:
+    text = _text(name, values)
+    try:
+        return None if text is None else base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"{name} is not Base64: {error}") from error
+
+
+def _whole(name: str, values: Mapping[str, Any], within: range) -> int | None:
+    value = values.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value not in within:
+        raise ValueError(f"{name} must be an integer from {within[0]} to {within[-1]}")
+    return value
+
+
+def _headers(value: Any) -> Headers:
+    pairs = list(value.items()) if isinstance(value, dict) else value or []
+    if not isinstance(pairs, list) or not all(map(_is_header, pairs)):
+        raise ValueError("headers must be an object of strings or nulls, or a list of [name, string or null]")
+    return tuple((name, None if text is None else text.encode()) for name, text in pairs)
+
+
+def _is_header(pair: Any) -> bool:
+    return (
+        isinstance(pair, (list, tuple))
+        and len(pair) == len(("name", "text"))
+        and isinstance(pair[0], str)
+        and (pair[1] is None or isinstance(pair[1], str))
+    )

@@ -1,0 +1,111 @@
+"""The only way to print and to format logs: all output is made printable here.
+
+Anything that a command prints can contain a record's key, a broker's error or a file's name. So no other
+module creates a console, echoes or formats log records; ruff enforces it (`banned-api` in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import traceback
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
+
+import rich.console
+import typer
+from rich.segment import Segment
+from rich.text import Text
+
+from lakehouse.common.printable import indented, printable, printable_json
+
+_WIDE = 2_000
+"""The width of pipes and files, whose readers need whole ids and lines."""
+
+
+class Console(rich.console.Console):
+    """Prints each string, and each `Text`, as one line with unprintable characters escaped.
+
+    The same holds for table cells. Markup such as [red] is not interpreted: colours are styles. Several lines
+    are several strings, or a Group. The width is the terminal's, or COLUMNS; in a pipe or a file nothing is
+    wrapped.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+        if "width" not in options and "COLUMNS" not in os.environ and not self.is_terminal:
+            self.width = _WIDE
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return a string as rich's Text."""
+        return super().render_str(printable(text), **options)
+
+    def render(
+        self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Return the output segments of a string, a table or another renderable."""
+        return super().render(_cleaned(renderable) if isinstance(renderable, Text) else renderable, options)
+
+
+def warn(text: str) -> None:
+    """Print a warning line to standard error."""
+    Console(stderr=True).print(text, style="yellow", soft_wrap=True)
+
+
+def echo(*lines: str, err: bool = False) -> None:
+    """Print each text as one line with unprintable characters escaped, whatever the terminal's width."""
+    for line in lines:
+        typer.echo(printable(line), err=err)
+
+
+def echo_json(value: Any, *, indent: int | None = 1) -> None:
+    """Print a value as JSON."""
+    typer.echo(printable_json(value, indent=indent))
+
+
+def log_to_standard_error() -> None:
+    """Print the log records of the whole process to standard error."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.getLogger().addHandler(handler)
+
+
+class LogFormatter(logging.Formatter):
+    """Formats log records; lines after a record's first, as of a traceback, are indented."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's lines."""
+        return "\n".join(indented(super().format(record)))
+
+
+def guard_standard_error() -> None:
+    """Make Python's own output printable: log records without a handler, and exceptions of threads."""
+    threading.excepthook = _show_failure
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(LogFormatter())
+
+
+def _show_failure(failure: threading.ExceptHookArgs) -> None:
+    if failure.exc_value is not None and not isinstance(failure.exc_value, SystemExit):
+        echo(*indented("".join(traceback.format_exception(failure.exc_value))), err=True)
+
+
+def _cleaned(text: Text) -> Text:
+    """Return rich's Text with unprintable characters escaped; its styles keep their positions."""
+    if text.plain.isprintable():
+        return text
+    parts = [printable(character) for character in text.plain]
+    begins = list(accumulate(map(len, parts), initial=0))
+    clean = Text(
+        "".join(parts),
+        style=text.style,
+        justify=text.justify,
+        overflow=text.overflow,
+        no_wrap=text.no_wrap,
+        end=text.end,
+    )
+    for one in text.spans:
+        clean.stylize(one.style, begins[one.start], begins[one.end])
+    return clean

@@ -1,0 +1,396 @@
+"""HTTP requests under one policy, for OAuth tokens, the schema registry and webhooks.
+
+- Redirects are not followed, so no secret goes to another host. A redirect is an error that names that host.
+- A response, with its headers, has a size limit and a deadline that covers connecting, sending and reading.
+So neither an endless response nor a slow one blocks anything. - URLs begin with https://. `needs_permission`
+tells which do not, and are not on this machine either. - A URL's user and password go only into a header
+(`split_credentials`); messages contain no part of a URL but its host. - The server's certificate must be
+signed by the system's authorities, or by given ones instead.
+
+A request is not retried, except once if the server has closed a kept-alive connection in the meantime.
+Callers wait and retry.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import io
+import ipaddress
+import re
+import socket
+import ssl
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self, cast
+from urllib.parse import unquote_to_bytes, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+from lakehouse.common.errors import ServiceError, first_line
+from lakehouse.common.printable import printable
+
+DEADLINE_S = 10.0
+MOST_BYTES = 8 << 20
+_MOST_SAID = 200  # characters of a server's text in a message
+_PORTS = {"http": 80, "https": 443}
+_UNSAFE = re.compile(r"[^!-~]")
+_REDIRECTS = range(300, 400)
+_SUCCESSES = range(200, 300)
+
+
+class WebError(ServiceError):
+    """An HTTP request failed, or the policy forbids it."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A server's complete response; `body` is empty if it was not requested."""
+
+    status: int
+    body: bytes
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the status is 2xx."""
+        return self.status in _SUCCESSES
+
+
+def check_url(url: str, *, credentials: bool = False, query: bool = True) -> None:
+    """Raise ValueError, which quotes no part of it, for text that is not a web server's URL.
+
+    `credentials`, `query`: whether the URL may have a user and password, or a query.
+    """
+    try:
+        parts = urlsplit(url)
+        is_web = parts.scheme in _PORTS and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_web = False
+    if not is_web:
+        raise ValueError("it must start with http:// or https:// and name a host")
+    if _UNSAFE.search(url):
+        raise ValueError("it has characters that a URL has percent-encoded, such as %20 for a space")
+    if "@" in parts.netloc and not credentials:
+        raise ValueError(
+            "it has a user or a password (`@` before the host), which have settings of their own"
+        )
+    if not query and (parts.query or parts.fragment):
+        raise ValueError("it has a query or a fragment (`?` or `#`), to which no path can be added")
+
+
+def needs_permission(url: str, hosts: Collection[str]) -> bool:
+    """Tell whether a URL sends data unencrypted from this machine to a host that is not in `hosts`."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    return parts.scheme == "http" and not is_loopback(host) and host not in {one.lower() for one in hosts}
+
+
+def is_loopback(host: str) -> bool:
+    """Tell whether a URL's host is this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def split_credentials(url: str) -> tuple[str, dict[str, str]]:
+    """Return the URL without credentials and fragment, and a header with the credentials, if any."""
+    parts = urlsplit(url)
+    credentials, at, place = parts.netloc.rpartition("@")
+    bare = parts._replace(netloc=place, fragment="").geturl()
+    return bare, {"Authorization": _basic(unquote_to_bytes(credentials))} if at else {}
+
+
+def authorization(user: str, password: str) -> dict[str, str]:
+    """Return the header for a user and password; none without a user."""
+    return {"Authorization": _basic(f"{user}:{password}".encode())} if user else {}
+
+
+def trusted(authorities: str) -> ssl.SSLContext:
+    """Return the TLS context that trusts these authorities, in PEM; if empty, the system's.
+
+    Raises ValueError if they are not certificates.
+    """
+    try:
+        return ssl.create_default_context(cadata=authorities or None)
+    except ssl.SSLError as error:
+        raise ValueError(str(error)) from None
+
+
+def cut(text: object) -> str:
+    """Return the first line of a server's text, safe for a message."""
+    line = printable(first_line(text))
+    return line if len(line) <= _MOST_SAID else f"{line[:_MOST_SAID]}…"
+
+
+def said(answer: Answer) -> str:
+    """Return the beginning of a response's body, safe for a message."""
+    return (
+        cut(answer.body[: 4 * _MOST_SAID].decode(errors="replace")) if answer.body.strip() else "nothing else"
+    )
+
+
+def host_of(url: str) -> str:
+    """Return a URL's host, for messages."""
+    return urlsplit(url).hostname or ""
+
+
+class WebClient:
+    """One web server; inside its block the connection is kept alive between requests.
+
+    `url` has no credentials. `proxy` is a proxy's URL, which may have credentials; null: the environment's.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        tls: ssl.SSLContext | None = None,
+        proxy: str | None = None,
+    ) -> None:
+        parts = urlsplit(url)
+        self._scheme, self._host = parts.scheme, parts.hostname or ""
+        self._port = parts.port or _PORTS[parts.scheme]
+        self._path, self._query = parts.path, parts.query
+        self._tls, self._proxy = tls, proxy
+        self._connection: _Connection | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection, if there is one."""
+        if self._connection is not None:
+            self._connection.end()
+            self._connection = None
+
+    def ask(
+        self,
+        method: str,
+        below: str = "",
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        reads_body: bool = True,
+    ) -> Answer:
+        """Send a request for the URL, or for a path below it, and return the response.
+
+        Raises WebError for a redirect, a response that is too large, and a timeout.
+        """
+        try:
+            answer, location = self._asked(method, below, dict(headers or {}), body, reads_body=reads_body)
+        except _TooLargeError:
+            raise WebError(f"its answer has more than {MOST_BYTES:,} bytes") from None
+        except TimeoutError:
+            raise WebError(f"it has not answered completely within {DEADLINE_S:g} s") from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise WebError(cut(str(error) or type(error).__name__)) from None
+        if answer.status in _REDIRECTS:
+            raise WebError(f"it answered {answer.status}, {_where(location)}, which is not followed")
+        return answer
+
+    def _asked(
+        self, method: str, below: str, headers: dict[str, str], body: bytes | None, *, reads_body: bool
+    ) -> tuple[Answer, str]:
+        was_kept = self._connection is not None
+        try:
+            return self._asked_once(method, below, headers, body, reads_body=reads_body)
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            if not was_kept:
+                raise
+        return self._asked_once(method, below, headers, body, reads_body=reads_body)
+
+    def _asked_once(
+        self, method: str, below: str, headers: dict[str, str], body: bytes | None, *, reads_body: bool
+    ) -> tuple[Answer, str]:
+        limits = _Limits(time.monotonic() + DEADLINE_S, MOST_BYTES)
+        # Keep the connection only if nothing of this response can be left in it.
+        connection, self._connection = self._connection or self._made(), None
+        path = f"{self._path.rstrip('/')}{below}" if below else self._path or "/"
+        target = f"{connection.before_path}{path}{f'?{self._query}' if self._query else ''}"
+        try:
+            connection.limits = limits
+            connection.request(method, target, body, {**headers, **connection.of_relay})
+            answer = connection.getresponse()
+            content = _whole(answer) if reads_body else b""
+        except BaseException:
+            connection.end()
+            raise
+        if reads_body and not answer.will_close:
+            self._connection = connection
+        else:
+            connection.end()
+        return Answer(answer.status, content), answer.headers.get("Location", "")
+
+    def _made(self) -> _Connection:
+        tls = None if self._scheme == "http" else self._tls or trusted("")
+        proxy = self._proxy or getproxies().get(self._scheme, "")
+        # Unencrypted requests to this machine never go through a proxy.
+        is_direct = not proxy or proxy_bypass(self._host) or (tls is None and is_loopback(self._host))
+        return _Connection(self._host, self._port, tls, None if is_direct else _relay(proxy))
+
+
+def _whole(answer: http.client.HTTPResponse) -> bytes:
+    content = answer.read(MOST_BYTES)  # the limit includes the headers, so it is reached first
+    if answer.length:
+        raise ConnectionError("its answer is cut off")
+    return content
+
+
+@dataclass(frozen=True)
+class _Relay:
+    """A proxy; `headers` has its credentials."""
+
+    host: str
+    port: int
+    headers: Mapping[str, str]
+
+
+def _relay(url: str) -> _Relay:
+    """Return a proxy from its URL; raises WebError for a TLS proxy or a malformed URL."""
+    bare, credentials = split_credentials(url if "://" in url else f"http://{url}")
+    parts = urlsplit(bare)
+    try:
+        port = parts.port or _PORTS["http"]
+    except ValueError:
+        port = 0
+    if parts.scheme != "http" or not parts.hostname or not port:
+        raise WebError("the proxy's URL must be http://host:port; TLS passes through it")
+    headers = {f"Proxy-{name}": value for name, value in credentials.items()}
+    return _Relay(parts.hostname, port, headers)
+
+
+class _TooLargeError(Exception):
+    """The response has more bytes than allowed."""
+
+
+class _Limits:
+    """The deadline and the size limit of one response."""
+
+    def __init__(self, until: float, most_bytes: int) -> None:
+        self._until, self._left = until, most_bytes
+
+    def left_s(self) -> float:
+        """Return the remaining seconds; raises TimeoutError if there are none."""
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        return left
+
+    def count(self, size: int) -> None:
+        """Count received bytes; raises _TooLargeError if they exceed the limit."""
+        self._left -= size
+        if self._left < 0:
+            raise _TooLargeError
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection whose socket calls all stay within `limits`; `end` closes it."""
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, relay: _Relay | None) -> None:
+        super().__init__(host, port)
+        self.limits = _Limits(0, 0)
+        self._tls, self._relay = tls, relay
+        self._open: socket.socket | None = None
+        is_relayed = relay is not None and tls is None
+        named = f"[{host}]" if ":" in host else host
+        self.before_path = f"http://{named}:{port}" if is_relayed else ""
+        self.of_relay = relay.headers if relay is not None and is_relayed else {}
+
+    def connect(self) -> None:
+        """Open the socket, through the proxy and with TLS if they are used."""
+        relay = self._relay
+        self._open = self._reached((self.host, self.port) if relay is None else (relay.host, relay.port))
+        if relay is not None and self._tls is not None:
+            self._pass_through(relay)
+        if self._tls is not None:
+            self._open.settimeout(self.limits.left_s())
+            self._open = self._tls.wrap_socket(self._open, server_hostname=self.host)
+        self.sock = cast("socket.socket", _Socket(self._open, self))
+
+    def end(self) -> None:
+        """Close the socket, even with unread data."""
+        self.close()
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def _reached(self, place: tuple[str, int]) -> socket.socket:
+        failed = OSError("its host name has no address")
+        for *_, address in socket.getaddrinfo(*place, type=socket.SOCK_STREAM):
+            try:
+                return socket.create_connection((str(address[0]), int(address[1])), self.limits.left_s())
+            except OSError as error:
+                failed = error
+        raise failed
+
+    def _pass_through(self, relay: _Relay) -> None:
+        """Open a tunnel through the proxy."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        place = f"{host}:{self.port}"
+        lines = [f"CONNECT {place} HTTP/1.1", f"Host: {place}"]
+        lines += [f"{name}: {value}" for name, value in relay.headers.items()]
+        there = _Socket(cast("socket.socket", self._open), self)
+        there.sendall("".join(f"{line}\r\n" for line in [*lines, ""]).encode("ascii"))
+        answer = http.client.HTTPResponse(cast("socket.socket", there), method="CONNECT")
+        answer.begin()
+        if answer.status not in _SUCCESSES:
+            raise OSError(f"the proxy answered {answer.status}")
+
+
+class _Socket:
+    """The part of a socket that http.client uses. Its owner closes it, once a response has been read."""
+
+    def __init__(self, inner: socket.socket, owner: _Connection) -> None:
+        self._inner, self._owner = inner, owner
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a reader of the response."""
+        return io.BufferedReader(_Incoming(self._inner, self._owner.limits))
+
+    def sendall(self, data: bytes) -> None:
+        """Send all bytes."""
+        view = memoryview(data)
+        while view:
+            self._inner.settimeout(self._owner.limits.left_s())
+            view = view[self._inner.send(view) :]
+
+    def close(self) -> None:
+        """Do nothing: the owner closes the socket."""
+
+
+class _Incoming(io.RawIOBase):
+    """The incoming bytes, within limits."""
+
+    def __init__(self, inner: socket.socket, limits: _Limits) -> None:
+        super().__init__()
+        self._inner, self._limits = inner, limits
+
+    def readable(self) -> bool:
+        """Return true."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Read the available bytes, after waiting for the first one."""
+        self._inner.settimeout(self._limits.left_s())
+        size = self._inner.recv_into(buffer)
+        self._limits.count(size)
+        return size
+
+
+def _where(location: str) -> str:
+    try:
+        host = urlsplit(location).hostname
+    except ValueError:
+        host = None
+    return f"a redirect to {cut(host)}" if host else "a redirect"
+
+
+def _basic(credentials: bytes) -> str:
+    return f"Basic {base64.b64encode(credentials).decode()}"

@@ -1,0 +1,1 @@
+"""`lakehouse demo`: the main job on local services, checked."""

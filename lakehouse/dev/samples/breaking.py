@@ -1,0 +1,147 @@
+"""Ways to break a contract: each function takes a valid record and returns a message with one fault.
+
+A stream's breakages are a dictionary of such functions by name; a `Breaker` applies them in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from itertools import cycle
+from typing import Any
+
+from lakehouse.dev.samples.mixing import compact
+
+Record = dict[str, Any]
+Breakage = Callable[[Record], bytes | None]
+
+_TIME = "timestamp"
+_FUTURE = "timestamp_in_the_future"
+
+
+class Breaker:
+    """Breaks records in every given way, in rotation; a time in the future is `ahead_s` ahead."""
+
+    def __init__(self, breakages: Mapping[str, Breakage], ahead_s: float) -> None:
+        self._turns = cycle(breakages.items())
+        self._ahead_ms = round(ahead_s * 1000)
+
+    def __call__(self, record: Record) -> tuple[str, bytes | None]:
+        """Return the kind of the next malformed sample, and its value made from a valid record."""
+        name, broken = next(self._turns)
+        if name == _FUTURE:
+            record = {**record, _TIME: record[_TIME] + self._ahead_ms}
+        return kind(name), broken(record)
+
+
+def kind(name: str) -> str:
+    """Return the sample kind of the breakage with this name."""
+    return f"malformed:{name}"
+
+
+def kinds(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the sample kinds of several breakages."""
+    return tuple(map(kind, names))
+
+
+def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
+    """Return the faults that any message can have: not text, not JSON, not an object.
+
+    The arguments are field names: `text` is a string in which a character is truncated; `number` and `words`
+    are the content of messages that are only a number or only words.
+    """
+    words = tuple(words)
+
+    def truncated_utf8(record: Record) -> bytes:  # a multi-byte character truncated after its first byte
+        whole = "é"
+        return dumps({**record, text: f"caf{whole}"}).replace(whole.encode(), whole.encode()[:1])
+
+    def truncated_json(record: Record) -> bytes:
+        whole = compact(record)
+        return whole[: len(whole) // 2].encode()
+
+    return {
+        "not_utf8": lambda record: b"\xff\xfe" + dumps(record),
+        "truncated_utf8": truncated_utf8,
+        "not_json": lambda record: " ".join(str(record[word]) for word in words).encode(),
+        "truncated_json": truncated_json,
+        "trailing_garbage": lambda record: dumps(record) + b" }]",
+        "second_object": lambda record: dumps(record) * 2,
+        "array": lambda record: dumps([record]),
+        "number": lambda record: dumps(record[number]),
+        "string": lambda record: dumps(compact(record)),
+        "null_literal": lambda _: b"null",
+        "empty": lambda _: b"",
+        "blank": lambda _: b"  \n",
+    }
+
+
+def of_a_tombstone() -> dict[str, Breakage]:
+    """Return the null value as a fault, for a stream without tombstones."""
+    return {"tombstone": lambda _: None}
+
+
+def of_a_name(column: str, field: str) -> dict[str, Breakage]:
+    """Return the faults of a required string."""
+    return {
+        f"{column}_missing": without(field),
+        f"{column}_null": with_value(field, None),
+        f"{column}_empty": with_value(field, ""),
+        f"{column}_number": with_value(field, 17),
+        f"{column}_object": with_value(field, {"name": "ada"}),
+    }
+
+
+def of_a_decimal(field: str) -> dict[str, Breakage]:
+    """Return the faults of a required decimal(38,9)."""
+    return {
+        f"{field}_missing": without(field),
+        f"{field}_null": with_value(field, None),
+        f"{field}_string": with_value(field, "12.5"),
+        f"{field}_boolean": with_value(field, True),
+        f"{field}_object": with_value(field, {"value": 12.5}),
+        f"{field}_nan": with_literal(field, b"NaN"),
+        f"{field}_infinity": with_literal(field, b"Infinity"),
+        f"{field}_minus_infinity": with_literal(field, b"-Infinity"),
+        f"{field}_overflow": with_literal(field, b"1e400"),
+        f"{field}_too_large": with_literal(field, b"1e30"),
+        f"{field}_too_many_digits": with_literal(field, b"1" + b"0" * 29),
+        f"{field}_too_many_decimals": with_literal(field, b"0.1234567891"),
+        f"{field}_too_small": with_literal(field, b"1e-10"),
+    }
+
+
+def of_the_time() -> dict[str, Breakage]:
+    """Return the faults of a timestamp; the last one takes effect only in a Breaker."""
+    return {
+        "timestamp_boolean": with_value(_TIME, True),
+        "timestamp_not_a_date": with_value(_TIME, "yesterday at noon"),
+        "timestamp_without_offset": _local_time,
+        _FUTURE: dumps,
+    }
+
+
+def dumps(record: object) -> bytes:
+    """Return a value as a message, as a producer would send it."""
+    return compact(record).encode()
+
+
+def without(field: str) -> Breakage:
+    """Omit a field."""
+    return lambda record: dumps({name: value for name, value in record.items() if name != field})
+
+
+def with_value(field: str, value: object) -> Breakage:
+    """Replace a value."""
+    return lambda record: dumps({**record, field: value})
+
+
+def with_literal(field: str, literal: bytes) -> Breakage:
+    """Insert a literal value that json.dumps cannot write."""
+    mark = "\x00"
+    return lambda record: dumps({**record, field: mark}).replace(dumps(mark), literal)
+
+
+def _local_time(record: Record) -> bytes:
+    moment = datetime.fromtimestamp(record[_TIME] / 1000, UTC)
+    return dumps({**record, _TIME: moment.strftime("%Y-%m-%dT%H:%M:%S")})

@@ -1,0 +1,141 @@
+"""Loads of sample events: of which stream, how many, how fast and with which faults.
+
+send(Load("metrics", events=100_000, malformed=0.01), settings)
+send(Load("calls", events=60_000, rate=1_000, shape={"one_sided": 0.2}), settings)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+from lakehouse.dev.samples import (
+    Sample,
+    calls,
+    declared,
+    metrics,
+    paced_times,
+    producing,
+    sales,
+    spread_times,
+    transactions,
+)
+from lakehouse.dev.samples.encoded import encoded, sources_by_topic
+from lakehouse.dev.samples.mixing import Shares
+from lakehouse.dev.samples.producing import SendingProgress, Summary
+from lakehouse.settings import Settings
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.streams.definition import Stream
+
+_HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Generator:
+    """The topics and generator of a stream's samples; `settings`: generator arguments from settings."""
+
+    topics: tuple[str, ...]
+    samples: Callable[..., Iterator[Sample]]
+    settings: Callable[[Settings], Mapping[str, float]] = lambda _settings: {}
+
+
+GENERATORS: Mapping[str, Generator] = {
+    "metrics": Generator(metrics.TOPICS, metrics.samples),
+    "calls": Generator(calls.TOPICS, calls.samples, lambda settings: {"gap_s": float(settings.call_gap_s)}),
+    "sales": Generator(sales.TOPICS, sales.samples),
+    "transactions": Generator(transactions.TOPICS, transactions.samples),
+}
+
+
+@dataclass(frozen=True)
+class Load:
+    """Events of a stream to send, all at once (no `rate`) or at a rate per second.
+
+    A stream of another package is given as a Stream: its samples are generated from its contracts.
+
+    Without a rate, event times are spread over the `span_s` before now. `malformed`, `late` and `duplicates`
+    are shares of the events; `shape` has arguments that only this stream's generator knows. `behind_s` makes
+    all event times this much earlier, as for a producer whose clock or connection lags. The same seed gives
+    the same events except for their times.
+    """
+
+    stream: str | Stream
+    events: int
+    rate: float | None = None
+    span_s: float = 600.0
+    behind_s: float = 0.0
+    seed: int = 1
+    malformed: float = 0.0
+    late: float = 0.0
+    duplicates: float = 0.0
+    shape: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name of the stream."""
+        return self.stream if isinstance(self.stream, str) else self.stream.name
+
+    @property
+    def _generator(self) -> Generator:
+        if isinstance(self.stream, str):
+            return GENERATORS[self.stream]
+        own = GENERATORS.get(self.name)
+        topics = tuple(source.topic for source in self.stream.sources)
+        return own or Generator(topics, partial(declared.samples, self.stream.sources))
+
+    def topics(self, settings: Settings) -> tuple[str, ...]:
+        """Return the topics that the events go to."""
+        return tuple(map(settings.topic, self._generator.topics))
+
+    def samples(self, settings: Settings) -> Iterator[Sample]:
+        """Return the events; raises SettingsError for shares that exceed one in total."""
+        generator = self._generator
+        if self.rate is None:
+            times = spread_times(self.events, end_ms=int(time.time() * 1000), span_s=self.span_s)
+        else:
+            times = paced_times(self.rate)
+        if self.behind_s:
+            times = (time_ms - round(1000 * self.behind_s) for time_ms in times)
+        # A malformed event from the future must still be one when it lands, however early it is in the span.
+        ahead_s = settings.future_tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
+        shape = dict(self.shape)
+        shares = Shares(
+            self.malformed,
+            self.late,
+            self.duplicates,
+            shape.pop("tombstones", 0.0),
+            allowed_lateness_s=settings.allowed_lateness_s,
+            ahead_s=ahead_s,
+        )
+        return generator.samples(
+            self.events, times, seed=self.seed, shares=shares, **generator.settings(settings), **shape
+        )
+
+
+def send(
+    load: Load,
+    settings: Settings,
+    *,
+    on_progress: Callable[[SendingProgress], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Create missing topics, send the load and wait for the last acknowledgement.
+
+    Samples of a Stream are encoded in its sources' formats. Raises RegistryError if a registry refuses a
+    schema, the errors of `producing.produce`, and SettingsError for shares that exceed one in total.
+    """
+    topics = load.topics(settings)
+    streams = [] if isinstance(load.stream, str) else [load.stream]
+    samples = encoded(load.samples(settings), topics, sources_by_topic(settings, streams))
+    create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+    return producing.produce(
+        settings.kafka,
+        topics,
+        samples,
+        rate=load.rate,
+        total=load.events,
+        on_progress=on_progress,
+        stop=stop,
+    )

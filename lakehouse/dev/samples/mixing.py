@@ -1,0 +1,205 @@
+"""Common parts of the sample generators: the mix of kinds, lateness, duplicates, and the format of times.
+
+A generator defines how a valid and a malformed sample are made; `mix` decides which of them comes when. These
+kinds exist for all streams, with the result that the pipeline must produce:
+
+    valid           accepted
+    late_within     behind the times around it, by less than the allowed lateness: accepted
+    late_beyond     behind by more than the allowed lateness: a dead letter
+    duplicate       an earlier valid sample again, byte for byte: accepted (a record has no id)
+    malformed:…     breaks the contract in the named way, see the stream's MALFORMED_KINDS: a dead letter
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import cycle
+from typing import TYPE_CHECKING
+
+from lakehouse.common.errors import SettingsError
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lakehouse.dev.samples import Sample
+
+DAY_S = 24 * 3600
+DEFAULT_LATENESS_S = 7 * DAY_S
+DEFAULT_AHEAD_S = 3600.0
+ISO_SHARE = 0.02
+"""The share of times that are written in ISO 8601, not as numbers."""
+
+_BLOCK = 1000  # the shares hold within every block of this many samples
+_ROUNDING = 1e-9
+_MAX_WITHIN_S = 6 * 3600
+_ZONES = (
+    UTC,
+    timezone(timedelta(hours=2)),
+    timezone(timedelta(hours=-5)),
+    timezone(timedelta(hours=5, minutes=30)),
+)
+
+_VALID, _LATE, _DUPLICATE, _MALFORMED, _TOMBSTONE = range(5)
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Shares of all samples, exact except for rounding; the rest is valid.
+
+    A duplicate is the second sending of an event and counts as a sample of its own. One late sample in four
+    is beyond the allowed lateness; all of them are if that is 0. A malformed sample from the future is
+    `ahead_s` ahead of its time. Tombstones exist for sales, and for streams of other packages.
+
+    Raises SettingsError for shares that exceed one in total.
+    """
+
+    malformed: float = 0.0
+    late: float = 0.0
+    duplicates: float = 0.0
+    tombstones: float = 0.0
+    allowed_lateness_s: int = DEFAULT_LATENESS_S
+    ahead_s: float = DEFAULT_AHEAD_S
+
+    def __post_init__(self) -> None:
+        once = {"malformed": self.malformed, "late": self.late}
+        if self.tombstones:
+            once["tombstones"] = self.tombstones
+        whole = sum(once.values()) + 2 * self.duplicates  # a duplicate needs an event to repeat
+        if not (min(*once.values(), self.duplicates) >= 0 and whole <= 1 + _ROUNDING):
+            given = ", ".join(f"{name} {share:g}" for name, share in once.items())
+            raise SettingsError(
+                f"{given} and duplicates {self.duplicates:g} are shares of all events; expected each to be "
+                f"0 or more, and {' + '.join(once)} + 2 × duplicates at most 1"
+            )
+
+    def valid(self, count: int) -> int:
+        """Return how many of `count` samples are valid ones."""
+        return max(0, count - sum(round(count * share) for share in self._by_slot().values()))
+
+    def slots(self, count: int, rng: random.Random) -> Iterator[int]:
+        """Yield the kind of each sample, shuffled within blocks; every share is exact at a block's end."""
+        shares = self._by_slot()
+        given = dict.fromkeys(shares, 0)
+        for start in range(0, count, _BLOCK):
+            end = min(start + _BLOCK, count)
+            special: list[int] = []
+            for slot, share in shares.items():
+                wanted = min(round(end * share) - given[slot], end - start - len(special))
+                given[slot] += wanted
+                special += [slot] * wanted
+            block = [_VALID] * (end - start)
+            for position, slot in zip(rng.sample(range(end - start), len(special)), special, strict=True):
+                block[position] = slot
+            yield from block
+
+    def _by_slot(self) -> dict[int, float]:
+        return {
+            _MALFORMED: self.malformed,
+            _LATE: self.late,
+            _DUPLICATE: self.duplicates,
+            _TOMBSTONE: self.tombstones,
+        }
+
+
+NO_FAULTS = Shares()
+
+
+def mix(
+    count: int,
+    times_ms: Iterable[int],
+    rng: random.Random,
+    shares: Shares,
+    *,
+    valid: Callable[[int], Sample],
+    malformed: Callable[[int], Sample],
+    late: Callable[[int, int, str], Sample] | None = None,
+    tombstone: Callable[[int], Sample] | None = None,
+) -> Iterator[Sample]:
+    """Yield `count` samples, one for each of `times_ms`, made by the given functions.
+
+    Each gets the sample's time; `late` also gets how far to be behind it, and the kind. The default for
+    `late` is a valid sample of the earlier time.
+    """
+    uniform = rng.random
+    lateness = cycle(_lateness_draws(rng, shares.allowed_lateness_s))
+    repeatable: list[Sample] = []
+    keep = repeatable.append
+    # Duplicates drawn before there was anything to repeat; later valid slots make up for them.
+    owed = 0
+    for slot, time_ms in zip(shares.slots(count, rng), times_ms, strict=False):
+        if slot == _MALFORMED:
+            yield malformed(time_ms)
+        elif slot == _LATE:
+            kind, behind_ms = next(lateness)
+            if late is None:
+                yield valid(time_ms - behind_ms())._replace(kind=kind)
+            else:
+                yield late(time_ms, behind_ms(), kind)
+        elif slot == _TOMBSTONE and tombstone is not None:
+            yield tombstone(time_ms)
+        elif repeatable and (slot == _DUPLICATE or owed):
+            owed -= slot != _DUPLICATE
+            yield _take(repeatable, uniform)._replace(kind="duplicate")
+        else:
+            owed += slot == _DUPLICATE
+            sample = valid(time_ms)
+            keep(sample)
+            if len(repeatable) > _BLOCK:
+                repeatable[:] = repeatable[-_BLOCK // 2 :]
+            yield sample
+
+
+def require_share(name: str, share: float, whole: str) -> None:
+    """Raise SettingsError unless `share` is between 0 and 1; `whole` names what it is a share of."""
+    if not 0 <= share <= 1:
+        raise SettingsError(f"{name} {share:g} is a share of {whole}; expected 0 to 1")
+
+
+def in_turn(count: float) -> Iterator[int]:
+    """Cycle through the whole numbers from 0 to below `count`, so that each comes equally often."""
+    return cycle(range(int(count)))
+
+
+def compact(value: object) -> str:
+    """Return a value as JSON without spaces, with non-ASCII characters unescaped."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def stamp(time_ms: int, uniform: Callable[[], float]) -> bytes:
+    """Return a time as JSON: mostly epoch milliseconds, sometimes an ISO 8601 string."""
+    if uniform() < ISO_SHARE:
+        return b'"%b"' % iso(time_ms, uniform)
+    return b"%d" % time_ms
+
+
+def iso(time_ms: int, uniform: Callable[[], float]) -> bytes:
+    """Return a time in ISO 8601, exact to the millisecond, with the offset of a random zone."""
+    zone = _ZONES[int(uniform() * len(_ZONES))]
+    moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
+    return moment.astimezone(zone).isoformat(timespec="milliseconds").encode()
+
+
+def _take(repeatable: list[Sample], uniform: Callable[[], float]) -> Sample:
+    """Remove a random sample, in constant time, so that each event is repeated at most once."""
+    position = int(uniform() * len(repeatable))
+    repeatable[position], repeatable[-1] = repeatable[-1], repeatable[position]
+    return repeatable.pop()
+
+
+def _lateness_draws(rng: random.Random, allowed_s: int) -> list[tuple[str, Callable[[], int]]]:
+    longest_s = min(_MAX_WITHIN_S, allowed_s / 2)
+    shortest_s = min(1.0, longest_s / 2)
+
+    def within_ms() -> int:  # equally often seconds, minutes and hours
+        return round(1000 * shortest_s * math.pow(longest_s / shortest_s, rng.random()))
+
+    def beyond_ms() -> int:
+        return round(1000 * (allowed_s + DAY_S * (1 + 2 * rng.random())))
+
+    beyond: tuple[str, Callable[[], int]] = ("late_beyond", beyond_ms)
+    within: tuple[str, Callable[[], int]] = ("late_within", within_ms)
+    return [within, within, beyond, within] if allowed_s else [beyond]

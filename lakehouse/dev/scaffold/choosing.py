@@ -1,0 +1,126 @@
+"""Selection of the event time, key and value among the fields of the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.printable import printable
+from lakehouse.dev.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, Seen, Time, listed, time_of
+from lakehouse.streams.contract import FieldType
+
+_NUMBERS = (FieldType.LONG, FieldType.DECIMAL, FieldType.DOUBLE)
+_KEYS = (FieldType.STRING, FieldType.LONG)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A chosen field, and why it was chosen; the reason is empty if the user named the field."""
+
+    field: Seen
+    why: str
+
+
+@dataclass(frozen=True)
+class ChosenTime:
+    """The field with the event time, the format of its values, and why it was chosen."""
+
+    field: Seen
+    time: Time
+    why: str
+
+
+def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
+    """Return the field with the event time; null if none looks like one.
+
+    Raises SettingsError if the named field does not exist or its values are not times.
+    """
+    times = {field.path: time for field in fields if (time := time_of(field)) is not None}
+    if named is not None:
+        field = _named("--time", named, fields)
+        if named not in times:
+            raise SettingsError(
+                f"--time {printable(named)}: its values are not times in the years 2000 to 2099; expected a "
+                "number of s, ms, us or ns since 1970, or ISO 8601 such as 2026-03-01T12:00:00Z"
+            )
+        return ChosenTime(field, times[named], f"{field.how_often}, {times[named].said}")
+    hinted = [field for field in fields if field.path in times and _is_likely(field, times[field.path])]
+    if not hinted:
+        return None
+    best = max(hinted, key=lambda field: (field.path == "timestamp", len(field.values), bool(_hints(field))))
+    return ChosenTime(best, times[best.path], f"{best.how_often}, {times[best.path].said}")
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A role of a field: its option, its description in messages, its types, and the rank of a candidate."""
+
+    option: str
+    what: str
+    types: Collection[FieldType]
+    rank: Callable[[Seen], tuple[int, ...]]
+
+
+def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
+    """Return the numeric value field; raises SettingsError if there is none."""
+    return _choose(_Part("--value", "a number", _NUMBERS, _value_rank), fields, taken, named)
+
+
+def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
+    """Return a key field; raises SettingsError if there is none."""
+    return _choose(_Part("--by", "a string or whole number", _KEYS, _key_rank), fields, taken, named)
+
+
+def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
+    if named is not None:
+        field = _named(part.option, named, fields)
+        if field.type not in part.types:
+            kind = field.type.value
+            raise SettingsError(
+                f"{part.option} {printable(named)}: its values are {kind}; expected {part.what}"
+            )
+        return Chosen(field, "")
+    fitting = [
+        field for field in fields if field.type in part.types and field.is_required and field not in taken
+    ]
+    if not fitting:
+        names = printable(listed([field.path for field in fields]))
+        raise SettingsError(
+            f"no field is {part.what} in every sample: name one with {part.option}; fields: {names}"
+        )
+    best = max(fitting, key=part.rank)
+    others = listed([field.path for field in fitting if field is not best])
+    return Chosen(best, f"{part.what} {best.how_often}" + (f"; others: {others}" if others else ""))
+
+
+def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:
+    for field in fields:
+        if field.path == path:
+            return field
+    known = printable(listed([field.path for field in fields]))
+    raise SettingsError(f"{option} {printable(path)}: no sample has such a field; known: {known}")
+
+
+def _is_likely(field: Seen, time: Time) -> bool:
+    """Tell whether a field is a time: by its format or, for numbers, also by its name."""
+    return time.unit is None or bool(_hints(field))
+
+
+def _hints(field: Seen) -> frozenset[str]:
+    return field.words & TIME_WORDS
+
+
+def _value_rank(field: Seen) -> tuple[int, ...]:
+    return (
+        len(field.words & VALUE_WORDS),
+        -len(field.words & KEY_WORDS),
+        int(field.type is not FieldType.LONG),
+    )
+
+
+def _key_rank(field: Seen) -> tuple[int, ...]:
+    """Return how likely a field is a key: its values repeat, its name suggests it, it is a string."""
+    is_shared = len(set(map(str, field.values))) < max(len(field.values), 2)
+    is_text = field.type is FieldType.STRING
+    return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)

@@ -1,0 +1,160 @@
+"""Code snippets for the files of a new package.
+
+Names in samples are untrusted. Text from samples or from the command line enters a file only through
+`escaped`, as text in code, a docstring or a comment, or in Markdown through `span`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from lakehouse.common.printable import printable
+from lakehouse.dev.scaffold.samples import Seen, shown
+from lakehouse.streams.contract import FieldType
+from lakehouse.streams.kinds.records import column_of
+
+_TAKEN = frozenset(
+    {
+        "event_time",
+        "own_time",
+        "topic",
+        "partition",
+        "offset",
+        "kafka_timestamp",
+        "ingested_at",
+        "admitted",
+        "window_start",
+        "window_end",
+        "count",
+        "total",
+    }
+    | {"ts", "recomputed", "status", "last_event_time", "is_final", "crossing", "sum", "min", "max", "avg"}
+    | {"variance", "stddev", "m2", "mean", "p50", "p90", "p95", "p99", "sketch", "partitions", "reached"}
+    | {"closed_at", "was_closed", "made_anew", "apart", "call", "touched", "old", "olds", "has_new", "coming"}
+    | {"more", "standing", "sales", "crossings", "is_new", "ordered_at", "epoch", "crosses", "notified"}
+    | {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # system columns of every PostgreSQL table
+    | {"place", "last", "new", "notifications", "state", "first", "earliest", "unique_id", "sequence"}
+)
+"""Column names that are used by the kinds' own tables and transformations."""
+_SHORT = 96
+_LONGEST_COLUMN = 40
+_BYTE, _SHORT_CODE = 0x100, 0x10000
+_ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
+
+
+def escaped(value: str) -> str:
+    """Return text on one line, escaped for a Python string in double quotes, single or triple.
+
+    Unprintable characters are escaped, such as line ends, NUL and those that change the direction of text.
+    """
+    return "".join(map(_escape, value))
+
+
+def text(value: str) -> str:
+    """Return a string as a Python literal in double quotes."""
+    return f'"{escaped(value)}"'
+
+
+def comment(value: str) -> str:
+    """Return a one-line comment."""
+    return f"# {escaped(value)}"
+
+
+def span(value: str) -> str:
+    """Return text as a Markdown code span on one line, in which nothing is markup."""
+    inside = printable(value)
+    fence = "`" * (1 + max(map(len, re.findall("`+", inside)), default=0))
+    space = " " if inside.startswith("`") or inside.endswith("`") or not inside.strip(" ") else ""
+    return f"{fence}{space}{inside}{space}{fence}"
+
+
+@dataclass(frozen=True)
+class About:
+    """The description of a stream: a sentence with a {} for each name, and names from samples and users."""
+
+    sentence: str
+    names: tuple[str, ...]
+
+    @property
+    def in_docstring(self) -> str:
+        """The sentence, escaped for a docstring."""
+        return self.sentence.format(*(escaped(shown(name)) for name in self.names))
+
+    @property
+    def in_markdown(self) -> str:
+        """The sentence in Markdown."""
+        return self.sentence.format(*(span(shown(name)) for name in self.names))
+
+
+def _escape(character: str) -> str:
+    known = _ESCAPES.get(character)
+    if known is not None or character.isprintable():
+        return known or character
+    code = ord(character)
+    if code < _BYTE:
+        return rf"\x{code:02x}"
+    return rf"\u{code:04x}" if code < _SHORT_CODE else rf"\U{code:08x}"
+
+
+def literal(value: Any, indent: int = 0) -> str:
+    """Return a JSON value as Python; if it does not fit on one line, each part gets its own."""
+    if isinstance(value, Mapping):
+        parts = [f"{text(name)}: {literal(one, indent + 4)}" for name, one in value.items()]
+        return _bracketed("{", parts, "}", indent)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _bracketed("[", [literal(one, indent + 4) for one in value], "]", indent)
+    if isinstance(value, str):
+        return text(value)
+    return str(value) if isinstance(value, Decimal) else repr(value)
+
+
+def _bracketed(opening: str, parts: Sequence[str], closing: str, indent: int) -> str:
+    line = f"{opening}{', '.join(parts)}{closing}"
+    if len(line) + indent <= _SHORT and "\n" not in line:
+        return line
+    space = " " * (indent + 4)
+    return "\n".join([opening, *(f"{space}{part}," for part in parts), f"{' ' * indent}{closing}"])
+
+
+class Columns:
+    """The columns of a table's fields: each is the field's path in words, numbered if that name is taken.
+
+    `taken` are names that the table itself needs.
+    """
+
+    def __init__(self, taken: Iterable[str] = ()) -> None:
+        self._names = {*_TAKEN, *taken}
+        self._by_path: dict[str, str] = {}
+
+    def take(self, field: Seen, *makes: str) -> str:
+        """Return the field's column, and reserve it and those derived from it; in `makes` {} is its name."""
+        if field.path not in self._by_path:
+            name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
+            if name in _TAKEN or not name[:1].isalpha():
+                name = f"record_{name}".rstrip("_")
+            base, number = name, 2
+            while not self._names.isdisjoint(made := {name, *(one.format(name) for one in makes)}):
+                name, number = f"{base}_{number}", number + 1
+            self._names |= made
+            self._by_path[field.path] = name
+        return self._by_path[field.path]
+
+
+def named(field: Seen, column: str, type_: FieldType) -> str:
+    """Return a field as an argument of a kind, which gives it this type; just its name if that is enough."""
+    is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
+    if column == column_of(field.path) and not is_number:
+        return text(field.path)
+    more = ", accepts_numbers=True" if is_number else ""
+    return f"Field({text(field.path)}, {text(column)}, FieldType.{type_.name}{more})"
+
+
+def declared(field: Seen, column: str) -> str:
+    """Return a field's declaration, with its guessed type."""
+    more = "" if field.is_required else ", required=False"
+    more += ", accepts_numbers=True" if field.accepts_numbers else ""
+    return f"Field({text(field.path)}, {text(column)}, FieldType.{field.type.name}{more})"

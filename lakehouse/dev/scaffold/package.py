@@ -1,0 +1,108 @@
+"""The files of a new package with one stream: the stream, its suites, its tests and the project files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lakehouse.common.record_lines import Line
+from lakehouse.common.version import DISTRIBUTION
+from lakehouse.dev.scaffold.streams import Made, sample_files
+
+_MOST_SAMPLES = 100
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Sample records of a topic: their lines, and their values as JSON objects."""
+
+    topic: str
+    lines: Sequence[Line]
+    objects: Sequence[Mapping[str, Any]]
+
+
+def files_of(name: str, made: Made, samples: Sequence[Sampled]) -> dict[str, str]:
+    """Return the package's files by path, relative to its directory."""
+    files = {
+        "pyproject.toml": _project(name),
+        "README.md": _readme(name, made, samples),
+        f"{name}/__init__.py": "",
+        f"{name}/streams.py": made.stream,
+        f"{name}/suites/__init__.py": "",
+        f"{name}/suites/gold/__init__.py": "",
+        **{f"{name}/suites/gold/{table}.py": code for table, code in made.suites.items()},
+        f"tests/test_{name}.py": made.tests,
+    }
+    names = sample_files([one.topic for one in samples])
+    return files | {f"tests/{names[one.topic]}": _as_lines(one) for one in samples}
+
+
+def _as_lines(samples: Sampled) -> str:
+    """Return the first sample values as JSON lines, every digit preserved; line ends become blanks."""
+    values = (line.record.value for line in samples.lines if line.record.value is not None)
+    kept = [value.decode().replace("\r", " ").replace("\n", " ") for value in values][:_MOST_SAMPLES]
+    return "".join(f"{value}\n" for value in kept)
+
+
+def _project(name: str) -> str:
+    return f"""\
+[build-system]
+requires = ["setuptools>=77"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "{name.replace("_", "-")}"
+version = "0.1.0"
+requires-python = ">=3.11"
+dependencies = ["{DISTRIBUTION}"]
+
+[project.optional-dependencies]
+test = ["pytest"]
+
+[project.entry-points."lakehouse.streams"]
+{name} = "{name}.streams:{name.upper()}"
+
+[tool.setuptools.packages.find]
+include = ["{name}*"]
+
+[tool.pytest.ini_options]
+pythonpath = ["."]
+testpaths = ["tests"]
+"""
+
+
+def _readme(name: str, made: Made, samples: Sequence[Sampled]) -> str:
+    files = sample_files([one.topic for one in samples])
+    tried = " ".join(
+        f"tests/{file}" if len(files) == 1 else f"{topic}=tests/{file}" for topic, file in files.items()
+    )
+    produce = "    lakehouse produce file tests/"
+    sent = "\n".join(f"{produce}{file} --topic {topic}" for topic, file in files.items())
+    table = next(iter(made.suites))
+    return f"""\
+# {name}
+
+{made.about.in_markdown}
+
+Every guess from the samples has a comment in `{name}/streams.py`. Review these first.
+
+    pip install -e ".[test]"                                # into the environment of lakehouse
+    lakehouse try {name} {tried}
+    pytest                                                  # tests/test_{name}.py; Spark starts once
+
+Without installing it, this makes it available to every command in this directory:
+
+    export LAKEHOUSE_STREAMS={name}.streams:{name.upper()}
+
+The suites in `{name}/suites` are the expectations for gold. A table without a suite gets the common
+expectations of every gold table, such as unique keys.
+
+With a broker:
+
+    lakehouse services up
+{sent}
+    lakehouse run all --stream {name} --trigger available-now
+    lakehouse sql "SELECT * FROM gold.{table} LIMIT 10"
+    lakehouse expect gold.{table}
+"""  # noqa: S608 - a line in a README, not a query

@@ -1,0 +1,279 @@
+"""The fields of sample records, with types, and which of them look like times, keys and amounts.
+
+All of these are guesses, and each gives its reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.printable import printable
+from lakehouse.common.record_lines import Line
+from lakehouse.engine.records.event_times import AS_DIGITS
+from lakehouse.streams.contract import FieldType, TimeUnit
+from lakehouse.streams.kinds.records import column_of
+from lakehouse.streams.messages import json_path
+
+Names = tuple[str, ...]
+
+TIME_WORDS = frozenset({"timestamp", "time", "ts", "date", "datetime", "at", "when"})
+KEY_WORDS = frozenset(
+    {"id", "user", "customer", "account", "product", "sku", "shop", "store", "device", "sensor", "meter"}
+    | {"service", "host", "key", "name", "card"}
+)
+VALUE_WORDS = frozenset(
+    {"amount", "value", "price", "total", "sum", "quantity", "qty", "cost", "duration", "latency", "size"}
+    | {"bytes", "score", "kwh", "ms"}
+)
+
+MOST_FIELDS, MOST_LEVELS = 1_000, 50
+_MOST_LISTED, _MOST_SHOWN = 10, 60
+_LONG = range(-(2**63), 2**63)
+_MOST_DIGITS, _MOST_PLACES = 29, 9
+_LIKELY = (datetime(2000, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
+_PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?(Z|[+-]\d\d:\d\d)?")
+_DIGITS = re.compile(r"[0-9]{1,19}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A field of the samples: the names on its path, its non-null values, and the number of samples."""
+
+    names: Names
+    values: tuple[Any, ...]
+    records: int
+
+    @cached_property
+    def path(self) -> str:
+        """The path, as in a contract."""
+        return json_path.text_of(self.names)
+
+    @cached_property
+    def is_required(self) -> bool:
+        """Whether every record has it, and never as an empty string."""
+        return len(self.values) == self.records and "" not in self.values
+
+    @property
+    def how_often(self) -> str:
+        """The number of records that have it, in words."""
+        count = "all" if len(self.values) == self.records else f"{len(self.values)} of"
+        return f"in {count} {self.records} samples"
+
+    @property
+    def words(self) -> frozenset[str]:
+        """The words in its last name."""
+        return frozenset(column_of(self.names[-1]).split("_"))
+
+    @cached_property
+    def type(self) -> FieldType:
+        """The narrowest type that fits all values."""
+        if all(isinstance(value, bool) for value in self.values):
+            return FieldType.BOOLEAN
+        if all(isinstance(value, str) for value in self.values):
+            return FieldType.STRING
+        if all(map(_is_number, self.values)):
+            return self._number_type()
+        if all(isinstance(value, str) or _is_whole(value) for value in self.values):
+            return FieldType.STRING
+        return FieldType.JSON
+
+    @property
+    def accepts_numbers(self) -> bool:
+        """Whether it is a string that is sometimes written as an integer."""
+        return self.type is FieldType.STRING and any(map(_is_whole, self.values))
+
+    def _number_type(self) -> FieldType:
+        if all(_is_whole(value) and value in _LONG for value in self.values):
+            return FieldType.LONG
+        return FieldType.DECIMAL if all(map(_fits, self.values)) else FieldType.DOUBLE
+
+
+@dataclass(frozen=True)
+class Time:
+    """The format of a field's times: a number in a unit, or ISO 8601, with an offset or in a zone."""
+
+    unit: TimeUnit | None
+    zone: str | None
+
+    def of(self, value: Any) -> datetime:
+        """Return a value as a UTC time."""
+        if self.unit is not None:
+            return _EPOCH + timedelta(seconds=float(value) / _PER_SECOND[self.unit])
+        found = datetime.fromisoformat(str(value))
+        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+    @property
+    def said(self) -> str:
+        """The format, in words."""
+        if self.unit is not None:
+            return f"a number of {self.unit} since 1970"
+        return "ISO 8601 without an offset" if self.zone else "ISO 8601 with an offset"
+
+
+def shown(path: str) -> str:
+    """Return a path, truncated for display."""
+    return path if len(path) <= _MOST_SHOWN else f"{path[: _MOST_SHOWN - 1]}…"
+
+
+def listed(paths: Sequence[str]) -> str:
+    """Return the first few paths, and how many more there are."""
+    more = len(paths) - _MOST_LISTED
+    first = ", ".join(map(shown, paths[:_MOST_LISTED]))
+    return f"{first} and {more:,} more" if more > 0 else first
+
+
+def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return the JSON objects of sample records.
+
+    Raises SettingsError for a value that is not a JSON object in UTF-8, or is nested too deep.
+    """
+    found = []
+    for line in lines:
+        if line.record.value is None:  # a tombstone
+            continue
+        try:
+            value = json.loads(line.record.value.decode(), parse_float=Decimal, parse_constant=_refuse)
+        except (ValueError, RecursionError) as error:
+            raise SettingsError(f"{line.place} is not JSON: {error}; leave it out of the samples") from error
+        if not isinstance(value, dict):
+            raise SettingsError(f"{line.place} is not a JSON object; leave it out of the samples")
+        if _is_deep(value):
+            raise SettingsError(
+                f"{line.place} nests objects and arrays more than {MOST_LEVELS} deep; leave it out of the "
+                "samples"
+            )
+        found.append(value)
+    if not found:
+        raise SettingsError("the samples have no record with a value")
+    return found
+
+
+def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
+    """Return the samples' fields in order of first appearance; `deep`: nested fields, too.
+
+    A field that is always null has no type and is left out, as is one whose name cannot be written as a path.
+    Raises SettingsError for too many fields.
+    """
+    found: dict[Names, list[Any]] = {}
+    for record in records:
+        for names, value in _leaves(record, (), deep=deep):
+            found.setdefault(names, []).append(value)
+    if len(found) > MOST_FIELDS:
+        first = listed([json_path.text_of(names) for names in islice(found, _MOST_LISTED)])
+        raise SettingsError(
+            f"the samples have {len(found):,} fields, such as {printable(first)}; expected at most "
+            f"{MOST_FIELDS:,}: leave out fields that the stream does not need, or whose names are data"
+        )
+    mixed = {outer for names in found for outer in _outer(names) if outer in found}
+    seen = []
+    for names, values in found.items():
+        if not mixed.isdisjoint(_outer(names)) or not _has_path(names):
+            continue
+        every = [_at(record, names) for record in records] if names in mixed else values
+        seen.append(Seen(names, tuple(value for value in every if value is not None), len(records)))
+    return seen
+
+
+def time_of(field: Seen) -> Time | None:
+    """Return the format of a field's times in this century; null if they are not times."""
+    if field.type is FieldType.STRING and not field.accepts_numbers:
+        for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
+            if all(_is_likely(int(value), unit) for value in field.values):
+                return Time(unit, None)
+        found = [_ISO.fullmatch(value) if _is_moment(value) else None for value in field.values]
+        if not all(found):
+            return None
+        return Time(None, None if all(one and one[3] for one in found) else "UTC")
+    if field.type not in (FieldType.LONG, FieldType.DECIMAL):
+        return None
+    for unit in _PER_SECOND:
+        within = all(_is_likely(value, unit) for value in field.values)
+        if within and (unit == "s" or field.type is FieldType.LONG):
+            return Time(unit, None)
+    return None
+
+
+def _is_likely(number: int | Decimal, unit: TimeUnit) -> bool:
+    first, last = (int(bound.timestamp()) * _PER_SECOND[unit] for bound in _LIKELY)
+    return first <= number <= last
+
+
+def _is_moment(value: str) -> bool:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[tuple[Names, Any]]:
+    for name, one in value.items():
+        if deep and isinstance(one, dict) and one:
+            yield from _leaves(one, (*names, name), deep=True)
+        elif one is not None:
+            yield (*names, name), one
+
+
+def _outer(names: Names) -> list[Names]:
+    """Return the objects that contain a field."""
+    return [names[:length] for length in range(1, len(names))]
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(MOST_LEVELS):
+        level = [
+            one
+            for outer in level
+            for one in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(one, dict | list)
+        ]
+    return bool(level)
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(f"{word} is not a JSON number")
+
+
+def _at(record: Mapping[str, Any], names: Names) -> Any:
+    value: Any = record
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _has_path(names: Names) -> bool:
+    try:
+        "".join(names).encode()
+        return all(names) and json_path.names_of(json_path.text_of(names)) == names
+    except ValueError:
+        return False
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Decimal) or _is_whole(value)
+
+
+def _fits(value: Any) -> bool:
+    exact = Decimal(value)
+    try:
+        exponent = exact.normalize().as_tuple().exponent
+    except ArithmeticError:  # beyond the decimal context
+        return False
+    is_fine = isinstance(exponent, int) and -exponent <= _MOST_PLACES
+    return is_fine and abs(exact) < Decimal(10) ** _MOST_DIGITS

@@ -1,0 +1,399 @@
+"""The stream of a new package, with its suites and tests: one function per kind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from enum import StrEnum
+from typing import Any
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.printable import printable
+from lakehouse.dev.scaffold.choosing import Chosen, ChosenTime, choose_key, choose_time, choose_value
+from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named, text
+from lakehouse.dev.scaffold.samples import Seen, fields_of, listed
+from lakehouse.dev.scaffold.texts import Record, call_tests_text, stream_text, suite_text, tests_text
+from lakehouse.streams.contract import FieldType
+from lakehouse.streams.kinds.records import column_of, json_name_of, label_of
+
+_LENGTH_S = 300
+_THRESHOLD = 1000
+_PAIR = 2
+_PAYLOAD = "only this topic has it"
+_NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event time"
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A request for a new stream: its name, sample records by topic, and the fields that the user named.
+
+    `by` and `value` name the key fields and the value field, `time` the one with the event time; null: guess.
+    """
+
+    name: str
+    samples: Mapping[str, Sequence[Record]]
+    by: tuple[str, ...] = ()
+    value: str | None = None
+    time: str | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """The generated Python of a package: description, stream module, suites by gold table, tests."""
+
+    about: About
+    stream: str
+    suites: Mapping[str, str]
+    tests: str
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """The fields of one topic by role, their columns, and a sample record."""
+
+    topic: str
+    is_topic_guessed: bool
+    time: ChosenTime | None
+    keys: Sequence[Chosen]
+    value: Chosen
+    others: Sequence[Seen]
+    columns: Columns
+    record: Record
+
+    def two_records(self, second: Any) -> tuple[Record, Record]:
+        """Return two records: the sample with the value 2, and with `second`."""
+        one, other = (_with(self.record, self.value.field.names, value) for value in (2, second))
+        return one, other
+
+    def about(self, sentence: str) -> About:
+        """Return the description for a sentence about the value field and the key fields."""
+        keys = " and ".join("{}" for _ in self.keys)
+        names = (self.value.field.path, *(key.field.path for key in self.keys))
+        return About(sentence.replace("{key}", keys), names)
+
+    @property
+    def value_column(self) -> str:
+        """The value column."""
+        return self.columns.take(self.value.field)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The key columns."""
+        return tuple(self.columns.take(key.field) for key in self.keys)
+
+    @property
+    def key_row(self) -> dict[str, str]:
+        """The sample record's key, as in silver."""
+        return {self.columns.take(key.field): str(_at(self.record, key.field.names)) for key in self.keys}
+
+    @property
+    def by(self) -> list[str]:
+        """The code lines of the argument `by`."""
+        names = ", ".join(
+            named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys
+        )
+        why = dict.fromkeys(line for key in self.keys for line in _why(key))
+        return [*why, f"by={names if len(self.keys) == 1 else f'({names})'},"]
+
+    def value_as(self, type_: FieldType) -> list[str]:
+        """Return the code lines of the argument `value`."""
+        return [*_why(self.value), f"value={named(self.value.field, self.value_column, type_)},"]
+
+    @property
+    def window_key(self) -> tuple[str, ...]:
+        """The key columns of a window's row."""
+        return (*self.key_columns, "window_start")
+
+
+def windowed_sums(wanted: Wanted) -> Made:
+    """Return a stream of exact sums per window."""
+    parts = _parts(wanted)
+    is_signed = any(value <= 0 for value in parts.value.field.values)
+    signed = ["signed=True,  # guess: some sample is zero or negative"] if is_signed else []
+    table = f"{wanted.name}_{label_of(_LENGTH_S)}"
+    total = f"total_{parts.value_column}"
+    about = parts.about("The sum and count of {} for each {key} and window.")
+    arguments = [
+        *_records(parts),
+        *parts.by,
+        *parts.value_as(FieldType.DECIMAL),
+        f"length_s={_LENGTH_S},  # guess: five minutes of event time",
+        *signed,
+    ]
+    expected = {**parts.key_row, total: Decimal("5.5"), "count": 2}
+    sent = {json_name_of(total): Decimal("5.5"), "count": 2}
+    return Made(
+        about,
+        stream_text(wanted.name, "windowed_sums", arguments, about),
+        {
+            table: suite_text(
+                table, (*parts.key_columns, "window_start"), [total, "count"], window_s=_LENGTH_S
+            )
+        },
+        tests_text(wanted.name, parts.two_records(Decimal("3.5")), table, expected, sent),
+    )
+
+
+def windowed_statistics(wanted: Wanted) -> Made:
+    """Return a stream of statistics per window."""
+    parts = _parts(wanted)
+    table = f"{wanted.name}_{label_of(_LENGTH_S)}"
+    about = parts.about("Statistics of {} for each {key} and window.")
+    arguments = [
+        *_records(parts),
+        *parts.value_as(FieldType.DOUBLE),
+        "windows=Windows(",
+        *(f"    {line}" for line in parts.by),
+        *_absent(parts),
+        f"    length_s={_LENGTH_S},  # guess: five minutes of event time",
+        "),",
+    ]
+    expected = {**parts.key_row, "count": 2, "sum": Decimal("5.5"), "min": 2, "max": Decimal("3.5")}
+    sent = {"count": 2, "sum": Decimal("5.5")}
+    return Made(
+        about,
+        stream_text(wanted.name, "windowed_statistics", arguments, about),
+        {
+            table: suite_text(
+                table, (*parts.key_columns, "window_start"), ["count", "sum"], window_s=_LENGTH_S
+            )
+        },
+        tests_text(wanted.name, parts.two_records(Decimal("3.5")), table, expected, sent),
+    )
+
+
+def running_totals(wanted: Wanted) -> Made:
+    """Return a stream of running totals with a threshold."""
+    parts = _parts(wanted)
+    sums, told = f"{wanted.name}_totals", f"{wanted.name}_notifications"
+    if len(parts.keys) > 1:
+        raise SettingsError("running-totals has a key of one field: give --by once")
+    about = parts.about(
+        "The total of {} for each {key}, and a notification each time it reaches a threshold."
+    )
+    arguments = [
+        *_records(parts),
+        *parts.by,
+        *parts.value_as(FieldType.DECIMAL),
+        f"threshold=Decimal({_THRESHOLD}),  # guess: samples do not show it",
+    ]
+    expected = {**parts.key_row, "total": _THRESHOLD + 2, "count": 2}
+    sent = {"value": _THRESHOLD + 2}
+    suites = {
+        sums: suite_text(sums, parts.key_columns, ["count"]),
+        told: suite_text(told, (*parts.key_columns, "partition", "offset"), ["value"]),
+    }
+    return Made(
+        about,
+        stream_text(wanted.name, "running_totals", arguments, about),
+        suites,
+        tests_text(wanted.name, parts.two_records(_THRESHOLD), sums, expected, sent),
+    )
+
+
+def joined_calls(wanted: Wanted) -> Made:
+    """Return a stream that joins records of two or more topics; raises SettingsError for a single one."""
+    if len(wanted.samples) < _PAIR:
+        raise SettingsError(
+            "joined-calls reads several topics: expected --sample TOPIC=FILE for each of them"
+        )
+    fields = {topic: fields_of(records, deep=False) for topic, records in wanted.samples.items()}
+    times = {topic: choose_time(found, wanted.time) for topic, found in fields.items()}
+    one, other = _pair(wanted, fields, times)
+    sides, payloads, shared = [], dict[str, str](), Columns()
+    ends = [named(field, shared.take(field), FieldType.STRING) for field in (one, other)]
+    for topic, found in fields.items():
+        time = times[topic]
+        taken = {one.path, other.path} | ({time.field.path} if time else set())
+        others = [field for field in found if field.path not in taken]
+        payload = _payload(topic, others, fields)
+        payloads[topic] = shared.take(payload, "{}_events")
+        also = [field for field in others if field is not payload]
+        said = _records_of(topic, time, also, Columns(map(shared.take, (one, other, payload))))
+        sides += [
+            "    Side(",
+            f"        records={said[0]}",
+            *(f"        {line}" for line in said[1:]),
+            f"        # guess: {_PAYLOAD}",
+            f"        payload={named(payload, payloads[topic], FieldType.JSON)},",
+            "    ),",
+        ]
+    arguments = [
+        "(",
+        *sides,
+        "),",
+        f"pair=({', '.join(ends)}),  # guess: strings in every sample",
+        "gap_s=60,  # guess: events up to a minute apart are one call",
+        "grace_s=180,  # guess: a call waits three minutes for late events",
+    ]
+    topics = ", ".join("{}" for _ in wanted.samples)
+    about = About(
+        f"Records of {topics} that are close together in time, joined into one row.", tuple(wanted.samples)
+    )
+    first = next(iter(wanted.samples))
+    row: dict[str, Any] = {
+        shared.take(end): str(_at(wanted.samples[first][0], end.names)) for end in (one, other)
+    }
+    row[f"{payloads[first]}_events"] = 1
+    return Made(
+        about,
+        stream_text(wanted.name, "joined_calls", arguments, about),
+        {wanted.name: suite_text(wanted.name, (shared.take(one), shared.take(other), "ts"), ["status"])},
+        call_tests_text(
+            wanted.name,
+            sample_files(wanted.samples),
+            (first, wanted.samples[first][0]),
+            row,
+            _clock(wanted.samples[first][0], times[first]),
+        ),
+    )
+
+
+class Kind(StrEnum):
+    """The kinds that can be generated, named after the functions of `lakehouse.streams.kinds`."""
+
+    WINDOWED_STATISTICS = "windowed-statistics"
+    WINDOWED_SUMS = "windowed-sums"
+    RUNNING_TOTALS = "running-totals"
+    JOINED_CALLS = "joined-calls"
+
+
+KINDS: Mapping[Kind, Callable[[Wanted], Made]] = {
+    Kind.WINDOWED_STATISTICS: windowed_statistics,
+    Kind.WINDOWED_SUMS: windowed_sums,
+    Kind.RUNNING_TOTALS: running_totals,
+    Kind.JOINED_CALLS: joined_calls,
+}
+
+
+def topic_of(name: str) -> str:
+    """Return the default topic of a stream."""
+    return f"{name.replace('_', '-')}-events"
+
+
+def sample_files(topics: Collection[str]) -> dict[str, str]:
+    """Return the name of each topic's sample file, by topic."""
+    if len(topics) == 1:
+        return dict.fromkeys(topics, "samples.jsonl")
+    names: dict[str, str] = {}
+    for number, topic in enumerate(topics, start=1):
+        name = f"{column_of(topic)}.jsonl"
+        names[topic] = f"{number}_{name}" if name in (*names.values(), ".jsonl") else name
+    return names
+
+
+def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
+    """Return a time one second after the record's, null if it has none, and a time one day after it."""
+    if time is None:
+        return None, "2100-01-01T00:00:00Z"
+    at = time.time.of(_at(record, time.field.names))
+    return (at + timedelta(seconds=1)).isoformat(), (at + timedelta(days=1)).isoformat()
+
+
+def _parts(wanted: Wanted) -> _Parts:
+    if len(wanted.samples) != 1:
+        raise SettingsError(f"this kind reads one topic; got samples of {', '.join(wanted.samples)}")
+    ((topic, records),) = wanted.samples.items()
+    fields = fields_of(records)
+    time = choose_time(fields, wanted.time)
+    taken = [time.field] if time else []
+    value = choose_value(fields, taken, wanted.value)
+    keys = [choose_key(fields, [*taken, value.field], by) for by in (wanted.by or (None,))]
+    taken += [value.field, *(key.field for key in keys)]
+    others = [field for field in fields if field not in taken]
+    parts = [value.field, *(key.field for key in keys)]
+    columns = Columns()
+    columns.take(value.field, "total_{}", "value")
+    for field in (*parts[1:], *others):
+        columns.take(field)
+    record = next((one for one in records if all(_has(one, field.names) for field in parts)), records[0])
+    return _Parts(topic, topic == topic_of(wanted.name), time, keys, value, others, columns, record)
+
+
+def _why(chosen: Chosen) -> list[str]:
+    """Return the comment that explains a choice; none for a field that the user named."""
+    return [comment(f"guess: {chosen.why}")] if chosen.why else []
+
+
+def _absent(parts: _Parts) -> list[str]:
+    """Return the argument with defaults for key fields that some samples lack."""
+    lacking = [f'{text(key.field.path)}: "none"' for key in parts.keys if not key.field.is_required]
+    return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
+
+
+def _pair(
+    wanted: Wanted, fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
+) -> tuple[Seen, Seen]:
+    """Return the two ends of a call: strings in every record of every topic."""
+    first, *others = fields.values()
+    common = [
+        field
+        for field in first
+        if field.type is FieldType.STRING
+        and field.is_required
+        and all(time is None or time.field.path != field.path for time in times.values())
+        and all(any(one.path == field.path and one.is_required for one in other) for other in others)
+    ]
+    if wanted.by:
+        common = [field for path in wanted.by for field in common if field.path == path]
+    if len(common) < _PAIR:
+        raise SettingsError(
+            "the ends of a call are two strings that every record of every topic has; found "
+            f"{printable(listed([field.path for field in common])) or 'none'}: name both with --by"
+        )
+    return common[0], common[1]
+
+
+def _payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
+    """Return the payload: a field that only this topic has, preferably an object or array."""
+    elsewhere = {field.path for name, found in fields.items() if name != topic for field in found}
+    own = [field for field in others if field.path not in elsewhere]
+    if not own:
+        raise SettingsError(f"the samples of {topic} have no field of their own to be the payload")
+    return max(own, key=lambda field: (field.type is FieldType.JSON, len(field.values)))
+
+
+def _records(parts: _Parts) -> list[str]:
+    lines = _records_of(parts.topic, parts.time, parts.others, parts.columns)
+    return [lines[0], f"{lines[1]}{'  # guess: default topic' if parts.is_topic_guessed else ''}", *lines[2:]]
+
+
+def _records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], columns: Columns) -> list[str]:
+    """Return the code lines of the argument `records`."""
+    lines = ["Records(", f"    {text(topic)},"]
+    if time is None:
+        lines.append(f"    # {_NO_TIME}")
+    else:
+        lines.append(f"    event_time={text(time.field.path)},  {comment(f'guess: {time.why}')}")
+        if time.time.unit not in (None, "ms"):
+            lines.append(f"    event_time_unit={text(str(time.time.unit))},")
+        if time.time.zone is not None:
+            lines.append(f"    event_time_zone={text(time.time.zone)},  # guess: the samples name no zone")
+    if others:
+        lines += [
+            "    also=(",
+            *(f"        {declared(one, columns.take(one))},  # guess: {one.how_often}" for one in others),
+            "    ),",
+        ]
+    return [*lines, "),"]
+
+
+def _has(record: Record, names: Sequence[str]) -> bool:
+    value: Any = record
+    for name in names:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value is not None
+
+
+def _at(record: Record, names: Sequence[str]) -> Any:
+    value: Any = record
+    for name in names:
+        value = value[name]
+    return value
+
+
+def _with(record: Record, names: Sequence[str], value: Any) -> dict[str, Any]:
+    first, *rest = names
+    return {**record, first: _with(record[first], rest, value) if rest else value}

@@ -1,0 +1,279 @@
+"""A real single-node Kafka: broker and KRaft controller in one JVM, run directly from the Maven jars."""
+
+from __future__ import annotations
+
+import base64
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from lakehouse.common.errors import ServiceError
+from lakehouse.common.extras import needed
+from lakehouse.common.state_files import write_whole
+from lakehouse.dev.services.processes import LOOPBACK, Record, Service, free_port, free_port_after
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.settings.secrets import SecretFile
+from lakehouse.storage.kafka.probe import accepts_connections, require_broker
+from lakehouse.storage.kafka.rights import set_passwords
+from lakehouse.storage.spark import java
+from lakehouse.storage.spark.jars import jars_directory, require_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ADMIN, PIPELINE, PRODUCER = "admin", "lakehouse", "producer"
+
+_MAIN_CLASS = "kafka.Kafka"
+_SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
+_NEVER = 2**31 - 1
+
+# Settings that differ from Kafka's defaults, because only one person uses this broker.
+_SETTINGS = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
+    "message.max.bytes": str(2 * 1024 * 1024),
+    # One node holds every replica. Few partitions, because each costs time at start.
+    "offsets.topic.replication.factor": "1",
+    "offsets.topic.num.partitions": "3",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "transaction.state.log.num.partitions": "3",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+    "share.coordinator.state.topic.num.partitions": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    # The default takes 128 MB of the heap, for logs far larger than these.
+    "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
+    "num.network.threads": "2",
+    "num.io.threads": "4",
+    # Retention and rolling use the records' own timestamps: last year's events would be deleted minutes
+    # after they were produced, and a replay of many weeks would create a segment per week.
+    "log.retention.ms": "-1",
+    "log.roll.ms": str(10 * 365 * 24 * 3600 * 1000),
+    # Export positions are stored as a group's offsets, which would expire after an idle week.
+    "offsets.retention.minutes": str(_NEVER),
+}
+
+# The path is passed as a system property, so that its characters are not interpreted as a pattern.
+_LOG4J = """\
+<?xml version="1.0" encoding="UTF-8"?>
+<Configuration status="ERROR">
+  <Appenders>
+    <RollingFile name="file" fileName="${sys:lakehouse.log}" filePattern="${sys:lakehouse.log}.%i">
+      <PatternLayout pattern="%d{ISO8601} %p %c{1}: %m%n"/>
+      <SizeBasedTriggeringPolicy size="10 MB"/>
+      <DefaultRolloverStrategy max="3"/>
+    </RollingFile>
+    <Console name="console" target="SYSTEM_ERR">
+      <PatternLayout pattern="%p %m%n%ex"/>
+    </Console>
+  </Appenders>
+  <Loggers>
+    <Root level="INFO">
+      <AppenderRef ref="file"/>
+      <AppenderRef ref="console" level="ERROR"/>
+    </Root>
+  </Loggers>
+</Configuration>
+"""
+
+
+@dataclass(frozen=True)
+class KafkaServer(Service):
+    """Kafka under HOME/kafka; its log is HOME/logs/kafka.log and rolls by size.
+
+    Beside it, kafka-console.log has the JVM's output and the errors, so its last lines explain a failed
+    start. A `brief` broker runs for minutes with little to do, so its JVM optimizes little. A `secure` one
+    uses TLS; it authenticates users with SCRAM-SHA-512 at its port and with certificates at a second port,
+    and denies whatever is not granted. If a port is configured, the controller's port and the second port are
+    the next free ones after it, except `port_of_redis`.
+    """
+
+    name: ClassVar[str] = "kafka"
+
+    brief: bool = False
+    secure: bool = False
+    port_of_redis: int = 0
+
+    @property
+    def security(self) -> Path:
+        """The directory of a secured broker's certificates and passwords."""
+        return self.directory / "security"
+
+    @property
+    def jars(self) -> Path:
+        """The directory of the broker's jars, which determine its version."""
+        return jars_directory() / "kafka"
+
+    @property
+    def console(self) -> Path:
+        """The file for standard output and error; only log4j writes the log file, so that it can roll it."""
+        return self.log.with_name("kafka-console.log")
+
+    def require(self) -> None:
+        """Raise ServiceError if Java or a jar is missing, or if Kafka cannot use the path."""
+        java.find()
+        require_jars("kafka")
+        if "," in str(self.data):
+            raise ServiceError(
+                f"kafka: {self.data} has a comma, at which Kafka would split it; choose another "
+                "LAKEHOUSE_HOME"
+            )
+
+    def configure(self, port: int) -> None:
+        """Write server.properties and log4j2.xml.
+
+        The controller gets a new port at each start, because only its own JVM connects to it.
+        """
+        controller_port = self._further_port(port)
+        controller = f"{LOOPBACK}:{controller_port}"
+        settings = {
+            **_SETTINGS,
+            "log.dirs": str(self.data),
+            "controller.quorum.voters": f"1@{controller}",
+            **(self._secured(port, controller_port) if self.secure else _open(port, controller)),
+        }
+        lines = [f"{key}={_escape(value)}\n" for key, value in settings.items()]
+        write_whole(self._properties, "".join(lines))
+        write_whole(self._log4j, _LOG4J)
+
+    def preparation(self) -> list[str]:
+        """Return the command that formats the storage; empty if meta.properties, its last file, exists."""
+        if (self.data / "meta.properties").exists():
+            return []
+        # A leading dash would be parsed as an option.
+        cluster = base64.urlsafe_b64encode(b"\x00" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
+        options = ["-XX:TieredStopAtLevel=1"]  # it runs for less than a second: not worth C2
+        format_storage = ["format", "--ignore-formatted", "-t", cluster, "-c", str(self._properties)]
+        return [*self._java_command(options), "kafka.tools.StorageTool", *format_storage]
+
+    def command(self, port: int) -> list[str]:
+        """Return the command that runs the broker; the port is in its configuration."""
+        del port
+        options = ["-Xms256m", "-Xmx768m", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
+        if self.brief:
+            options += ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        return [*self._java_command(options), _MAIN_CLASS, str(self._properties)]
+
+    def owns(self, command_line: Sequence[str], port: int) -> bool:
+        """Tell whether a command line runs a broker with this home's configuration."""
+        del port
+        return _MAIN_CLASS in command_line and str(self._properties) in command_line
+
+    def endpoint(self, port: int) -> str:
+        """Return the bootstrap servers."""
+        return f"{LOOPBACK}:{port}"
+
+    def answers(self, record: Record) -> bool:
+        """Tell whether the broker accepts connections and reports itself ready for topics."""
+        if not accepts_connections(LOOPBACK, record.port):
+            return False
+        try:
+            require_broker(self.access(record.port), timeout_s=2.0)
+        except ServiceError:
+            return False
+        return True
+
+    def access(self, port: int) -> KafkaAccess:
+        """Return the access for this service's own commands: to a secured broker, as its administrator."""
+        if not self.secure:
+            return KafkaAccess(self.endpoint(port))
+        return by_certificate(self.security, f"{LOOPBACK}:{self._second_port()}", ADMIN)
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings for the pipeline's user on a secured broker; none for an open one."""
+        if not self.secure:
+            return {}
+        return {
+            "kafka_security_protocol": "SASL_SSL",
+            "kafka_sasl_mechanism": "SCRAM-SHA-512",
+            "kafka_sasl_username": PIPELINE,
+            "kafka_sasl_password_file": str(self.security / f"{PIPELINE}.password"),
+            "kafka_ssl_ca_file": str(self.security / "ca.pem"),
+        }
+
+    @property
+    def is_secured(self) -> bool:
+        """Whether this home's broker was ever started with security; if so, it stays secured."""
+        return (self.security / "ca.pem").exists()
+
+    def let_in(self, port: int) -> None:
+        """Set the passwords of a secured broker's users, once it runs. Raises ServiceError."""
+        if self.secure:
+            names = (PIPELINE, PRODUCER)
+            passwords = {one: (self.security / f"{one}.password").read_text("utf-8") for one in names}
+            set_passwords(self.access(port), passwords)
+
+    def _second_port(self) -> int:
+        return int((self.directory / "second-port").read_text(encoding="utf-8"))
+
+    def _further_port(self, *taken: int) -> int:
+        """Return another free port than these; if a port is configured, the next free one after it."""
+        if not self.configured_port:
+            return free_port(other_than=taken)
+        return free_port_after(self.configured_port, other_than=(*taken, self.port_of_redis))
+
+    def _secured(self, port: int, controller_port: int) -> dict[str, str]:
+        with needed("sandbox", "a local broker with users and rights"):
+            from lakehouse.dev.services.certificates import make_security  # noqa: PLC0415 - a tenth of a second
+
+        make_security(self.security, (ADMIN, PIPELINE, PRODUCER))
+        second = self._further_port(port, controller_port)
+        write_whole(self.directory / "second-port", str(second))
+        listeners = f"SASL_SSL://{LOOPBACK}:{port},SSL://{LOOPBACK}:{second}"
+        return {
+            "listeners": f"{listeners},CONTROLLER://{LOOPBACK}:{controller_port}",
+            "advertised.listeners": listeners,
+            "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
+            "inter.broker.listener.name": "SSL",
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(self.security / "broker.pem"),
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(self.security / "ca.pem"),
+            "listener.name.ssl.ssl.client.auth": "required",
+            "listener.name.controller.ssl.client.auth": "required",
+            "ssl.principal.mapping.rules": "RULE:^CN=([^,]+).*$/$1/,DEFAULT",
+            "sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": f"{_SCRAM} required;",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": f"User:broker;User:{ADMIN}",
+        }
+
+    @property
+    def _properties(self) -> Path:
+        return self.directory / "server.properties"
+
+    @property
+    def _log4j(self) -> Path:
+        return self.directory / "log4j2.xml"
+
+    def _java_command(self, options: list[str]) -> list[str]:
+        logging = [f"-Dlog4j2.configurationFile={self._log4j.as_uri()}", f"-Dlakehouse.log={self.log}"]
+        return [java.find(), *java.LOCALE, *options, *logging, "-cp", f"{self.jars}/*"]
+
+
+def by_certificate(security: Path, servers: str, user: str) -> KafkaAccess:
+    """Return the access of a user to a secured broker by certificate."""
+    ca, certificate, key = (
+        SecretFile(security / name, name) for name in ("ca.pem", f"{user}.pem", f"{user}-key.pem")
+    )
+    return KafkaAccess(servers, "SSL", ca=ca, certificate=certificate, key=key)
+
+
+def _open(port: int, controller: str) -> dict[str, str]:
+    return {
+        "listeners": f"PLAINTEXT://{LOOPBACK}:{port},CONTROLLER://{controller}",
+        "advertised.listeners": f"PLAINTEXT://{LOOPBACK}:{port}",
+    }
+
+
+def _escape(value: str) -> str:
+    r"""Escape a value for java.util.Properties, which reads ISO 8859-1 and interprets \ as an escape."""
+    utf16 = value.replace("\\", "\\\\").encode("utf-16-be")
+    units = [int.from_bytes(utf16[at : at + 2], "big") for at in range(0, len(utf16), 2)]
+    return "".join(
+        one if one.isascii() and one.isprintable() else f"\\u{ord(one):04x}" for one in map(chr, units)
+    )

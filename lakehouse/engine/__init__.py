@@ -1,0 +1,1 @@
+"""Moves records through the layers, exactly once: judging, merging, exporting, and the loop that runs it."""

@@ -1,0 +1,181 @@
+"""Schemas by their ids in records: fetched from the registry once, then stored.
+
+An id always means the same schema. So each schema is stored in this process and in the lake, in
+`<lake>/_lakehouse_schemas/<id>.json`, where a rebuild, a replay and an audit find it without the registry. A
+damaged file there is rewritten.
+
+A missing schema is remembered for `MISSING_FOR_S` only, in this process, because it may be registered later.
+A micro-batch requests new ids on one connection, until the registry has had no schema for `MOST_MISSING` of
+them. So bytes that happen to look like ids cost only a few requests, however many there are.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import lru_cache
+
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+from lakehouse.common.errors import RegistryError
+from lakehouse.settings.registry_access import RegistryAccess
+from lakehouse.storage.kafka.schema_registry import Missing, Registered, RegistryClient, registered
+from lakehouse.storage.spark import files as storage
+
+DIRECTORY = "_lakehouse_schemas"
+MOST_MISSING = 20
+"""The maximum number of ids without a schema that one micro-batch requests."""
+MISSING_FOR_S = 60.0
+"""The seconds during which an id without a schema is not requested again."""
+MOST_REMEMBERED = 1_000
+"""The maximum number of remembered ids without a schema; beyond that, the oldest are requested again."""
+
+Schemas = Mapping[int, Registered]
+"""Schemas by id."""
+_FILE = re.compile(r"([1-9][0-9]*)\.json")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result for ids: their schemas and, for ids without one, the registry's answer.
+
+    Ids in neither were not looked up. `asked` counts the requests.
+    """
+
+    schemas: Mapping[int, Registered]
+    missing: Mapping[int, Missing]
+    asked: int = 0
+
+
+@lru_cache(maxsize=16)
+def store_of(lake: str | None, url: str) -> SchemaStore:
+    """Return this process's store of a lake's schemas; without a lake, of the registry at this URL."""
+    del url
+    return SchemaStore(lake)
+
+
+class SchemaStore:
+    """The schemas of one registry, stored in this process and in a lake; null: in no lake.
+
+    `now` returns a monotonic time in seconds. Thread-safe.
+    """
+
+    def __init__(self, lake: str | None, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._directory = None if lake is None else f"{lake}/{DIRECTORY}"
+        self._now = now
+        self._lock = threading.Lock()
+        self._known = dict[int, Registered]()
+        self._missing = dict[int, tuple[Missing, float]]()  # the oldest first
+        self._kept: frozenset[int] | None = None
+
+    def known(self, spark: SparkSession) -> frozenset[int]:
+        """Return the ids whose schemas are available without the registry."""
+        if self._kept is None:
+            self._kept = self._listed(spark)
+        return self._kept | self._known.keys()
+
+    def look_up(self, spark: SparkSession, access: RegistryAccess, ids: Sequence[int]) -> Found:
+        """Return the result for ids; earlier ones are requested first.
+
+        Raises RegistryError if the registry is needed and does not answer.
+        """
+        missing = self._remembered(ids)
+        new = [one for one in ids if one not in self._known and one not in missing]
+        if set(new) - self.known(spark):
+            self._kept = self._listed(spark)  # another process may have stored it
+        asked, count = 0, 0
+        with ExitStack() as stack:
+            client: RegistryClient | None = None
+            for one in new:
+                if self._is_kept(spark, one):
+                    continue
+                if count == MOST_MISSING:
+                    continue  # the next may be stored
+                client = client or stack.enter_context(RegistryClient(access))
+                answer = self._ask(spark, client, one)
+                if isinstance(answer, Missing):
+                    missing[one] = answer
+                    count += 1
+            asked = 0 if client is None else client.asked
+        self._remember({one: missing[one] for one in new if one in missing})
+        return Found({one: self._known[one] for one in sorted(ids) if one in self._known}, missing, asked)
+
+    def _is_kept(self, spark: SparkSession, one: int) -> bool:
+        """Tell whether the lake has the schema; if so, load it."""
+        if one not in (self._kept or ()):
+            return False
+        found = self._read(spark, one)
+        if found is not None:
+            self._known[one] = found
+        elif self._kept and not storage.exists(spark, self._path(one)):
+            self._kept -= {one}
+        return found is not None
+
+    def _ask(self, spark: SparkSession, client: RegistryClient, one: int) -> Registered | Missing:
+        """Ask the registry, and store the schema; a damaged file requires an answer."""
+        damaged = self._path(one) if one in (self._kept or ()) else None
+        way_out = f"; {damaged} is damaged: restore it from a copy of the lake, or remove it"
+        try:
+            found = client.schema(one)
+        except RegistryError as error:
+            if damaged is None:
+                raise
+            raise RegistryError(f"{error}{way_out}") from error
+        if isinstance(found, Missing):
+            if damaged is not None:
+                raise RegistryError(f"{no_schema(one, found)}{way_out}")
+            return found
+        if self._directory is not None:
+            storage.write_text(spark, self._path(one), json.dumps(vars(found)))
+        if damaged is not None:
+            _log.warning("%s was damaged; it has been restored from the registry", damaged)
+        self._known[one] = found
+        return found
+
+    def _listed(self, spark: SparkSession) -> frozenset[int]:
+        if self._directory is None:
+            return frozenset()
+        names = map(_FILE.fullmatch, storage.names(spark, self._directory))
+        return frozenset(int(one[1]) for one in names if one is not None)
+
+    def _read(self, spark: SparkSession, one: int) -> Registered | None:
+        """Return a stored schema; null if its file is damaged or has been removed."""
+        try:
+            return registered(json.loads(storage.read_text(spark, self._path(one))))
+        except (OSError, Py4JError):
+            if storage.exists(spark, self._path(one)):  # otherwise it has just been removed
+                raise
+        except (KeyError, RecursionError, TypeError, ValueError):
+            pass
+        return None
+
+    def _path(self, one: int) -> str:
+        return f"{self._directory}/{one}.json"
+
+    def _remembered(self, ids: Iterable[int]) -> dict[int, Missing]:
+        after = self._now() - MISSING_FOR_S
+        with self._lock:
+            self._missing = {one: it for one, it in self._missing.items() if it[1] > after}
+            return {one: self._missing[one][0] for one in ids if one in self._missing}
+
+    def _remember(self, missing: Mapping[int, Missing]) -> None:
+        now = self._now()
+        with self._lock:
+            self._missing |= {one: (it, now) for one, it in missing.items()}
+            for one in list(self._missing)[:-MOST_REMEMBERED]:
+                del self._missing[one]
+
+
+def no_schema(one: int, missing: Missing) -> str:
+    """Return the message for an id without a schema."""
+    return (
+        f"the registry has no schema {one}{f': it answered {missing.answered}' if missing.answered else ''}"
+    )

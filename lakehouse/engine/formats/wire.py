@@ -1,0 +1,126 @@
+"""The header of a value with a registered schema: a zero byte, and the schema's id in four bytes.
+
+In Protobuf, the message's indexes in its schema follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.engine.records.fields import reason
+from lakehouse.engine.records.shown import shown_bytes, with_value
+from lakehouse.streams.messages import json_text
+
+MAGIC = b"\x00"
+LENGTH = 5
+MOST_IDS = 1_000
+"""The maximum number of ids that one micro-batch looks up. More are not schemas, but arbitrary bytes."""
+GREATEST_ID = (1 << 31) - 1
+"""Ids are positive signed 32-bit integers."""
+
+
+class Ids(NamedTuple):
+    """The schema ids in records: those to look up, and whether there are impossible ones."""
+
+    possible: list[int]
+    has_impossible: bool
+
+
+def first_bytes() -> Column:
+    """Return the header of a value."""
+    return F.substring("value", 1, LENGTH)
+
+
+def rest() -> Column:
+    """Return the bytes after the header."""
+    return F.expr(f"substring(value, {LENGTH + 1})")
+
+
+def is_framed() -> Column:
+    """Tell whether a value begins with a zero and the four bytes of an id."""
+    return (F.octet_length("value") >= LENGTH) & (F.substring("value", 1, 1) == F.lit(MAGIC))
+
+
+def header(schema_id: int) -> bytes:
+    """Return the header for a schema's id."""
+    return MAGIC + schema_id.to_bytes(LENGTH - len(MAGIC), "big")
+
+
+def id_of(header_: bytes) -> int:
+    """Return the schema's id from a header."""
+    return int.from_bytes(header_[len(MAGIC) : LENGTH], "big")
+
+
+def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
+    """Return the schema ids in records: known ones first, then by their number of records.
+
+    Only the first MOST_IDS are returned.
+    """
+    possible = F.when(_is_possible(), first_bytes()).otherwise(F.lit(MAGIC))
+    named = rows.select(F.when(is_framed(), possible).alias("it")).where("it IS NOT NULL")
+    first = [MAGIC, *(header(one) for one in known if 0 < one <= GREATEST_ID)]
+    order = (F.col("it").isin(*map(F.lit, first)).desc(), F.desc("count"), F.col("it"))
+    found = [bytes(row["it"]) for row in named.groupBy("it").count().orderBy(*order).head(MOST_IDS + 1)]
+    return Ids([id_of(one) for one in found if one != MAGIC][:MOST_IDS], MAGIC in found)
+
+
+def _is_possible() -> Column:
+    """Tell whether the id of a framed value is one that a registry can have."""
+    return (F.substring("value", 2, 1) < F.lit(b"\x80")) & (first_bytes() != F.lit(header(0)))
+
+
+def _id() -> Column:
+    """Return the id of a framed value, as text."""
+    return F.conv(F.hex(F.substring("value", 2, LENGTH - 1)), 16, 10)
+
+
+def not_framed() -> Column:
+    """Return the reasons against a value without a header, an array; null for a value with one."""
+    message = with_value(
+        "the value does not begin with a zero and the four bytes of a schema's id",
+        shown_bytes(F.col("value")),
+    )
+    return F.when(~is_framed(), F.array(reason("not_framed", None, message)))
+
+
+def refusal(rule: str, message: str) -> Column:
+    """Return an array of one reason."""
+    return F.array(reason(rule, None, F.lit(message)))
+
+
+def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
+    """Return the reasons of refused values, replaced by a message from `missing` for the ids in it.
+
+    An impossible id gets its own message; `refused` has the reasons so far, null for none.
+    """
+    message = F.concat(
+        F.lit("no registry has a schema "), _id(), F.lit(f": ids go from 1 to {GREATEST_ID:,}")
+    )
+    impossible = F.array(reason("unknown_schema", None, message))
+    found = F.when(refused.isNull(), refused).when(is_framed() & ~_is_possible(), impossible)
+    if missing:
+        pairs = (F.lit(part) for one, said in missing.items() for part in (header(one), said))
+        said = F.try_element_at(F.create_map(*pairs), first_bytes())
+        found = found.when(said.isNotNull(), F.array(reason("unknown_schema", None, said)))
+    return found.otherwise(refused)
+
+
+def unasked() -> Column:
+    """Return the reasons against a value whose schema was not looked up."""
+    why = ": too many others of the micro-batch have no schema; replay the record to have it looked up"
+    message = F.concat(F.lit("schema "), _id(), F.lit(f" was not looked up{why}"))
+    return F.array(reason("unknown_schema", None, message))
+
+
+def any_json(text: Column) -> Column:
+    """Return a JSON field that arrives as text: JSON text, or plain text if it is not JSON.
+
+    Avro and Protobuf have no other type for arbitrary values.
+    """
+    value = F.try_parse_json(text)
+    kept = json_text.from_variant(value, F.schema_of_variant(value))
+    return F.when(value.isNull(), text).otherwise(kept)

@@ -1,0 +1,179 @@
+"""Bronze: Kafka records in Delta tables, byte for byte.
+
+Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
+own (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time at which its
+micro-batch was written or, if the clock is not past it, a microsecond after the greatest one so far. So each
+commit has its own `ingested_at`, and none goes back. The greatest one is noted as a transaction,
+`bronze.<table> landed`, in microseconds since 1970, in the commit with the records. Times are UTC. If Kafka's
+timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null and `raw_timestamp`
+has the number. A rerun writes nothing twice, because the commit with the records contains their end offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from functools import cache, partial
+from typing import cast
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructField, StructType, TimestampType
+
+from lakehouse.engine.layers.step import Batch, BatchResult, Blamed, Passed, Permitted, Step, StepMaker
+from lakehouse.engine.layers.topic_reading import EARLIEST, TopicReading, skipping
+from lakehouse.engine.progress.reading import InMemory
+from lakehouse.settings import Settings
+from lakehouse.storage import tables
+from lakehouse.storage.spark.columns import Columns
+from lakehouse.storage.spark.execution import are_few, by_reference, execute_for
+from lakehouse.storage.spark.kafka_source import RECORDS
+from lakehouse.storage.tables import HighWaterMark, Lake, Move, TableSpec, Written, shifted
+from lakehouse.storage.tables.specs import EPOCH
+from lakehouse.streams.definition import Source, Stream
+
+SCHEMA = StructType(
+    [*RECORDS.fields[:-1], StructField("ingested_at", TimestampType()), RECORDS["raw_timestamp"]]
+)
+
+
+def spec(source: Source) -> TableSpec:
+    """Return the bronze table of a source."""
+    return TableSpec(
+        "bronze",
+        source.table,
+        SCHEMA,
+        stats=("partition", "offset", "timestamp", "ingested_at"),
+        cluster_by="ingested_at",
+    )
+
+
+def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
+    """Return the makers of the steps that fill the stream's bronze tables."""
+    return [
+        StepMaker(
+            stream.name,
+            "bronze",
+            spec(source).qualified_name,
+            partial(_Landing, lake, source, settings, permitted),
+        )
+        for source in stream.sources
+    ]
+
+
+def landing_of(name: str, landed: int | None, now: datetime) -> Move:
+    """Return the landing that a commit to the bronze table `name` notes, in microseconds since the epoch.
+
+    That is the clock's time, or a microsecond after `landed`, the last one noted (None: none), if that is
+    later.
+    """
+    micros = (now - EPOCH) // timedelta(microseconds=1)
+    return Move(f"{name} landed", landed, micros if landed is None else max(micros, landed + 1))
+
+
+def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
+    """Return a topic's records as bronze rows that landed at a time, UTC."""
+    landed = by_reference(F.lit(ingested_at), F.col("partition"))
+    return _columns().of(records.withColumn("ingested_at", landed))
+
+
+@cache
+def _columns() -> Columns:
+    return Columns({name: F.col(name) for name in SCHEMA.names})
+
+
+class _Landing(Step):
+    """Lands micro-batches of a topic's records in its bronze table."""
+
+    layer = "bronze"
+
+    def __init__(self, lake: Lake, source: Source, settings: Settings, permitted: Permitted) -> None:
+        self.name = self.fills = spec(source).qualified_name
+        self._lake = lake
+        self._table = source.table
+        self._path = lake.ensure(spec(source))
+        self._topic = TopicReading(
+            lake,
+            self.name,
+            self._path,
+            settings.topic(source.topic),
+            access=settings.kafka,
+            max_records=settings.max_records_per_batch,
+            max_bytes=settings.bytes_per_batch,
+            permitted=permitted,
+            start=settings.start.get(source.topic, EARLIEST),
+        )
+        self._files = settings.shuffle_partitions
+
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
+        """Choose the next records of each partition; None if none are waiting."""
+        taken = self._topic.next(self.limit)
+        if taken is None:
+            return None
+        return Batch(
+            taken.rows,
+            taken.records,
+            taken.number,
+            taken.moves,
+            reads=taken.reads,
+            size=taken.records,
+            record=taken.record,
+        )
+
+    def blamed(self, batch: Batch) -> Blamed | None:
+        """Return the micro-batch's only record; None if it has more."""
+        if batch.record is None:
+            return None
+        return Blamed(f"the record at {batch.record}", skipping(batch.record))
+
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
+        """Append the records; they stay in memory during the block."""
+        landed, written = self._append(batch, now)
+        try:
+            rows = InMemory(landed, written.rows, cast("int", written.version))
+            yield Passed(
+                BatchResult(written.rows, {self._table: written.rows}), rows if self.passes_on else None
+            )
+        finally:
+            landed.unpersist()
+
+    def _append(self, batch: Batch, now: datetime) -> tuple[DataFrame, Written]:
+        """Append the records; if Spark's source fails at one, append those before it, or it alone."""
+        few = are_few(rows=batch.count or 0)
+        execute_for(self._lake.spark, few=few)
+        # One file per partition of the topic would be many small files in each micro-batch.
+        records = batch.rows.coalesce(1 if few else self._files)
+        landing = self._landing(now)
+        landed = to_bronze(records, tables.from_micros(landing.after or 0))
+        if self.passes_on:
+            landed.persist()
+        try:
+            return landed, tables.append(landed, self._path, (*batch.moves, landing))
+        except Exception as error:
+            landed.unpersist()
+            if not self._topic.set_apart(error) or (again := self.plan({})) is None:
+                raise
+        return self._append(again, now)
+
+    def _landing(self, now: datetime) -> Move:
+        """Return the next landing. If another process lands records meanwhile, the commit is refused.
+
+        A table without a noted landing may have rows of another writer, or be a restored version: then the
+        greatest `ingested_at` of its rows counts.
+        """
+        noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
+        if noted is None:
+            greatest = HighWaterMark(self._path, "ingested_at").value(self._lake.spark)
+            if greatest is not None and greatest >= now:
+                now = shifted(greatest, timedelta(microseconds=1))
+        return landing_of(self.name, noted, now)
+
+    def end_here(self, filled: Collection[str]) -> None:  # noqa: ARG002 - no step fills a topic
+        """Read no records beyond the current end of the topic."""
+        self._topic.end_here()
+
+    def close(self) -> None:
+        """Disconnect from the broker."""
+        self._topic.close()

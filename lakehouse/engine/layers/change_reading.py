@@ -1,0 +1,117 @@
+"""Reads the change feed of a gold table for an export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.common.errors import PositionError
+from lakehouse.engine.progress import parts
+from lakehouse.engine.progress.parts import Part
+from lakehouse.sinks.outgoing import as_inserted
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Position, Progress
+
+
+@dataclass(frozen=True)
+class Rest:
+    """The remainder of changes with missing files: the part, its changes, and the last version lost."""
+
+    part: Part
+    feed: DataFrame
+    lost: int
+
+
+class ChangeReading:
+    """The change feed of a table, as a query reads it; `position` is None until something was read."""
+
+    def __init__(self, spark: SparkSession, query: str, path: str) -> None:
+        self._spark = spark
+        self._query = query
+        self._path = path
+        self._table_id = tables.table_id(spark, path)
+        self.sent_as = tables.sent_as(spark, path)
+        self.position: Position | None = None
+        self._ahead: Position | None = None
+        self._until: int | None = None
+
+    @property
+    def is_resuming(self) -> bool:
+        """Whether the next changes end where a killed micro-batch did, and cannot be split."""
+        return self._ahead is not None
+
+    def begin(self, done: Progress | None, ahead: Position | None) -> None:
+        """Begin at the query's progress; read first up to `ahead`, where a killed micro-batch ended."""
+        self.position, self._ahead = None if done is None else done.position, ahead
+
+    def end_here(self) -> None:
+        """Read no changes beyond the current version."""
+        self._until = tables.version_of(self._spark, self._path)
+
+    def next(self, *, max_bytes: int) -> Part | None:
+        """Return the next changes, None if there are none.
+
+        Raises PositionError if another table, or an older copy of this one, is at the path.
+        """
+        snapshot = tables.snapshot(self._spark, self._path)
+        newest = tables.version_in(snapshot)
+        if tables.id_of(snapshot) != self._table_id:
+            raise PositionError(f"{self._path} was deleted and recreated while {self._query} was running")
+        sent = self._ahead or self.position
+        if sent is not None and sent.version > newest + 1:
+            raise PositionError(
+                f"{self._query} has sent version {sent.version - 1} of {self._path}, which ends at "
+                f"version {newest}: an older copy of it was restored. Restore the newer one, or delete it, "
+                "run again to rebuild it, and then once with --allow resend"
+            )
+        first = self.position or parts.beginning(self._spark, self._path)
+        if self._ahead is not None:
+            return parts.changes_between(self._spark, self._path, first, self._ahead)
+        end = (newest if self._until is None else min(newest, self._until)) + 1
+        while first.is_beginning or first.version < end:
+            part = parts.changes(self._spark, self._path, first, end, max_bytes=max_bytes)
+            if part.files:
+                return part
+            if part.first.is_beginning and self.position is None:
+                return None  # an empty table, which may get rows before the next look
+            first = self.position = part.end  # nothing to send: compaction, say
+        return None
+
+    def feed(self, part: Part) -> DataFrame:
+        """Return the changes: rows with _change_type, _commit_version and _commit_timestamp."""
+        if not part.first.is_beginning:
+            return tables.read_changes(self._spark, self._path, part.first.version, part.end.version - 1)
+        version = part.first.version
+        at = tables.committed_at(self._spark, self._path, version)
+        return as_inserted(part.frame(self._spark, self._path), version, at)
+
+    def rest(self, part: Part) -> Rest | None:
+        """Return the remainder of all changes from a part on; None if no file is missing.
+
+        Up to the last version with a missing file, the changes are replaced by the newest state of every row
+        in files written since; deleted rows are unknown.
+        """
+        spark, path, first = self._spark, self._path, part.first
+        end = tables.version_of(spark, path) + 1
+        if self._ahead is not None:  # a killed micro-batch ends there
+            first, end = (self._ahead, end) if self._ahead.is_beginning else (first, self._ahead.version)
+        begins = first.version + 1 if first.is_beginning else first.version
+        lost = parts.last_gone(spark, path, begins, end)
+        if first.is_beginning:
+            lost = first.version if lost is None else lost
+        if lost is None:
+            return None
+        rows = tables.read_files(spark, path, parts.files_since(spark, path, first, end - 1))
+        feed = as_inserted(rows, lost, tables.committed_at(spark, path, end - 1))
+        if lost + 1 < end:
+            feed = feed.unionByName(tables.read_changes(spark, path, lost + 1, end - 1))
+        return Rest(Part(first, Position(end)), feed, lost)
+
+    def number_of(self, part: Part) -> int:
+        """Return the last version of which a part has changes."""
+        return part.first.version if part.first.is_beginning else part.end.version - 1
+
+    def advance(self, position: Position) -> None:
+        """Continue from a position."""
+        self.position, self._ahead = position, None

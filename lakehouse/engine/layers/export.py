@@ -1,0 +1,257 @@
+"""Export: gold's change feed to a topic and to other stores, by the sinks of `lakehouse.sinks`.
+
+Each micro-batch of the change feed sends the newest state of every changed row. It goes to the table's lead,
+exactly once for a read-committed consumer, and then to each sink. Rows of one message key are sent in the
+order of their versions, then of their table keys. A deleted row is sent as a null value. A row that is too
+large for the lead goes only to the sinks and is noted in ops.unsent_rows. A sink that has lost rows, or was
+unavailable or full, gets the rows again; neither the lead nor other sinks wait for it. Missing rows are noted
+in the lake, and the export's work by the clock fails until they are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import partial
+from itertools import chain
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from lakehouse.common.errors import SinkTroubleError, TableError
+from lakehouse.engine.layers import gold
+from lakehouse.engine.layers.change_reading import ChangeReading
+from lakehouse.engine.layers.export_position import Noted
+from lakehouse.engine.layers.following import Following
+from lakehouse.engine.layers.step import Allow, Batch, BatchResult, Passed, Permitted, Step, StepMaker
+from lakehouse.engine.ops_tables import unsent_rows
+from lakehouse.engine.progress import sent
+from lakehouse.engine.progress.parts import Part
+from lakehouse.engine.progress.reading import InMemory
+from lakehouse.settings import Settings
+from lakehouse.sinks import Change, Span, UnsentRow
+from lakehouse.sinks.change import next_chunk
+from lakehouse.sinks.outgoing import filter_leaving, filter_newest, outgoing, within
+from lakehouse.sinks.port import Exported, Sending, Slice
+from lakehouse.sinks.registry import LEAD, used_by
+from lakehouse.sinks.stopwatch import Stopwatch
+from lakehouse.storage.spark.execution import are_few, execute_for, gathered, size_of
+from lakehouse.storage.spark.query_errors import are_files_gone
+from lakehouse.storage.tables import Lake, Position, Progress
+from lakehouse.streams.definition import GoldTable, MergedTable, Stream
+
+LARGE_FROM_ROWS = 50_000
+LARGE_FROM_BYTES = 32 << 20
+_CHUNK_ROWS = 20_000
+
+
+def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
+    """Return the makers of the steps that send the stream's gold tables."""
+    return [
+        StepMaker(
+            stream.name,
+            "export",
+            f"export.{kept.name}",
+            partial(_Export, lake, kept, made_by, settings, permitted),
+        )
+        for made_by in stream.gold
+        for kept in (made_by, *made_by.sides)
+    ]
+
+
+@dataclass
+class _Done:
+    """A micro-batch's number of rows, of those sent to the lead and of those refused; `seconds` by store."""
+
+    rows: int = 0
+    sent: int = 0
+    refused: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class _Export(Step):
+    """Sends the changes of one gold table, and by the clock refills sinks that lack rows."""
+
+    layer = "export"
+
+    def __init__(
+        self,
+        lake: Lake,
+        table: MergedTable,
+        made_by: GoldTable,
+        settings: Settings,
+        permitted: Permitted,
+    ) -> None:
+        self.name = f"export.{table.name}"
+        self.ticker = self
+        self._lake = lake
+        self._table = table
+        self._source = f"gold.{made_by.name}"  # whose micro-batches fill this table, too
+        self._path = lake.ensure_source(gold.spec(table))
+        self._max_bytes = settings.bytes_per_batch
+        self._allow = permitted.allow
+        self._part: Part | None = None
+        self._lost: int | None = None  # the last version whose changes were removed unsent
+        self._span: Span | None = None
+        exported = Exported(lake, self._path, table, settings, permitted.notice, self._note_unsent)
+        self._lead = LEAD.make(exported)
+        self._reading = ChangeReading(lake.spark, self.name, self._path)
+        begun = self._noted().begun(permitted)
+        self._reading.begin(begun.progress, begun.ahead)
+        kinds = used_by(table, settings)
+        self._own = {kind.name: kind.own(table) for kind in kinds if kind.own is not None}
+        self._sinks = [Following(kind.make(exported), is_behind=begun.is_behind(kind.name)) for kind in kinds]
+
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
+        """Choose the next changes; None if none are waiting."""
+        part, self._lost = self._reading.next(max_bytes=self.limit or self._max_bytes), None
+        if part is None:
+            return None
+        self._part = part
+        try:
+            feed = self._reading.feed(part)
+        except (PySparkException, Py4JError) as error:
+            feed, part = self._rest_of(part, error)
+        self._span = Span(self._reading.sent_as, part.first, part.end)
+        return Batch(
+            feed,
+            number=self._reading.number_of(part),
+            reads=f"gold.{self._table.name} {part}",
+            size=0 if self._reading.is_resuming else part.divisible_bytes,
+        )
+
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
+        """Send the changes chosen last; those that the lead already has go only to the sinks."""
+        if self._span is None or self._part is None:
+            raise TypeError(f"{self.name} has chosen no changes")
+        try:
+            result = self._write(batch.rows, self._span, now)
+        except (PySparkException, Py4JError) as error:
+            feed, part = self._rest_of(self._part, error)
+            self._span = Span(self._reading.sent_as, part.first, part.end)
+            result = self._write(feed, self._span, now)
+        yield Passed(result)
+
+    def _rest_of(self, part: Part, error: Exception) -> tuple[DataFrame, Part]:
+        """Return the remainder of changes that VACUUM has removed, and the part that it covers.
+
+        Raises TableError unless resending rows is allowed; raises any other error unchanged.
+        """
+        rest = self._reading.rest(part) if are_files_gone(error) and self._lost is None else None
+        if rest is None:
+            raise error
+        if Allow.RESEND not in self._allow:
+            raise TableError(
+                f"{self.name} has not sent changes of gold.{self._table.name} up to version {rest.lost}, and "
+                f"VACUUM has removed them. Pass --allow {Allow.RESEND} once: then every row that may have "
+                "changed since is sent in its newest state; deletions up to that version are not sent"
+            ) from error
+        self._lost = rest.lost
+        return rest.feed, rest.part
+
+    def _write(self, feed: DataFrame, span: Span, now: datetime) -> BatchResult:
+        few = are_few(size_bytes=size_of(feed))
+        execute_for(feed.sparkSession, few=few)
+        leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
+        if self._lost is not None and self._lead is not None:
+            unsent_rows.note_removed(self._lake, self._table.name, self._lead.place, self._lost, now=now)
+        done = self._send(leaving, span, now, few=few)
+        self._note_progress(span.after)
+        self._reading.advance(span.after)
+        written = {} if self._lead is None else {self._lead.place: done.sent}
+        unsent = {"unsent": done.refused} if done.refused else {}
+        put = {sink.name: sink.rows for sink in self._sinks}
+        seconds = done.seconds | {sink.name: sink.seconds for sink in self._sinks}
+        return BatchResult(done.rows, {**written, **put, **unsent}, seconds)
+
+    def end_here(self, filled: Collection[str]) -> None:
+        """Send no changes beyond the current version, unless this run fills the table."""
+        if self._source not in filled:
+            self._reading.end_here()
+
+    def is_due(self, now: datetime) -> bool:  # noqa: ARG002 - sinks have their own intervals
+        """Return whether a sink lacks rows."""
+        return any(sink.is_due() for sink in self._sinks)
+
+    def tick(self, now: datetime) -> BatchResult:
+        """Fill the sinks that lack rows; all of them if none seems to, as after a failure.
+
+        Tries all of them, and raises SinkTroubleError if one does not accept its rows.
+        """
+        due = [sink for sink in self._sinks if sink.is_due()] or self._sinks
+        were_behind, filled, failures = self._behind(), dict[str, int](), list[SinkTroubleError]()
+        for sink in due:
+            try:
+                filled[sink.name] = sink.fill(self._reading.position, now)
+            except SinkTroubleError as error:
+                failures.append(error)
+        if self._behind() != were_behind and self._reading.position is not None:
+            self._note_progress(self._reading.position)
+        if failures:
+            raise failures[0]
+        return BatchResult(sum(filled.values()), filled)
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._lead is not None:
+            self._lead.close()
+        for sink in self._sinks:
+            sink.close()
+
+    def _noted(self) -> Noted:
+        """Return how far the table has been sent, according to the lead."""
+        spark, path, table, lead = self._lake.spark, self._path, self._table.name, self._lead
+        if lead is None:
+            return Noted(spark, path, table, None, None, None)
+        sliced = lead.begun()
+        return Noted(spark, path, table, lead.place, lead.sent(), sliced)
+
+    def _send(self, leaving: DataFrame, span: Span, now: datetime, *, few: bool) -> _Done:
+        most = {"rows": LARGE_FROM_ROWS - 1, "size_bytes": LARGE_FROM_BYTES}
+        sending = Sending(span, now, self._reading.position is None, self._lost is not None)
+        changes = within(leaving, self._table, self._own, **most) if few else None
+        if changes is None:
+            with outgoing(leaving, self._table, self._own) as rows:
+                if rows.count > most["rows"] or rows.size_bytes > most["size_bytes"]:
+                    return self._hand_on(rows.in_parts(), replace(sending, is_large=True))
+                changes = rows.all_at_once()
+        return self._hand_on(iter(changes), sending)
+
+    def _hand_on(self, changes: Iterator[Change], sending: Sending) -> _Done:
+        """Send the rows to the lead, and each slice that it has accepted to the sinks."""
+        done, reading, leading = _Done(), Stopwatch(), Stopwatch()
+        slices = leading.over(self._led(reading.over(changes), sending))
+        first = next(slices, Slice([]))  # before calling sinks, which may be unavailable
+        for sink in self._sinks:
+            sink.begin(sending)
+        for one in chain([first], slices):
+            done.rows += len(one.changes)
+            done.sent += one.sent
+            done.refused += len(one.refused)
+            for sink in self._sinks:
+                sink.write(one.changes)
+        for sink in self._sinks:
+            sink.end()
+        if self._lead is not None:
+            done.seconds = {self._lead.name: leading.seconds - reading.seconds}
+        return done
+
+    def _led(self, changes: Iterator[Change], sending: Sending) -> Iterable[Slice]:
+        if self._lead is not None:
+            return self._lead.send(changes, sending)
+        return map(Slice, iter(lambda: next_chunk(changes, _CHUNK_ROWS), []))
+
+    def _behind(self) -> set[str]:
+        return {sink.name for sink in self._sinks if sink.is_behind}
+
+    def _note_progress(self, position: Position) -> None:
+        topic = None if self._lead is None else self._lead.place
+        progress = Progress(self._reading.sent_as, position)
+        sent.note(self._lake.spark, self._path, topic, progress, behind=self._behind())
+
+    def _note_unsent(self, place: str, refused: Sequence[UnsentRow], now: datetime) -> None:
+        unsent_rows.note(self._lake, self._table.name, place, refused, now=now)

@@ -1,0 +1,63 @@
+"""Facts about a micro-batch of judged rows, from one aggregation: counts, and the limits of its times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.engine.records.dead_letters import status_by
+from lakehouse.engine.records.identity import OPEN, is_sound
+from lakehouse.storage.tables import from_micros
+from lakehouse.streams.contract import OWN_TIME
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The numbers of judged rows, of `dead` and of `closed` ones; times in microseconds, None for none.
+
+    `closed` are dead rows whose letters are closed. `own_us` is the greatest own time and `least_us` the
+    least event time of sound records; the records landed from `first_us` to `landed_us`.
+    """
+
+    rows: int
+    dead: int
+    closed: int
+    own_us: int | None
+    least_us: int | None
+    first_us: int | None
+    landed_us: int | None
+
+    @classmethod
+    def of(cls, judged: DataFrame) -> Facts:
+        """Aggregate judged rows, which should be persisted."""
+        return cls(*(judged.agg(*_columns()).first() or (0, 0, 0, None, None, None, None)))
+
+    @property
+    def is_one_landing(self) -> bool:
+        """Whether the records landed in one commit of bronze."""
+        return self.first_us == self.landed_us
+
+    @property
+    def least(self) -> datetime | None:
+        """The least event time of sound records, UTC."""
+        return None if self.least_us is None else from_micros(self.least_us)
+
+
+@cache
+def _columns() -> tuple[Column, ...]:
+    """Return the facts about judged rows, in the order of `Facts`."""
+    sound = is_sound()
+    is_closed = ~sound & (status_by(F.col("reasons")) != OPEN)
+    return (
+        F.count(F.lit(1)),
+        F.count_if(~sound),
+        F.count_if(is_closed),
+        F.max(F.when(sound, F.unix_micros(OWN_TIME))),
+        F.min(F.when(sound, F.unix_micros("event_time"))),
+        F.min(F.unix_micros("ingested_at")),
+        F.max(F.unix_micros("ingested_at")),
+    )

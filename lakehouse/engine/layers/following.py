@@ -1,0 +1,76 @@
+"""A sink that no micro-batch waits for: if it fails, only this sink is behind, until it is filled again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+
+from lakehouse.common.errors import SinkTroubleError
+from lakehouse.sinks import Change
+from lakehouse.sinks.port import Sending, Sink
+from lakehouse.sinks.stopwatch import Stopwatch
+from lakehouse.storage.tables import Position
+
+
+class Following:
+    """One sink of an export.
+
+    While it `is_behind` it gets no micro-batches. `rows` and `seconds` are those of the last one.
+    """
+
+    def __init__(self, sink: Sink, *, is_behind: bool) -> None:
+        self.name = sink.name
+        self.is_behind = is_behind
+        self.rows = 0
+        self._sink = sink
+        self._watch = Stopwatch()
+        self._lacks_rows = False  # kept once found: a sink checks only at intervals
+
+    @property
+    def seconds(self) -> float:
+        """How long the writes of the last micro-batch took."""
+        return self._watch.seconds
+
+    def begin(self, sending: Sending) -> None:
+        """Begin a micro-batch."""
+        self.rows, self._watch = 0, Stopwatch()
+        with self._trying():
+            if not self.is_behind:
+                self._sink.begin(sending)
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Write rows of the micro-batch."""
+        with self._trying():
+            if not self.is_behind:
+                self._sink.write(changes)
+
+    def end(self) -> None:
+        """End the micro-batch."""
+        with self._trying():
+            if not self.is_behind:
+                self.rows = self._sink.end()
+
+    def is_due(self) -> bool:
+        """Return whether the sink has to be filled."""
+        self._lacks_rows = self._lacks_rows or self._sink.lacks_rows()
+        return self.is_behind or self._lacks_rows
+
+    def fill(self, reached: Position | None, now: datetime) -> int:
+        """Fill the sink, and return the number of rows; raises SinkTroubleError if it refuses them."""
+        self._sink.require()
+        rows = self._sink.fill(reached, now)
+        self.is_behind = self._lacks_rows = False
+        return rows
+
+    def close(self) -> None:
+        """Close the sink's connections."""
+        self._sink.close()
+
+    @contextmanager
+    def _trying(self) -> Iterator[None]:
+        with self._watch.running():
+            try:
+                yield
+            except SinkTroubleError:  # the work by the clock meets it again, and reports it
+                self.is_behind = True

@@ -1,0 +1,25 @@
+"""Exclusive access to a source's records, for decisions about all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from lakehouse.engine.layers import silver
+from lakehouse.storage.tables import Lake, leases
+from lakehouse.streams.definition import Source
+
+
+@contextmanager
+def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
+    """Keep replays, discards and rebuilds off a source's letters; with `is_whole`, silver waits, too.
+
+    The outcome for an id depends on all of its records. Raises TableError while another process holds either.
+    """
+    paths, name = silver.paths_of(lake, source), silver.query_name(source)
+    with ExitStack() as held:
+        letters = leases.held_part(lake.spark, paths.dead, source.table, f"{what} of {name}", alone=True)
+        held.enter_context(letters)
+        if is_whole:
+            held.enter_context(leases.held(lake.spark, paths.clean, name))
+        yield

@@ -1,0 +1,320 @@
+"""Silver for sources with ids: finds repeated, corrected and deleted records, and decides about them.
+
+The rows of silver decide, and letters where records were deleted or refused. They are looked up inside the
+transaction that writes the clean rows, so another writer's commit conflicts with it. Fingerprints of ids in
+memory only show which records need no lookup: nearly all of them. They are read from silver and its letters
+when the step is created, and updated from later commits.
+
+A micro-batch's letters are written first, with those of rows that it removes from silver and the changes to
+letters that it answers. After a crash in between, the micro-batch is repeated. Letters of its records, and of
+rows that silver still has, are ignored then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.common.errors import TableError
+from lakehouse.engine.layers.fingerprints import Fingerprints, Packed, days_of, repeated, spans, without_day
+from lakehouse.engine.layers.frozen import Frozen
+from lakehouse.engine.layers.letters import at_places
+from lakehouse.engine.progress import parts
+from lakehouse.engine.records.comparing import (
+    IS_LETTER,
+    IS_REMOVED,
+    changed_by,
+    compared,
+    removed_by,
+    with_outcome,
+)
+from lakehouse.engine.records.dead_letters import SCHEMA as LETTERS_SCHEMA
+from lakehouse.engine.records.dead_letters import status_by
+from lakehouse.engine.records.identity import (
+    DELETION,
+    LETTERS,
+    NOTHING_TO_DELETE,
+    OF_ID,
+    OPEN,
+    are_compared,
+    fingerprint,
+    hash_of_same,
+    id_of_row,
+    is_compared,
+    is_sound,
+    row_columns,
+)
+from lakehouse.engine.records.validation import filter_clean
+from lakehouse.storage import tables
+from lakehouse.storage.spark.columns import Columns
+from lakehouse.storage.spark.execution import executing_for
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import DELETED, Candidates, Commit, Move, Why
+from lakehouse.storage.tables.pruning import Near, in_spans
+from lakehouse.streams.contract import COORDINATES
+from lakehouse.streams.definition import ID, SEQUENCE, Source
+from lakehouse.streams.kinds.records import column_of
+
+MOST_IN_MEMORY = 10_000_000
+"""The maximum number of ids kept in memory, 8 bytes each."""
+
+ACCEPTED = "accepted"
+"""The status of a record without a letter."""
+
+_MORE = 1.25  # times as many are allowed before the oldest are dropped
+_SCANNED_ROWS = 300_000  # or fewer are interpreted: generated code saves 1 µs per row, and costs 0.3 s
+_HASH, _IS_COMPARED = "_hash", "is_compared"
+_FACTS = ["packed", "status", "deletes"]
+_KEYS = list(COORDINATES)
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Judged records with the reasons that they have among others of their ids.
+
+    `seen` has, for each record with an id, `packed` (its fingerprint), `status` (that of its letter, or
+    ACCEPTED) and `deletes`. `removed` are rows to remove from silver, with reasons and ids, and `changed` are
+    letters to change, with reasons; None for none. `near` are the commit's files that may have the rows.
+    """
+
+    rows: DataFrame
+    seen: pa.Table
+    removed: DataFrame | None
+    changed: DataFrame | None
+    near: Candidates
+
+
+class Identities:
+    """The known ids of a source's silver table, from the table at `clean` and the letters at `dead`.
+
+    `most` limits the fingerprints in memory. If there are more, only those of the newest days are kept:
+    records with earlier times are looked up in silver, and for a source with `sequence_by` all records are.
+    """
+
+    def __init__(
+        self, source: Source, clean: str, dead: str, job: str, frozen: Frozen, *, most: int = MOST_IN_MEMORY
+    ) -> None:
+        self._source = source
+        self._frozen = frozen
+        self._clean = clean
+        self._dead = dead
+        self._job = job
+        self._most = most
+        self._known = Fingerprints()
+        self._lettered = Fingerprints()  # ids that have letters
+        self._pending = Fingerprints()  # of these, open letters and deletions
+        self._version: int | None = None
+        self._since_day: int | None = None  # fingerprints of earlier days are not kept
+
+    def settle(self, judged: DataFrame, commit: Commit) -> Settled:
+        """Compare judged records, which should be persisted, with each other and with silver."""
+        self._follow(judged.sparkSession, tables.version_in(commit.snapshot))
+        self._frozen.look()
+        seen = self._frozen.with_taken(self._of_judged).of(judged.where(F.col(OF_ID).isNotNull())).toArrow()
+        packed = seen.column("packed").to_numpy()
+        are_suspect = self._are_suspect(seen) | self._frozen.are_taken(seen)
+        suspects = packed[seen.column(_IS_COMPARED).to_numpy() & are_suspect]
+        if not len(suspects):
+            return Settled(judged, seen, None, None, commit.candidates(Near(())))
+        return self._settle(judged, seen, suspects, commit)
+
+    def note(self, settled: Settled, version: int) -> None:
+        """Remember the ids of accepted records and of letters; `version` is silver's new one."""
+        status, deletes = (settled.seen.column(name) for name in ("status", "deletes"))
+        packed = settled.seen.column("packed").to_numpy()
+        is_row, is_open = pc.equal(status, ACCEPTED).to_numpy(), pc.equal(status, OPEN).to_numpy()
+        self._known.add(packed[is_row])
+        self._lettered.add(packed[~is_row])
+        self._pending.add(packed[is_open | deletes.to_numpy()])
+        if settled.removed is not None:
+            ids = settled.removed.select(fingerprint(self._source, F.col("unique_id")).alias("packed"))
+            self._lettered.add(_numbers(ids))
+        if self._version == version - 1:
+            self._version = version
+        if len(self._known) > self._most * _MORE:
+            self._version = None
+
+    def _are_suspect(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
+        packed: Packed = seen.column("packed").to_numpy()
+        suspect = self._known.found(packed) | repeated(packed) | self._pending.found(packed)
+        suspect |= seen.column("deletes").to_numpy()
+        if self._since_day is not None:
+            too_old = days_of(packed) < self._since_day
+            suspect |= too_old if self._source.sequence_by is None else np.True_
+        return suspect
+
+    def _settle(self, judged: DataFrame, seen: pa.Table, suspects: Packed, commit: Commit) -> Settled:
+        spark, source = judged.sparkSession, self._source
+        hashes = np.unique(without_day(suspects))
+        wanted = F.broadcast(spark.createDataFrame(pa.table({_HASH: hashes})))
+        where = self._where(suspects)
+        near = commit.candidates(where)
+        there = commit.rows(near).select(*row_columns(source))
+        there = there if where is None else there.where(where.condition())
+        standing = self._alike(there, source.id_column or "", wanted)
+        chosen = self._alike(judged, OF_ID, wanted)
+        closing = self._frozen.closing(chosen, standing)
+        with executing_for(spark, few=near.rows <= _SCANNED_ROWS):
+            others = self._letters(seen, hashes, chosen, standing)
+            others = self._frozen.with_taken_letters(others, chosen)
+            outcome = compared(source, chosen if closing is None else closing, standing, others)
+            found = self._of_outcome.added_to(outcome).toArrow()
+        outcome = spark.createDataFrame(found)
+        is_removed, is_letter = found.column(IS_REMOVED), found.column(IS_LETTER)
+        was_chosen = np.isin(without_day(seen.column("packed").to_numpy()), hashes)
+        apart = seen.filter(pa.array(~was_chosen)).select(_FACTS)
+        own = found.filter(pc.invert(pc.or_(is_removed, is_letter))).select(_FACTS)
+        return Settled(
+            with_outcome(judged, outcome).persist(),
+            pa.concat_tables([apart, own], promote_options="default"),
+            removed_by(outcome) if pc.any(is_removed).as_py() else None,
+            changed_by(outcome) if pc.any(is_letter).as_py() else None,
+            near,
+        )
+
+    def _alike(self, rows: DataFrame, id_: str, wanted: DataFrame) -> DataFrame:
+        """Keep the rows whose id may be among the wanted ones."""
+        hashed = rows.withColumn(_HASH, hash_of_same(self._source, F.col(id_).cast("string")))
+        return hashed.where(F.col(id_).isNotNull()).join(wanted, _HASH, "left_semi")
+
+    def _letters(self, seen: pa.Table, hashes: Packed, chosen: DataFrame, standing: DataFrame) -> DataFrame:
+        """Return the letters that matter for some ids: those of ids with open letters or deletions.
+
+        Letters of the micro-batch itself, and of rows that silver still has, are left out: they come from an
+        attempt that was killed, or that met a conflict.
+        """
+        spark = chosen.sparkSession
+        deletes = seen.column("packed").to_numpy()[seen.column("deletes").to_numpy()]
+        are_deleted = np.isin(hashes, without_day(deletes))
+        needed = self._pending.found(hashes) | (are_deleted & self._lettered.found(hashes))
+        if not needed.any():
+            return local_frame(spark, [], StructType([LETTERS_SCHEMA[name] for name in LETTERS]))
+        wanted = F.broadcast(spark.createDataFrame(pa.table({_HASH: hashes[needed]})))
+        letters = tables.read(spark, self._dead).where((F.col("job") == self._job) & are_compared())
+        places = chosen.select(*_KEYS).union(standing.select(*_KEYS))
+        found = self._alike(letters.select(*LETTERS), "unique_id", wanted)
+        return found.join(F.broadcast(places), _KEYS, "left_anti")
+
+    @cached_property
+    def _of_judged(self) -> Columns:
+        return Columns(self._facts(F.col(OF_ID)) | {_IS_COMPARED: is_compared(self._source)})
+
+    @cached_property
+    def _of_outcome(self) -> Columns:
+        return Columns(self._facts(F.col("unique_id")))
+
+    def _facts(self, id_: Column) -> dict[str, Column]:
+        """Return the columns of `Settled.seen` for judged records with this id."""
+        return {
+            "packed": fingerprint(self._source, id_),
+            "status": F.when(is_sound(), ACCEPTED).otherwise(status_by(F.col("reasons"))),
+            "deletes": F.arrays_overlap("reasons.rule", F.array(F.lit(DELETION), F.lit(NOTHING_TO_DELETE))),
+        }
+
+    def _where(self, suspects: Packed) -> Near | None:
+        """Return where rows with the suspects' ids may be in silver; None: anywhere."""
+        if self._source.sequence_by is not None and self._since_day is not None:
+            return None
+        days = self._known.days(suspects)
+        if self._source.sequence_by is None:  # an id counts only with the same time
+            days = [int(day) for day in np.unique(days_of(suspects))]
+        return in_spans("event_time", spans(days))
+
+    def _follow(self, spark: SparkSession, version: int) -> None:
+        """Add the ids of later commits, up to a version of silver."""
+        if self._version is None:
+            self._fill(spark, version)
+        if self._version is None or version <= self._version:
+            return
+        try:
+            entries = list(parts.entries(spark, self._clean, self._version + 1, version + 1))
+        except TableError:  # log retention has removed commits
+            self._fill(spark, version)
+            return
+        added = [file for entry in entries for file in entry.added]
+        if added:
+            self._known.add(_numbers(self._packed(tables.read_files(spark, self._clean, added))))
+        if any(entry.rewrites for entry in entries):
+            self._look_at_letters(spark)
+        self._version = version
+
+    def _fill(self, spark: SparkSession, version: int) -> None:
+        rows = tables.read_version(spark, self._clean, version)
+        self._since_day, count = None, rows.count()
+        if count > self._most:
+            rows = self._newest(rows, self._most / count)
+        self._known = Fingerprints(_numbers(self._packed(rows)))
+        self._version = version
+        self._look_at_letters(spark)
+
+    def _newest(self, rows: DataFrame, share: float) -> DataFrame:
+        """Keep the rows of the newest days, about this share of all."""
+        day = F.unix_date(F.col("event_time").cast("date"))
+        found = rows.agg(F.percentile_approx(day, 1 - share, 10_000)).first()
+        self._since_day = max(0, (found[0] or 0) + 1) if found else 0
+        return rows.where(day >= self._since_day)
+
+    def _look_at_letters(self, spark: SparkSession) -> None:
+        of_job = tables.read(spark, self._dead).where(F.col("job") == self._job)
+        letters = of_job.where(are_compared())
+        packed = fingerprint(self._source, F.col("unique_id")).alias("packed")
+        self._lettered = Fingerprints(_numbers(letters.select(packed)))
+        pending = letters.where(F.col("status").isin(OPEN, DELETION))
+        self._pending = Fingerprints(_numbers(pending.select(packed)))
+
+    def _packed(self, rows: DataFrame) -> DataFrame:
+        id_ = id_of_row(self._source)
+        return rows.where(id_.isNotNull()).select(fingerprint(self._source, id_).alias("packed"))
+
+
+def columns_of_ids(settings: Mapping[str, str]) -> set[str]:
+    """Return the columns that these settings about ids may have added to silver."""
+    return {ID, SEQUENCE, *(column_of(name) for name in settings.values())}
+
+
+def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | None:
+    """Write the clean rows, remove `settled.removed` from silver, and return silver's new version.
+
+    Without rows only the moves are committed; returns None if there are none either.
+    """
+    clean = filter_clean(settled.rows)
+    if settled.removed is None:
+        return tables.add(clean, commit, moves).version if moves or not clean.isEmpty() else None
+    gone = settled.removed.select(*_KEYS, F.lit(True).alias(DELETED))
+    new = clean.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True).persist()
+    try:
+        return tables.upsert(new, commit, settled.near, COORDINATES, moves, why=Why.CORRECTED).version
+    finally:
+        new.unpersist()
+
+
+def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
+    """Return rows removed from silver as raw records with reasons; null where bronze has lost the record."""
+    rows = tables.read(removed.sparkSession, bronze).where(at_places(removed))
+    raw = rows.select(*_KEYS, "key", "value", "headers").dropDuplicates(_KEYS)
+    return removed.join(raw, _KEYS, "left")
+
+
+def _numbers(packed: DataFrame) -> Packed:
+    """Return the numbers of a frame's only column, in memory of their own."""
+    numbers: Packed = np.require(packed.toArrow().column(0).to_numpy(), np.int64, "W")
+    _give_back_memory()
+    return numbers
+
+
+def _give_back_memory() -> None:
+    """Return freed memory to the system: allocators keep the memory used for loading many ids."""
+    pa.default_memory_pool().release_unused()
+    with suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).malloc_trim(0)

@@ -1,0 +1,133 @@
+"""Writes letters: new ones, changed ones, and those whose records have become rows.
+
+A record has one letter. So every decision about a record, first or repeated, is written here: by a repeated
+micro-batch, by one that removes rows from silver or answers letters, and by a rebuild.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.engine.ops_tables import fronts
+from lakehouse.engine.progress import cuts
+from lakehouse.engine.records.dead_letters import DISCARDED, REPLAYED, SCHEMA, letter_id, status_by
+from lakehouse.engine.records.identity import RESENT, SUPERSEDED
+from lakehouse.storage import tables
+from lakehouse.storage.spark.execution import are_few, gathered
+from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
+from lakehouse.storage.tables import FILE, Move
+from lakehouse.streams.contract import COORDINATES
+
+_KEYS = list(COORDINATES)
+_MOST_RANGES = 100  # of offsets, in one condition
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """Decisions about records; None: about none.
+
+    new       letters (`to_dead_letters`) of records that may already have one
+    changed   places of existing letters, with their new `reasons`
+    accepted  places of rows of silver that may have letters
+    """
+
+    new: DataFrame | None = None
+    changed: DataFrame | None = None
+    accepted: DataFrame | None = None
+
+
+def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
+    """Insert and change letters and note the moves, in one commit; return the number of letters.
+
+    A rerun finds none. A letter that was discarded or answered stays unchanged. The frames are read twice and
+    should be persisted.
+    """
+    frames = [one for one in (verdicts.new, verdicts.changed, verdicts.accepted) if one is not None]
+    spark, where = frames[0].sparkSession, F.lit(False)
+    for frame in frames:
+        where = where | at_places(frame)
+
+    def once() -> int:
+        commit = tables.begin(spark, path)
+        commit.expect(moves)
+        near = commit.candidates(where)
+        rows = _settled(commit.rows(near).drop(FILE), stage, verdicts, now)
+        rows = gathered(rows, few=are_few(rows=near.rows)).persist()
+        try:
+            written = tables.upsert(rows, commit, near, ("id",), moves)
+            if written.version is None and moves:
+                tables.note(spark, path, moves)
+            return written.rows
+        finally:
+            rows.unpersist()
+
+    return tables.retry_on_conflict(once)
+
+
+def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
+    """Select the letters of records that the query had processed by a version of silver (None: the newest).
+
+    A micro-batch writes its letters before its rows, so call this before reading the letters.
+    """
+    noted = tables.transactions_in(spark, tables.snapshot(spark, clean, version))
+    landed = fronts.Progress.noted_in(noted, query).landed
+    return F.coalesce(F.col("ingested_at") <= F.lit(landed).cast("timestamp"), F.lit(False))
+
+
+def without_leaving(
+    letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
+) -> DataFrame:
+    """Leave out letters of rows that are about to be removed from silver, as of a version of it.
+
+    Their micro-batch has begun, and silver still has the rows. `letters` are the query's, read after that
+    version; the other arguments are paths.
+    """
+    spark = letters.sparkSession
+    if not cuts.is_ahead(spark, query, dead, target=clean, version=version, source=bronze):
+        return letters
+    rows = tables.read_version(spark, clean, version).select(*_KEYS)
+    leaving = letters.where(F.col("status") == SUPERSEDED).join(rows, _KEYS, "left_semi").select("id")
+    return letters.join(leaving, "id", "left_anti")
+
+
+def at_places(rows: DataFrame) -> Column:
+    """Select the records of some rows: exactly if they are few, else at least these."""
+    places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
+    if len(places) > _MOST_RANGES:
+        return within(ranges_of(rows))
+    return within([OffsetRange(topic, partition, offset, offset) for topic, partition, offset in places])
+
+
+def _settled(there: DataFrame, stage: str, verdicts: Verdicts, now: datetime) -> DataFrame:
+    """Return the new and changed letters as they are to be written."""
+    nothing = there.select("id", "status", "reasons", "own_time").limit(0)
+    said = nothing
+    if verdicts.new is not None:
+        said = said.unionByName(verdicts.new.select(*nothing.columns))
+    if verdicts.changed is not None:
+        status = status_by(F.col("reasons")).alias("status")
+        of_letter = verdicts.changed.select(letter_id(stage).alias("id"), status, "reasons")
+        said = said.unionByName(of_letter, allowMissingColumns=True)
+    if verdicts.accepted is not None:
+        of_row = verdicts.accepted.select(letter_id(stage).alias("id"), F.lit(REPLAYED).alias("status"))
+        said = said.unionByName(of_row, allowMissingColumns=True)
+    said = said.select("id", *(F.col(name).alias(f"_{name}") for name in ("status", "reasons", "own_time")))
+    rules, old_rules = F.col("_reasons.rule"), F.col("reasons.rule")
+    is_same = (F.col("_status") == F.col("status")) & (F.col("_reasons").isNull() | (rules == old_rules))
+    is_decided = F.col("status").isin(DISCARDED, RESENT)
+    values = {
+        "status": F.col("_status"),
+        "reasons": F.coalesce("_reasons", "reasons"),
+        "own_time": F.coalesce("own_time", "_own_time"),
+        "attempts": F.col("attempts") + 1,
+        "last_attempt": F.lit(now),
+    }
+    changed = there.join(said, "id").where(~is_same & ~is_decided).withColumns(values).select(*SCHEMA.names)
+    if verdicts.new is None:
+        return changed
+    return changed.unionByName(verdicts.new.join(there.select("id"), "id", "left_anti").select(*SCHEMA.names))

@@ -1,0 +1,165 @@
+"""Sends dead letters to a topic: each once when it is new, and once when it is closed.
+
+This is a step of its stream, after silver, so letters are sent while the stream runs. A replay that fails
+again is not sent, nor a record that has come back from the topic too often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F
+
+from lakehouse.engine.layers.change_reading import ChangeReading
+from lakehouse.engine.layers.export_position import Noted
+from lakehouse.engine.layers.step import Batch, BatchResult, Passed, Permitted, Step, StepMaker
+from lakehouse.engine.progress import sent
+from lakehouse.engine.progress.parts import Part
+from lakehouse.engine.progress.reading import InMemory
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS, OPEN
+from lakehouse.settings import Settings
+from lakehouse.sinks import Span
+from lakehouse.sinks.kafka.letters import MOST_ROUNDS, Letter, LetterSink
+from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.storage.spark.collecting import streamed
+from lakehouse.storage.tables import Lake, Progress
+from lakehouse.streams.definition import Stream
+
+_FIELDS = ("id", "stream", "status", "topic", "partition", "offset", "key", "value", "headers", "reasons")
+
+
+def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
+    """Return the maker of the step that sends the stream's dead letters; none without a topic for them."""
+    if not settings.dead_letter_topic:
+        return []
+    make = partial(_LettersExport, lake, stream, settings, permitted)
+    return [StepMaker(stream.name, "export", name_of(stream), make)]
+
+
+def send_waiting(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted, now: datetime) -> int:
+    """Send the stream's unsent letters, and return how many; a rerun sends none.
+
+    Raises ServiceError if the broker refuses, and PositionError if letters of another table were sent to the
+    topic.
+    """
+    count = 0
+    for maker in steps(lake, stream, settings, permitted):
+        step = maker.make()
+        try:
+            step.end_here(())
+            while (batch := step.plan({})) is not None:
+                with step.write(batch, now) as passed:
+                    count += passed.result.rows
+        finally:
+            step.close()
+    return count
+
+
+def name_of(stream: Stream) -> str:
+    """Return the step's name."""
+    return f"export.{stream.name}_dead_letters"
+
+
+def note_name(stream: Stream, topic: str) -> str:
+    """Return the name of the note on how far the stream's letters have been sent to the topic."""
+    return f"{topic}.{stream.name}"
+
+
+class _LettersExport(Step):
+    """Sends a stream's letters to the topic of dead letters."""
+
+    layer = "export"
+
+    def __init__(self, lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> None:
+        self.name = name_of(stream)
+        self._stream = stream.name
+        self._notice = permitted.notice
+        self._spark = lake.spark
+        self._path = lake.ensure(DEAD_LETTERS)
+        self._max_bytes = settings.bytes_per_batch
+        create_topics(settings.kafka, {settings.dead_letter_topic: settings.topic_partitions})
+        self._sink = LetterSink(settings.kafka, settings.dead_letter_topic, stream.name)
+        self._note = note_name(stream, settings.dead_letter_topic)
+        self._reading = ChangeReading(lake.spark, self.name, self._path)
+        noted = Noted(lake.spark, self._path, DEAD_LETTERS.name, self._note, self._sink.sent(), None)
+        begun = noted.begun(permitted)
+        self._reading.begin(begun.progress, begun.ahead)
+        self._part: Part | None = None
+
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
+        """Choose the next changes of the table; None if none are waiting."""
+        self._part = part = self._reading.next(max_bytes=self.limit or self._max_bytes)
+        if part is None:
+            return None
+        return Batch(
+            self._reading.feed(part),
+            number=self._reading.number_of(part),
+            reads=f"{DEAD_LETTERS.qualified_name} {part}",
+            size=0 if self._reading.is_resuming else part.divisible_bytes,
+        )
+
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002 - no time is sent
+        """Send the letters chosen last."""
+        if self._part is None:
+            raise TypeError(f"{self.name} has chosen no letters")
+        span = Span(self._reading.sent_as, self._part.first, self._part.end)
+        count = self._sink.write(self._letters(batch.rows), span)
+        sent.note(self._spark, self._path, self._note, Progress(span.table, span.after))
+        self._reading.advance(span.after)
+        yield Passed(BatchResult(count, {self._sink.topic: count}))
+
+    def _letters(self, feed: DataFrame) -> Iterator[Letter]:
+        """Yield the letters to send, except for records that a mirror, say, keeps copying to an input."""
+        refused = 0
+        for letter in map(_letter, streamed(filter_told(feed, self._stream))):
+            if letter.rounds > MOST_ROUNDS:
+                refused += 1
+            else:
+                yield letter
+        if refused:
+            self._notice(
+                f"{self.name}: {refused:,} letters are not sent to {self._sink.topic}: their records have "
+                f"returned from a dead-letter topic more than {MOST_ROUNDS} times. They stay in "
+                f"{DEAD_LETTERS.qualified_name}; find out what copies that topic to an input of this stream"
+            )
+
+    def end_here(self, filled: Collection[str]) -> None:
+        """Send no letters beyond the current version, unless this run fills silver."""
+        if not any(name.startswith("silver.") for name in filled):
+            self._reading.end_here()
+
+    def close(self) -> None:
+        """Close the producer."""
+        self._sink.close()
+
+
+def filter_told(feed: DataFrame, stream: str) -> DataFrame:
+    """Keep the changes of a stream's letters that are sent, in the order of their commits.
+
+    A letter is sent when it is new and open, and when it is no longer open.
+    """
+    kind = F.col("_change_type")
+    is_over = (kind == "update_postimage") & (F.col("status") != OPEN)
+    is_new = (kind == "insert") & (F.col("status") == OPEN)
+    told = feed.where((F.col("stream") == stream) & (is_new | is_over))
+    return told.orderBy("_commit_version", "first_seen", "topic", "partition", "offset").select(*_FIELDS)
+
+
+def _letter(row: Row) -> Letter:
+    return Letter(
+        row.id,
+        row.stream,
+        row.status,
+        row.topic,
+        row.partition,
+        row["offset"],
+        None if row.key is None else bytes(row.key),
+        None if row.value is None else bytes(row.value),
+        tuple((one.key, None if one.value is None else bytes(one.value)) for one in row.headers or ()),
+        tuple(one.asDict() for one in row.reasons or ()),
+    )

@@ -1,0 +1,112 @@
+"""Gold rows that a micro-batch recomputes from silver, instead of updating them.
+
+Partials alone cannot update a row whose records arrive out of order (`GoldTable.needs_recompute`), or one
+that has lost a record of silver because another record corrects or deletes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.engine.layers.step import Batch
+from lakehouse.engine.progress import cuts
+from lakehouse.storage.tables import DELETED, Lake, from_micros, shifted
+from lakehouse.storage.tables.commits import CHANGE_TYPE
+from lakehouse.storage.tables.pruning import in_spans, merged
+from lakehouse.streams.definition import GoldTable, MergedTable, WallClock
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A micro-batch's partials, the partials behind its facts, and the keys of rows removed from silver.
+
+    All of them are persisted; `left` is None if no row was removed.
+    """
+
+    partials: DataFrame
+    touched: DataFrame
+    left: DataFrame | None = None
+
+    @classmethod
+    def of(cls, table: GoldTable, rows: DataFrame) -> Moved:
+        """Return these frames for clean rows, or for changes of them."""
+        if CHANGE_TYPE not in rows.columns:
+            partials = table.preaggregate(rows).persist()
+            return cls(partials, partials)
+        is_gone = F.col(CHANGE_TYPE) == "delete"  # else an insert: `TableStep` sets only these two
+        bare = rows.drop(CHANGE_TYPE)
+        partials = table.preaggregate(bare.where(~is_gone)).persist()
+        left = table.preaggregate(bare.where(is_gone)).select(*table.keys).distinct().persist()
+        return cls(partials, table.preaggregate(bare).persist(), left)
+
+    def close(self) -> None:
+        """Unpersist the frames."""
+        for frame in (self.partials, self.touched, self.left):
+            if frame is not None:
+                frame.unpersist()
+
+
+def made_anew(
+    lake: Lake, table: GoldTable, batch: Batch, to_recompute: DataFrame, *, in_windows: bool
+) -> DataFrame:
+    """Return the partials of these keys over all rows of silver up to the micro-batch's end.
+
+    Later rows can be added later. With `in_windows`, only rows in the keys' windows are read, if the table
+    has windows.
+    """
+    spark, ends = to_recompute.sparkSession, batch.ends
+    paths = {name: lake.path("silver", name) for name in table.reads}
+    history = table.combine(
+        {name: cuts.read_up_to(spark, path, ends.get(f"silver.{name}")) for name, path in paths.items()}
+    )
+    if in_windows:
+        history = history.where(_of_windows(table, to_recompute))
+    return of_keys(table, history, F.broadcast(to_recompute))
+
+
+def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> DataFrame:
+    """Return the partials of these keys over rows of silver."""
+    # Spark pushes the join below the partials' aggregate if its keys are columns of silver.
+    anew = table.preaggregate(history).join(to_recompute, list(table.keys), "left_semi")
+    return anew.withColumn("recomputed", F.lit(True)) if "recomputed" in anew.columns else anew
+
+
+def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
+    """Return the current rows of recomputed keys that silver no longer has, marked as deleted."""
+    keys = list(table.keys)
+    gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
+    return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))
+
+
+def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
+    """Return recomputed rows as they are to be written: rows closed by the wall clock stay closed."""
+    clock = wall_clock_of(table)
+    if clock is None:
+        return anew
+    keys = list(table.keys)
+    closed = found.where(~clock.waits()).select(*keys, F.lit(True).alias("_closed")).distinct()
+    becomes = {
+        name: F.when(F.col("_closed"), column).otherwise(F.col(name))
+        for name, column in clock.set_columns().items()
+    }
+    return anew.join(closed, keys, "left").withColumns(becomes).drop("_closed")
+
+
+def wall_clock_of(table: MergedTable) -> WallClock | None:
+    """Return the wall clock that closes rows of the table; None if there is none."""
+    return table.wall_clock if isinstance(table, GoldTable) else None
+
+
+def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
+    """Select the rows of silver in the windows of some keys; all rows if there are no windows."""
+    if table.window_s is None or "window_start" not in table.keys:
+        return F.lit(True)
+    starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()
+    length = timedelta(seconds=table.window_s)
+    begun = [from_micros(micros) for micros in (starts[0] if starts else ())]
+    spans = merged((start, shifted(start, length)) for start in begun)
+    return in_spans("event_time", spans).condition()

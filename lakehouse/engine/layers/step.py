@@ -1,0 +1,267 @@
+"""The common part of the four layers: a step reads its unread rows and writes them as one micro-batch.
+
+A step's progress is in the table that it fills (`lakehouse.engine.progress`), so a step knows nothing that a
+new one could not read there: after a failure it is discarded and recreated.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.common.errors import PositionError
+from lakehouse.engine.ops_tables.data_losses import LostRange
+from lakehouse.engine.progress.reading import InMemory, Reading, Taken
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Move, Position
+from lakehouse.storage.tables.commits import CHANGE_TYPE
+from lakehouse.streams.definition import Stream, only
+
+FEED_COLUMNS = (CHANGE_TYPE, "_commit_version", "_commit_timestamp")
+LayerName = Literal["bronze", "silver", "gold", "export"]
+LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")
+
+
+class Allow(StrEnum):
+    """Actions that are refused unless the user allows them by name."""
+
+    DATA_LOSS = "data-loss"
+    RESEND = "resend"
+
+
+@dataclass(frozen=True)
+class Permitted:
+    """A run's permissions: the actions allowed, the records to skip, and the callback for notices.
+
+    Bronze does not read the records in `skip`; silver does not judge them if they have landed. With `adopts`,
+    exports continue on a copy of the lake that has sent rows before. `is_backfill`: a record is late only if
+    it belongs to rows that retention has taken.
+    """
+
+    allow: Collection[Allow] = ()
+    skip: Collection[LostRange] = ()
+    notice: Callable[[str], None] = lambda _text: None
+    adopts: bool = False
+    is_backfill: bool = False
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """The result of a micro-batch: rows read, and rows written, by kind.
+
+    `refused` is the number of read rows that silver has refused; `seconds` is how long an export's writes
+    took, by store.
+    """
+
+    rows: int
+    written: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    refused: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A micro-batch that has been chosen but not written.
+
+    `count` is the number of rows, None if unknown before reading. `number` is the version that the filled
+    table gets by it, for messages and dead letters. `moves` and `beside` are noted with the rows; `ends` is
+    where reading each table ends, by name (`lakehouse.engine.progress.reading.Taken`). `reads` describes the
+    input for messages. `size` is compared with a step's `limit`, 0 if it cannot be split. `record` is the
+    place of the only Kafka record, if there is only one.
+    """
+
+    rows: DataFrame
+    count: int | None = None
+    number: int = 0
+    moves: tuple[Move, ...] = ()
+    beside: tuple[tuple[Move, ...] | None, ...] = ()
+    ends: Mapping[str, Position] = field(default_factory=dict)
+    reads: str = ""
+    size: int = 0
+    record: str | None = None
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier attempt has written a part of it."""
+        return None in self.beside
+
+
+@dataclass(frozen=True)
+class Blamed:
+    """The records at which a micro-batch fails, and the way past them, as text for messages."""
+
+    records: str
+    way_out: str
+
+
+@dataclass(frozen=True)
+class Passed:
+    """The result of a step's micro-batch, and the rows added to its table; None if not requested."""
+
+    result: BatchResult
+    rows: InMemory | None = None
+
+
+class Ticker(Protocol):
+    """The work that a step has by the wall clock, even without new records."""
+
+    def is_due(self, now: datetime) -> bool:
+        """Return whether there may be work, without reading a table's rows."""
+
+    def tick(self, now: datetime) -> BatchResult:
+        """Do the work; a second call finds none. Must not run beside a micro-batch of the step."""
+
+
+class Gate(Protocol):
+    """Decides whether a stream's gold may be exported."""
+
+    def check(self, stream: Stream, now: datetime) -> bool:
+        """Check the stream's gold tables as they are now, and return whether they may be exported."""
+
+
+class Step(ABC):
+    """A layer's work on one table, or one export.
+
+    `fills` is the name of the table it fills, layer.table; None for an export. `merge_every_s`: in a live run
+    its input may wait for that long. `passes_on`: a later step takes its rows from memory. `limit` is the
+    most that a micro-batch takes, in records for bronze and bytes of files for others; None for the limit in
+    the settings. Times are UTC.
+    """
+
+    layer: LayerName
+    name: str
+    fills: str | None = None
+    merge_every_s: int = 0
+    ticker: Ticker | None = None
+    passes_on: bool = False
+    limit: int | None = None
+
+    @abstractmethod
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
+        """Choose the next micro-batch; None if nothing is waiting.
+
+        `handed` are rows in memory, by the name of the table to which they were just appended. Raises
+        PositionError if the source does not match the noted position.
+        """
+
+    @abstractmethod
+    @contextmanager
+    def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
+        """Write the micro-batch; keep the rows added to its table in memory during the block."""
+
+    @abstractmethod
+    def end_here(self, filled: Collection[str]) -> None:
+        """Read no further than the current end, except in tables `filled` by other steps of this run."""
+
+    def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002 - most have none
+        """Return the records at which a micro-batch fails; None if unknown.
+
+        May try parts of the micro-batch; writes nothing.
+        """
+        return None
+
+    def is_held(self) -> bool:
+        """Return whether the lease of the step's table is held, so that a micro-batch would wait."""
+        return False
+
+    def close(self) -> None:  # noqa: B027 - most have none
+        """Close connections."""
+
+
+class TableStep(Step):
+    """A step that reads tables and fills another, and perhaps others before it."""
+
+    def __init__(
+        self,
+        layer: LayerName,
+        reading: Reading,
+        combine: Callable[[Mapping[str, DataFrame]], DataFrame] = only,
+    ) -> None:
+        self.layer = layer
+        self.name = reading.query
+        self.fills = reading.target.name
+        self._reading = reading
+        self._combine = combine
+        self._until: Mapping[str, int] = {}
+        self._last: Taken | None = None
+
+    def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
+        """Choose the next micro-batch; None if nothing is waiting.
+
+        Raises PositionError if another process has filled the table meanwhile: then this step's knowledge of
+        the table, such as its watermark, is out of date.
+        """
+        taken = self._reading.next(handed, self._until, self.limit)
+        if taken is None:
+            return None
+        if self._last is not None and taken.begins not in (self._last.begins, self._last.ends):
+            raise PositionError(
+                f"{self.name} has continued in another process, which runs the same layer. Stop one"
+            )
+        self._last = taken
+        return self._batch(taken)
+
+    def end_here(self, filled: Collection[str]) -> None:
+        """Read no further than the current end, except in tables that are being filled."""
+        spark = self._reading.spark
+        self._until = {
+            name: tables.version_of(spark, path)
+            for name, path in self._reading.sources.items()
+            if name not in filled
+        }
+
+    def _batch(self, taken: Taken) -> Batch:
+        rows = _combined(self._combine, {name.partition(".")[2]: frame for name, frame in taken.rows.items()})
+        return Batch(
+            rows,
+            taken.count,
+            taken.number,
+            taken.moves,
+            taken.beside,
+            taken.ends,
+            taken.reads,
+            taken.size_bytes,
+        )
+
+
+def _combined(
+    combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
+) -> DataFrame:
+    """Combine rows of tables; if some are changes, removed rows separately, marked by `_change_type`."""
+    if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
+        return combine(rows)
+    parts = []
+    for kind, is_gone in (("insert", False), ("delete", True)):
+        side = {name: _side_of(frame, is_gone=is_gone) for name, frame in rows.items()}
+        parts.append(combine(side).withColumn(CHANGE_TYPE, F.lit(kind)))
+    return parts[0].unionByName(parts[1])
+
+
+def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
+    """Return either the added or the removed rows, from appended rows or from changes."""
+    if CHANGE_TYPE not in rows.columns:
+        return rows.where(F.lit(not is_gone))
+    has_left = F.col(CHANGE_TYPE).isin("delete", "update_preimage")
+    return rows.where(has_left if is_gone else ~has_left).drop(*FEED_COLUMNS)
+
+
+@dataclass(frozen=True)
+class StepMaker:
+    """A stream's step by name, and how to create it.
+
+    `make` creates the step's missing tables and output topics. Each call returns a new step, which knows only
+    what tables and topics have recorded.
+    """
+
+    stream: str
+    layer: LayerName
+    name: str
+    make: Callable[[], Step]

@@ -1,0 +1,113 @@
+"""ops.events: the pipeline's event log, appended to by every process; readable without Spark.
+
+Grain: one row per event; key: id. The columns are those of `lakehouse.common.events.Event`. `at` is UTC, in
+microseconds, by the clock of the process's host. Rows are only appended. A batch is written once, even if an
+attempt failed after writing it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import datetime
+from functools import partial
+
+from lakehouse.common.events import Event, EventLog, Kind, kind_of, note, noting
+from lakehouse.common.terminal import warn
+from lakehouse.storage.spark.query_errors import what_of
+from lakehouse.storage.tables import TableSpec, described, direct
+
+SCHEMA = described(
+    ("id", "string", "The event's id."),
+    ("at", "timestamp", "When it happened, UTC."),
+    ("kind", "string", "start, stop, failure, recovery, audit and so on."),
+    ("stream", "string", "The stream; null if the event concerns several streams, or none."),
+    ("layer", "string", "The layer; null as above."),
+    ("table", "string", "The table, as layer.name; null as above."),
+    ("actor", "string", "The command that noted it."),
+    ("host", "string", "The machine of the command."),
+    ("pid", "long", "The process of the command."),
+    ("code_version", "string", "The version of lakehouse."),
+    ("message", "string", "What happened, in a sentence."),
+    ("details", "string", "Details, as JSON; null for none."),
+)
+EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",), comment="One row per event.")
+
+
+@contextmanager
+def recorded(lake: str, actor: str) -> Iterator[None]:
+    """Write the events noted within the block, and the block's failure, to ops.events.
+
+    If the table cannot be written, a line on standard error says so, and the block continues.
+    """
+    with noting(EventLog(actor, partial(append, lake), warn)):
+        try:
+            yield
+        except Exception as failure:
+            note(
+                kind_of(failure),
+                f"{actor} ended: {what_of(failure)}",
+                details={"error": type(failure).__name__},
+            )
+            raise
+
+
+def append(lake: str, events: Sequence[Event], again: bool = False) -> None:  # noqa: FBT001, FBT002
+    """Append events; `again`: leave out those that a failed attempt has already written."""
+    if again:
+        earliest = min(event.at for event in events)
+        there = {event.id for event in newest(lake, limit=sys.maxsize, since=earliest)}
+        events = [event for event in events if event.id not in there]
+    if events:
+        direct.append(lake, EVENTS, [asdict(event) for event in events])
+
+
+def newest(
+    lake: str,
+    *,
+    limit: int,
+    since: datetime | None = None,
+    before: tuple[datetime, str] | None = None,
+    kinds: Collection[Kind] = (),
+    streams: Collection[str] = (),
+) -> list[Event]:
+    """Return the newest events of these kinds and streams (none: all), oldest first.
+
+    With `streams`, events that do not concern a single stream are left out. `since` is the earliest time;
+    `before` is the time and id of an event, and only earlier events are returned. No more files are read than
+    necessary. Raises TableError if the table cannot be read.
+    """
+    found: list[Event] = []
+    for upto, read in direct.newest_first(lake, EVENTS, "at"):
+        if upto is not None and (_is_before(upto, since) or (len(found) == limit and upto < found[0].at)):
+            break
+        events = [Event(**row) for row in read()]
+        found += [
+            event
+            for event in events
+            if not _is_before(event.at, since)
+            and (before is None or (event.at, event.id) < before)
+            and (not kinds or event.kind in kinds)
+            and (not streams or event.stream in streams)
+        ]
+        found = sorted(found, key=lambda event: (event.at, event.id))[-limit:]
+    return found
+
+
+def compact(lake: str) -> str | None:
+    """Merge small files, and return a message about it; null if the number of files stays the same.
+
+    A failure is reported on standard error; no events are lost.
+    """
+    try:
+        before, after = direct.compact(lake, EVENTS)
+    except Exception as failure:  # noqa: BLE001 - deltalake and file systems raise many kinds
+        warn(f"{EVENTS.qualified_name} could not be compacted: {what_of(failure)}")
+        return None
+    return f"{EVENTS.qualified_name}: {before:,} files became {after:,}" if after < before else None
+
+
+def _is_before(moment: datetime, bound: datetime | None) -> bool:
+    return bound is not None and moment < bound

@@ -1,0 +1,216 @@
+"""ops.lateness: the allowed lateness of each silver table, and the first offsets that it applies to.
+
+Grain: one row per change of a table's allowed lateness; key: table_id, number. `seconds` is the allowed
+lateness behind the front, null for unlimited, as in a backfill. `begins` has the first offset of each
+partition that the row applies to; in partitions without an entry it applies to all records. `before` is the
+number of the previous row, null if there is none: then the initial value, a property of the table, precedes.
+
+Silver's commits name the current row. A change is first written here, and then noted in a commit of its own,
+before the first record that it applies to:
+
+    silver.metrics_events lateness              1795723989203000   the number of the row
+    silver.metrics_events allowed_lateness_s              604800   the setting at that time
+
+Every later commit expects that number, so a process that uses another row is refused. A row that no commit
+names was left by a killed process, and is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import reduce
+from typing import Any
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StructType
+
+from lakehouse.common.errors import TableError
+from lakehouse.storage import tables
+from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.storage.tables import Lake, Move, TableSpec, described
+from lakehouse.storage.tables.specs import EPOCH
+
+SETTING = "allowed_lateness_s"
+
+_BEGINS = StructType().add("topic", "string").add("partition", "integer").add("first", "long")
+SCHEMA = described(
+    ("table_id", "string", "Delta's id of the silver table."),
+    ("number", "long", "The row's number in the table's commits: when it was noted, in microseconds."),
+    ("before", "long", "The number of the previous row; null: this is the first one."),
+    ("table", "string", "The table, as layer.name."),
+    ("seconds", "long", "The allowed lateness; null: unlimited."),
+    ("begins", ArrayType(_BEGINS), "The first offset of each partition that the row applies to."),
+)
+LATENESS = TableSpec(
+    "ops",
+    "lateness",
+    SCHEMA,
+    stats=("table_id", "number"),
+    comment="One row per change of a silver table's allowed lateness.",
+)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """An allowed lateness (seconds, null: unlimited), and the first offset of each partition it applies to.
+
+    It applies to every record of a partition that is not in `begins`. `number` is null for the initial value.
+    """
+
+    seconds: int | None
+    begins: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    number: int | None = None
+
+    def is_for(self) -> Column:
+        """Return a condition on records' coordinates: at or after the first offset of their partition."""
+        is_named = [
+            ((F.col("topic") == topic) & (F.col("partition") == partition), F.col("offset") >= first)
+            for (topic, partition), first in sorted(self.begins.items())
+        ]
+        if not is_named:
+            return F.lit(True)
+        first, *others = is_named
+        chosen = reduce(lambda column, one: column.when(*one), others, F.when(*first))
+        return chosen.otherwise(F.lit(True))
+
+
+@dataclass(frozen=True)
+class Lateness:
+    """The allowances of a silver table, oldest first, and the setting noted with the last; null: none."""
+
+    table: str
+    allowances: tuple[Allowance, ...]
+    setting: int | None
+
+    @property
+    def now(self) -> Allowance:
+        """The current allowance."""
+        return self.allowances[-1]
+
+    @property
+    def expected(self) -> Move:
+        """The move that a commit of rows expects: from the current number to the same one."""
+        return Move(_number(self.table), self.now.number, self.now.number)
+
+    def since(self, number: int | None) -> tuple[Allowance, ...]:
+        """Return the allowance with this number and the later ones; all if there is no such number."""
+        places = [place for place, one in enumerate(self.allowances) if one.number == number]
+        return self.allowances[places[0] :] if places else self.allowances
+
+    def watermark(self, front: Column, *, or_s: int | None = 0) -> Column:
+        """Return each record's watermark (UTC) by its own allowance; null if the record cannot be late.
+
+        `front` is the front before the record landed, UTC. `or_s` is a minimum of the allowed lateness, in
+        seconds; null: unlimited.
+        """
+        marks = [
+            (one.is_for(), _mark(front, most([one, Allowance(or_s)]))) for one in reversed(self.allowances)
+        ]
+        first, *others = marks
+        return reduce(lambda column, one: column.when(*one), others, F.when(*first))
+
+
+def most(allowances: Iterable[Allowance]) -> int | None:
+    """Return the greatest allowed lateness of some allowances, in seconds; null: unlimited."""
+    seconds = [one.seconds for one in allowances]
+    known = [one for one in seconds if one is not None]
+    return max(known) if len(known) == len(seconds) else None
+
+
+def read(lake: Lake, table: str) -> Lateness:
+    """Return the current lateness of a silver table, `layer.name`.
+
+    Raises TableError if the table has no initial value, or names a row that ops.lateness does not have.
+    """
+    found = tables.snapshot(lake.spark, lake.path(*table.split(".")))
+    noted = tables.transactions_in(lake.spark, found)
+    made_with = tables.properties_of(found).get(f"lakehouse.{SETTING}")
+    if made_with is None:
+        raise TableError(
+            f"{table} does not say under which {SETTING} it was made: its property lakehouse.{SETTING} is "
+            "missing. Set it to the original number of seconds (ALTER TABLE … SET TBLPROPERTIES)"
+        )
+    number = noted.get(_number(table))
+    later = [] if number is None else _chain(lake, table, tables.id_of(found), number)
+    return Lateness(table, (Allowance(int(made_with)), *later), noted.get(_setting(table)))
+
+
+def number_in(noted: Mapping[str, int], table: str) -> int | None:
+    """Return the number of the allowance that a table's commits name; null for the initial value."""
+    return noted.get(_number(table))
+
+
+def setting_in(noted: Mapping[str, int], properties: Mapping[str, str], table: str) -> int:
+    """Return LAKEHOUSE_ALLOWED_LATENESS_S at the time when the table's last allowance was noted."""
+    return noted.get(_setting(table), int(properties.get(f"lakehouse.{SETTING}", "0")))
+
+
+def change(
+    lake: Lake,
+    known: Lateness,
+    seconds: int | None,
+    setting: int,
+    judged: Sequence[OffsetRange],
+    *,
+    now: datetime,
+) -> Lateness:
+    """Change the allowed lateness of records after the `judged` offset ranges; return the new lateness.
+
+    `seconds` null: unlimited. `setting` is the current LAKEHOUSE_ALLOWED_LATENESS_S. Raises PositionError if
+    another process has changed the lateness.
+    """
+    spark, path = lake.spark, lake.path(*known.table.split("."))
+    begins = {(one.topic, one.partition): one.last + 1 for one in judged}
+    number = max((now - EPOCH) // timedelta(microseconds=1), (known.now.number or 0) + 1)
+    row = (
+        tables.table_id(spark, path),
+        number,
+        known.now.number,
+        known.table,
+        seconds,
+        [(topic, partition, first) for (topic, partition), first in sorted(begins.items())],
+    )
+    tables.append(spark.createDataFrame([row], SCHEMA), lake.ensure(LATENESS))
+    moves = [Move(_number(known.table), known.now.number, number)]
+    if known.setting != setting:
+        moves.append(Move(_setting(known.table), known.setting, setting))
+    tables.note(spark, path, moves)
+    return Lateness(known.table, (*known.allowances, Allowance(seconds, begins, number)), setting)
+
+
+def _chain(lake: Lake, table: str, table_id: str, number: int) -> list[Allowance]:
+    """Return the allowances up to the one with this number, oldest first."""
+    rows = lake.read_or_empty(LATENESS).where(F.col("table_id") == table_id).collect()
+    by_number, found = {row.number: row for row in rows}, list[Allowance]()
+    wanted: int | None = number
+    while wanted is not None:
+        if wanted not in by_number:
+            raise TableError(
+                f"{LATENESS.qualified_name} has no row {wanted}, which {table} names, so its allowed "
+                "lateness is unknown. Restore ops.lateness from a backup"
+            )
+        row = by_number[wanted]
+        found.append(Allowance(row.seconds, _begins(row.begins), row.number))
+        wanted = row.before
+    return found[::-1]
+
+
+def _begins(noted: Iterable[Any]) -> dict[tuple[str, int], int]:
+    return {(one.topic, one.partition): one.first for one in noted}
+
+
+def _mark(front: Column, seconds: int | None) -> Column:
+    if seconds is None:
+        return F.lit(None).cast("timestamp")
+    return F.timestamp_micros(F.unix_micros(front) - F.lit(seconds * 1_000_000).cast("long"))
+
+
+def _number(table: str) -> str:
+    return f"{table} lateness"
+
+
+def _setting(table: str) -> str:
+    return f"{table} {SETTING}"

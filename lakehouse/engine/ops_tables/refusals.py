@@ -1,0 +1,110 @@
+"""The share of records that silver refuses: counted by runs, noted in ops.events, and reported by commands.
+
+A record is refused if its dead letter is open: invalid, late, or in conflict with another record of its id.
+Duplicates, corrections and deletions are dead letters that need no attention
+(`lakehouse.engine.records.identity`), so they only count as judged. Events have no values of records, because
+they have more readers than dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.common.events import Kind, note
+from lakehouse.engine.records.dead_letters import place
+from lakehouse.engine.records.identity import CLOSED
+
+LEAST_JUDGED = 1_000
+"""The share of fewer records means nothing: it could be one refused record of ten."""
+MOST_CAUSES = 3
+
+
+@dataclass(frozen=True)
+class Cause:
+    """The refused records that break one rule in one column (null: no column): their number and the first.
+
+    `place` is topic/partition/offset of the first record, `message` the reason in its dead letter.
+    """
+
+    rule: str
+    column: str | None
+    count: int
+    place: str
+    message: str
+
+    @property
+    def name(self) -> str:
+        """The rule, and the column if there is one."""
+        return self.rule if self.column is None else f"{self.rule} of {self.column}"
+
+    def __str__(self) -> str:
+        return f"{self.count:,} {self.name}, such as {self.place}: {self.message}"
+
+
+@dataclass(frozen=True)
+class Refusals:
+    """The numbers of a silver table's judged and refused records; `limit` is the allowed share."""
+
+    table: str
+    judged: int
+    refused: int
+    limit: float
+    causes: tuple[Cause, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The share of refused records, from 0 to 1."""
+        return self.refused / self.judged if self.judged else 0.0
+
+    @property
+    def is_telling(self) -> bool:
+        """Whether enough records were judged for a share to mean something."""
+        return self.judged >= LEAST_JUDGED
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more records were refused than allowed; false if too few were judged."""
+        return self.is_telling and self.share > self.limit
+
+    def __str__(self) -> str:
+        if not self.refused:
+            return f"{self.table}: none of {self.judged:,} records refused"
+        return f"{self.table}: {self.refused:,} of {self.judged:,} records refused ({percent(self.share)})"
+
+
+def percent(share: float) -> str:
+    """Return a share in percent; it is only rounded to 0 or 100 % if it is exactly that."""
+    rounded = f"{100 * share:.1f}"
+    if rounded == "100.0" and share < 1:
+        return "more than 99.9 %"
+    return "less than 0.1 %" if rounded == "0.0" and share > 0 else f"{rounded.removesuffix('.0')} %"
+
+
+def commonest(letters: DataFrame) -> tuple[Cause, ...]:
+    """Return the most frequent reasons of open dead letters; a letter counts for each of its reasons."""
+    refused = letters.where(~F.col("status").isin(*CLOSED))
+    at = F.struct("topic", "partition", "offset")
+    reasons = refused.select(place().alias("place"), at.alias("at"), F.explode("reasons").alias("reason"))
+    first = F.min_by(F.struct("place", "reason.message"), "at").alias("first")
+    found = reasons.groupBy("reason.rule", "reason.column").agg(F.count(F.lit(1)).alias("count"), first)
+    rows = found.orderBy(F.desc("count"), "rule", "column").limit(MOST_CAUSES).collect()
+    return tuple(
+        Cause(row["rule"], row["column"], row["count"], row["first"].place, row["first"].message or "")
+        for row in rows
+    )
+
+
+def note_refusals(stream: str, refusals: Refusals) -> None:
+    """Note the refused records in ops.events, without values of records."""
+    causes = [asdict(one) for one in refusals.causes]
+    details: Mapping[str, Any] = {
+        **asdict(refusals),
+        "over": refusals.is_over,
+        "causes": [{name: one[name] for name in one if name != "message"} for one in causes],
+    }
+    note(Kind.REFUSED, str(refusals), stream=stream, layer="silver", table=refusals.table, details=details)

@@ -1,0 +1,195 @@
+"""Rows that retention has deleted: ops.retention and ops.retained_ids.
+
+Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. `before` (UTC): rows from
+before this time are deleted, or about to be; null for bronze. `gone`: for bronze, the last deleted offset of
+each partition; else empty. `front` (UTC): for bronze, the greatest own event time of deleted records that
+were valid; null for other tables, and if there are none. `at`: when the row was noted, UTC. It is noted
+before the deletion, so a comparison of tables can explain every missing row. A rerun replaces the row.
+
+Grain of ops.retained_ids: one row per id whose silver row is deleted or about to be, or whose dead letters
+are, after a deletion record has removed its row; key: table_id, fingerprint. Only sources with `sequence_by`
+have such rows. `bar` is the greatest sequence of the id that deletion records cover; null: its silver row is
+deleted, so no later record is accepted. `until`: when its last deletion record without a sequence was sent;
+null: none. `since`: when its first version was sent (both UTC). `sequence_by`: the setting under which these
+three are valid; under another one, they count as null. An id that is noted again keeps the greatest bar, and
+a null bar stays null. A rerun changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StructType
+
+from lakehouse.storage import tables
+from lakehouse.storage.spark.offset_ranges import OffsetRange, within
+from lakehouse.storage.tables import Lake, TableSpec, described
+from lakehouse.streams.definition import GoldTable, MergedTable, Source, Stream
+
+_GONE = StructType().add("topic", "string").add("partition", "integer").add("last", "long")
+SCHEMA = described(
+    ("table_id", "string", "Delta's id of the table."),
+    ("table", "string", "The table, as layer.name."),
+    ("before", "timestamp", "Rows from before this time (UTC) are deleted; null for bronze."),
+    ("gone", ArrayType(_GONE), "For bronze, the last deleted offset of each partition."),
+    ("front", "timestamp", "For bronze, the greatest own event time (UTC) of deleted valid records."),
+    ("at", "timestamp", "When the row was noted, UTC."),
+)
+RETENTION = TableSpec(
+    "ops",
+    "retention",
+    SCHEMA,
+    stats=("table",),
+    comment="One row per table with rows deleted by retention.",
+)
+
+_STATE = ("bar", "until", "since")
+RETAINED_IDS = TableSpec(
+    "ops",
+    "retained_ids",
+    described(
+        ("table_id", "string", "Delta's id of the silver table."),
+        ("fingerprint", "binary", "The first 16 bytes of the SHA-256 of the id's text."),
+        ("bar", "long", "The greatest sequence covered by deletions; null: the silver row was deleted."),
+        ("until", "timestamp", "When its last deletion without a sequence was sent, UTC; null: none."),
+        ("since", "timestamp", "When its first version was sent, UTC; null: bar is null."),
+        ("sequence_by", "string", "The setting sequence_by under which the bar holds."),
+    ),
+    stats=("table_id",),
+    comment="One row per id whose silver row, or dead letters, were deleted by retention.",
+)
+
+
+@dataclass(frozen=True)
+class TakenRows:
+    """A table's rows deleted by retention: those `before` a time (UTC), or the offsets `gone`.
+
+    `front` is the greatest own event time (UTC) of valid records at these offsets; null: none.
+    """
+
+    before: datetime | None = None
+    gone: tuple[OffsetRange, ...] = ()
+    front: datetime | None = None
+
+    def notes(self) -> list[str]:
+        """Return a note with the last deleted offset of each partition; empty if there is none."""
+        ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
+        return [f"retention has deleted {ends}"] if ends else []
+
+    def filter_kept(self, rows: DataFrame) -> DataFrame:
+        """Keep the rows whose record, by its coordinates, has not been deleted from bronze."""
+        return rows.where(~within(self.gone)) if self.gone else rows
+
+
+def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
+    """Return a table's rows deleted by retention; nothing if the table does not exist."""
+    if not (lake.exists(layer, name) and lake.exists(RETENTION.layer, RETENTION.name)):
+        return TakenRows()
+    this = F.col("table_id") == tables.table_id(lake.spark, lake.path(layer, name))
+    rows = lake.read(RETENTION.layer, RETENTION.name).where(this)
+    row = rows.select(_micros("before"), "gone", _micros("front")).first()
+    if row is None:
+        return TakenRows()
+    before, front = (None if at is None else tables.from_micros(at) for at in (row.before, row.front))
+    gone = tuple(OffsetRange(one.topic, one.partition, 0, one.last) for one in row.gone)
+    return TakenRows(before, gone, front)
+
+
+def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> None:
+    """Note the rows that retention is about to delete from a table, replacing an earlier note."""
+    path = lake.ensure(RETENTION)
+    gone = [(one.topic, one.partition, one.last) for one in taken.gone]
+    table_id = tables.table_id(lake.spark, lake.path(layer, name))
+    noted = (table_id, f"{layer}.{name}", taken.before, gone, taken.front, now)
+    rows = lake.spark.createDataFrame([noted], SCHEMA)
+    tables.replace(rows, path, ("table_id",), within=F.lit(True))
+
+
+def fingerprint_of(id_: Column) -> Column:
+    """Return the fingerprint of an id, whatever its type; null for null."""
+    return F.substring(F.unhex(F.sha2(id_.cast("string"), 256)), 1, 16)
+
+
+def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
+    """Note the ids of silver rows or dead letters that retention is about to delete.
+
+    `ids` has `id`, and `bar`, `until` and `since` as in ops.retained_ids; an id may occur several times.
+    """
+    path, table_id = lake.ensure(RETAINED_IDS), tables.table_id(lake.spark, lake.path("silver", source.table))
+    new = ids.select(fingerprint_of(F.col("id")).alias("fingerprint"), *_STATE)
+    known = new.where(F.col("fingerprint").isNotNull())
+    before = ids_taken(lake, source).join(known, "fingerprint", "left_semi")
+    is_whole = F.bool_or(F.col("bar").isNull())
+    state = (F.max("bar"), F.max("until"), F.min("since"))
+    joined = (F.when(~is_whole, one).alias(name) for one, name in zip(state, _STATE, strict=True))
+    found = known.union(before).groupBy("fingerprint").agg(*joined)
+    found = found.withColumns({"table_id": F.lit(table_id), "sequence_by": F.lit(source.sequence_by)})
+    found = found.select(*RETAINED_IDS.schema.names).persist()
+    try:
+        tables.replace(found, path, ("table_id", "fingerprint"), within=F.col("table_id") == table_id)
+    finally:
+        found.unpersist()
+
+
+def ids_taken(lake: Lake, source: Source) -> DataFrame:
+    """Return the ids of a source whose rows or letters were deleted: fingerprint, bar, until and since.
+
+    The last three are null if they were noted under another `sequence_by`. Grain: one row per id; key:
+    fingerprint.
+    """
+    noted = RETAINED_IDS.layer, RETAINED_IDS.name
+    if not (lake.exists("silver", source.table) and lake.exists(*noted)):
+        return lake.spark.createDataFrame([], RETAINED_IDS.schema).select("fingerprint", *_STATE)
+    this = F.col("table_id") == tables.table_id(lake.spark, lake.path("silver", source.table))
+    holds = F.col("sequence_by") == F.lit(source.sequence_by)
+    state = (F.when(holds, F.col(name)).alias(name) for name in _STATE)
+    return lake.read(*noted).where(this).select("fingerprint", *state)
+
+
+def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
+    """Keep the rows of a gold table that retention has not deleted from it."""
+    before = taken_of(lake, "gold", table.name).before
+    if before is None or table.time_columns is None:
+        return rows
+    return rows.where(F.col(table.time_columns[1]) >= F.lit(before))
+
+
+def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
+    """Return the time (UTC) from which a gold table's rows and their silver rows are complete.
+
+    It is compared with the row's first time column. `made_by` is the main table of a side table, else the
+    table itself. Null: retention has deleted nothing.
+    """
+    cuts = [_later(taken_of(lake, "silver", name).before, made_by.merge_radius) for name in made_by.reads]
+    return latest([*cuts, taken_of(lake, "gold", table.name).before])
+
+
+def closed_before(lake: Lake, stream: Stream, source: Source) -> datetime | None:
+    """Return the time (UTC) before which no record of the source can be accepted, even if it may be late.
+
+    Retention has deleted the row that such a record belongs to, or records to be aggregated with it. Null:
+    nothing has been deleted.
+    """
+    cuts = list[datetime | None]()
+    for table in (one for one in stream.gold if source.table in one.reads):
+        cuts += [taken_of(lake, "silver", name).before for name in table.reads]
+        kept = (taken_of(lake, "gold", one.name).before for one in (table, *table.sides))
+        cuts += [_later(before, table.merge_radius) for before in kept]
+    return latest(cuts)
+
+
+def _later(moment: datetime | None, by: timedelta) -> datetime | None:
+    return None if moment is None else moment + by
+
+
+def latest(moments: Iterable[datetime | None]) -> datetime | None:
+    """Return the latest of some times; null if there is none."""
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _micros(name: str) -> Column:
+    return F.unix_micros(name).alias(name)

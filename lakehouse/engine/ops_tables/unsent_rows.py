@@ -1,0 +1,87 @@
+"""ops.unsent_rows: gold rows that could not be sent to a topic or store, so that other rows need not wait.
+
+Grain: one row per state of a gold row that could not be sent; key: table, topic (for a store without topics,
+its name), row_key (the row's key in a cache), version (the Delta version with that state) and value_sha256
+(of the message's value, in hex; empty for a delete). `key` is the message's key, `size_bytes` the record's
+size in a batch of its own (for a store without topics, the key's size), `limit_bytes` the limit; both are
+null if the size is not the reason. `reason` is `too_large`, or `refused: ` with the store's message.
+`noted_at` is UTC. The row itself is in gold and in the other stores. The note stays if the row is sent later.
+A row with the reason `changes_removed` covers all changes up to its version that VACUUM removed before they
+were sent; it has no key and no sizes. A rerun writes nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, TableSpec, described
+
+if TYPE_CHECKING:
+    from lakehouse.sinks import UnsentRow
+
+SCHEMA = described(
+    ("table", "string", "The gold table, as layer.name."),
+    ("topic", "string", "The topic, or store, without the row."),
+    ("row_key", "string", "The row's key; empty for a range of changes."),
+    ("version", "long", "The table's version with the row, or the last one of the range."),
+    ("value_sha256", "string", "SHA-256 of the message's value."),
+    ("key", "string", "The message's key."),
+    ("size_bytes", "long", "The message's size."),
+    ("limit_bytes", "long", "The greatest size that the topic accepts."),
+    (
+        "reason",
+        "string",
+        "too_large; changes_removed: VACUUM removed them before they were sent; or refused: with the reason.",
+    ),
+    ("noted_at", "timestamp", "When the row was noted, UTC."),
+)
+UNSENT_ROWS = TableSpec(
+    "ops",
+    "unsent_rows",
+    SCHEMA,
+    stats=("table", "topic", "version", "noted_at"),
+    comment="One row per gold row, or range of changes, that was not sent to its topic.",
+)
+_KEYS = ("table", "topic", "row_key", "version", "value_sha256")
+_REMOVED = "changes_removed"
+
+
+def note(lake: Lake, table: str, topic: str, rows: Sequence[UnsentRow], *, now: datetime) -> None:
+    """Note rows of a gold table that its topic or a store does not accept, unless already noted."""
+    _note(lake, table, topic, [asdict(row) for row in rows], now)
+
+
+def note_removed(lake: Lake, table: str, topic: str, version: int, *, now: datetime) -> None:
+    """Note that changes up to a version were removed before they were sent."""
+    row = {"row_key": "", "version": version, "value_sha256": "", "reason": _REMOVED}
+    _note(lake, table, topic, [row], now)
+
+
+def _note(lake: Lake, table: str, topic: str, rows: Sequence[dict[str, Any]], now: datetime) -> None:
+    path = lake.ensure(UNSENT_ROWS)
+    alike = {"table": table, "topic": topic, "noted_at": now}
+    fields = [dict.fromkeys(SCHEMA.names) | row | alike for row in rows]
+    frame = lake.spark.createDataFrame([tuple(one[name] for name in SCHEMA.names) for one in fields], SCHEMA)
+    tables.insert_missing(frame, path, _KEYS, _of(table, topic))
+
+
+def read(lake: Lake, table: str, topic: str) -> DataFrame | None:
+    """Return the notes on a gold table and a topic or store; null if there are none."""
+    rows = lake.read_or_empty(UNSENT_ROWS).where(_of(table, topic))
+    return None if rows.isEmpty() else rows
+
+
+def are_removed(noted: DataFrame) -> bool:
+    """Tell whether the notes from `read` include changes that were removed before they were sent."""
+    return not noted.where(F.col("reason") == _REMOVED).isEmpty()
+
+
+def _of(table: str, topic: str) -> Column:
+    return (F.col("table") == table) & (F.col("topic") == topic)

@@ -1,0 +1,89 @@
+"""Finality: up to which event time rows of a gold table are final, even if the grace changes.
+
+A row is final once the front, the greatest event time merged, is past its `due_column` by the grace. Final
+rows stay final when the grace changes: the first micro-batch with a new grace notes, as transactions in its
+commit, the grace and up to which time rows were final before it. The grace that a table was created with is a
+table property.
+
+    gold.metrics_1m grace_s                    600   the current grace, in seconds
+    gold.metrics_1m final_until   1795723989203000   rows up to here are final in any case, in microseconds
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from pyspark.sql import SparkSession
+
+from lakehouse.engine.progress.positions import Transactions
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Move, from_micros, shifted
+from lakehouse.storage.tables.delta_internals import Snapshot
+from lakehouse.storage.tables.specs import EPOCH
+from lakehouse.streams.definition import EventClock, EventTimeProgress, GoldTable, MergedTable
+
+SETTING = "grace_s"
+
+
+@dataclass(frozen=True)
+class Finality:
+    """A table's noted grace, and the time (UTC; None: none) up to which rows are final in any case."""
+
+    query: str
+    grace: timedelta
+    until: datetime | None
+    noted: Transactions
+
+    def reached(self, front: datetime | None) -> datetime | None:
+        """Return up to which time rows are final once the front (None: none) is merged; None if no row is."""
+        by_event_time = None if front is None else shifted(front, -self.grace)
+        return max((moment for moment in (by_event_time, self.until) if moment is not None), default=None)
+
+    def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
+        """Return the progress between two fronts in terms of the clock, whose grace may be a new one.
+
+        Exactly the rows that are already final count as final before; they stay final.
+        """
+        reached = self.reached(before)
+        first = None if reached is None else shifted(reached, grace_of(clock))
+        return EventTimeProgress(first, now if first is None else max(now, first))
+
+    def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
+        """Return the moves that the next commit must expect and, if the clock has another grace, note."""
+        grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
+        seconds, micros = self.noted.get(grace), self.noted.get(until)
+        if self.grace == grace_of(clock):
+            return (Move(grace, seconds, seconds),)
+        reached = self.reached(before)
+        now = micros if reached is None else (reached - EPOCH) // timedelta(microseconds=1)
+        return Move(grace, seconds, int(grace_of(clock).total_seconds())), Move(until, micros, now)
+
+    def after(self, moves: tuple[Move, ...]) -> Finality:
+        """Return the finality after a commit with these moves."""
+        made = {move.application: move.after for move in moves if move.after is not None}
+        return _of(self.query, {**self.noted, **made}, self.grace)
+
+
+def grace_of(clock: EventClock) -> timedelta:
+    """Return how far event time, or the wall clock, must be past a row's time until the row is final."""
+    return clock.when_idle.after
+
+
+def made_with(table: MergedTable) -> dict[str, str]:
+    """Return the grace as table properties, for a table whose rows become final by event time; else none."""
+    clock = table.clock if isinstance(table, GoldTable) else None
+    return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
+
+
+def finality_at(spark: SparkSession, query: str, snapshot: Snapshot, clock: EventClock) -> Finality:
+    """Return the finality noted in a gold table's snapshot; without a noted grace, the clock's applies."""
+    made_with = tables.properties_of(snapshot).get(f"lakehouse.{SETTING}")
+    grace = grace_of(clock) if made_with is None else timedelta(seconds=int(made_with))
+    return _of(query, tables.transactions_in(spark, snapshot), grace)
+
+
+def _of(query: str, noted: Transactions, made_with: timedelta) -> Finality:
+    seconds, until = noted.get(f"{query} {SETTING}"), noted.get(f"{query} final_until")
+    grace = made_with if seconds is None else timedelta(seconds=seconds)
+    return Finality(query, grace, None if until is None else from_micros(until), noted)

@@ -1,0 +1,390 @@
+"""The tables that a query reads, and how far, as recorded in the tables that it fills.
+
+A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last one
+completes its micro-batch. If another table is ahead of the last one, a micro-batch was killed between them:
+it is repeated, exactly up to there. Between micro-batches nothing is kept here, except to avoid rereading
+commits without rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.common.errors import PositionError
+from lakehouse.engine.progress import parts
+from lakehouse.engine.progress.parts import Part
+from lakehouse.engine.progress.positions import (
+    BEFORE_ALL,
+    Transactions,
+    application,
+    beginning_in,
+    moves,
+    position_in,
+    sources_in,
+)
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Move, Position, from_micros
+from lakehouse.storage.tables.entries import LogEntry
+from lakehouse.storage.tables.log import Mark
+
+_CLOCKS_DIFFER_MS = 60_000  # at most, between machines that write tables of one lake
+_NOTED_AFTER = 100
+"""After this many versions without new rows a commit notes the position, before their log is cleaned up."""
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A table that a query fills; `condition` selects the query's own rows."""
+
+    name: str
+    path: str
+    condition: str = "true"
+
+
+@dataclass(frozen=True)
+class InMemory:
+    """Rows that a commit has just appended to a table, their `count`, and the commit's version."""
+
+    rows: DataFrame
+    count: int
+    version: int
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A micro-batch's input: rows by table name, their number (None: unknown), and where it ends.
+
+    `number` is the version that its commit gives the table filled last, `begins` the positions that this
+    table has noted before; `reads` describes the input for messages. `size_bytes` is the size of its files, 0
+    if it cannot be split. `moves` are for the commit to the table filled last; `beside` for those to the
+    others, in order: None for a table that has its commit of this micro-batch from an earlier attempt.
+    """
+
+    rows: Mapping[str, DataFrame]
+    count: int | None
+    number: int
+    ends: Mapping[str, Position]
+    begins: Mapping[str, Position | None]
+    reads: str
+    moves: tuple[Move, ...]
+    beside: tuple[tuple[Move, ...] | None, ...] = ()
+    size_bytes: int = 0
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether an earlier attempt has written a part of the micro-batch."""
+        return None in self.beside
+
+
+@dataclass
+class Reading:
+    """A query's sources, as paths by table name, and the tables that it fills: `beside`, then `target`.
+
+    From the tables that it `follows` it also reads corrected rows, by their change feed; from the others only
+    appends. `on_foreign` is called with the table's name and each commit in which another writer has changed
+    rows; such a commit is skipped.
+    """
+
+    spark: SparkSession
+    query: str
+    sources: Mapping[str, str]
+    target: Filled
+    beside: Sequence[Filled] = ()
+    max_bytes: int = 1 << 40
+    follows: Collection[str] = ()
+    on_foreign: Callable[[str, LogEntry], None] | None = None
+    is_known_empty: bool = False
+    is_known_whole: bool = False
+    _passed: dict[str, tuple[int, int]] = field(default_factory=dict)
+    _told: dict[str, int] = field(default_factory=dict)
+    _has_news: bool = False
+    _idle: Mapping[str, Mark] = field(default_factory=dict)
+
+    def next(
+        self,
+        handed: Mapping[str, InMemory],
+        until: Mapping[str, int] | None = None,
+        max_bytes: int | None = None,
+    ) -> Taken | None:
+        """Return the next micro-batch's input, None if no rows are waiting.
+
+        `handed` are rows in memory, by table. `until` is the last version to read, by table. `max_bytes`
+        limits the size of a table's files, if it is less than the query's own limit. Raises PositionError if
+        positions and tables do not match, and TableError if a commit is gone.
+        """
+        if not self.sources.keys() & handed.keys() and self._is_as_it_was():
+            return None
+        state = _State.of(self)
+        state.refuse_what_does_not_fit()
+        most = min(self.max_bytes, max_bytes or self.max_bytes)
+        found = {name: self._part(state, name, handed, until or {}, most) for name in self.sources}
+        counts = [found[name].count for name in self.sources]
+        count = None if None in counts else sum(one or 0 for one in counts)
+        # A commit notes a skipped foreign one, so that it is not reported again.
+        has_news, self._has_news = self._has_news, False
+        if count == 0 and not (state.is_resumed or has_news or self._is_far(state, found)):
+            for name, one in found.items():
+                self._pass_over(state, name, one.end)
+            has_all = all(one.end.version > state.newest[name] for name, one in found.items())
+            self._idle = state.marks if has_all else {}
+            return None
+        ends = {name: one.end for name, one in found.items()}
+        return Taken(
+            {name: one.frame(self.spark, self.sources[name]) for name, one in found.items()},
+            count,
+            state.marks[self.target.path].version + 1,
+            ends,
+            state.positions,
+            ", ".join(f"{name} {state.first[name]} to {end}" for name, end in ends.items()),
+            state.moves(ends),
+            tuple(state.moves_beside(place, ends) for place in range(len(self.beside))),
+            0 if state.is_resumed else sum(one.size_bytes for one in found.values()),
+        )
+
+    def _is_as_it_was(self) -> bool:
+        """Return whether no table has changed since the last time there was nothing to read."""
+        marks = self._idle.items()
+        return bool(marks) and all(tables.is_newest(self.spark, path, mark) for path, mark in marks)
+
+    def position(self, name: str) -> Position | None:
+        """Return how far the query has read a table; None if not at all."""
+        return _State.of(self).positions[name]
+
+    def moved_at(self) -> datetime | None:
+        """Return when the query last filled its table, UTC; None if nothing is noted."""
+        ids = (tables.table_id(self.spark, path) for path in self.sources.values())
+        noted = (tables.noted_ms(self.spark, self.target.path, application(self.query, id_)) for id_ in ids)
+        last_ms = max((at_ms for at_ms in noted if at_ms is not None), default=None)
+        return None if last_ms is None else from_micros(last_ms * 1000)
+
+    def _part(
+        self,
+        state: _State,
+        name: str,
+        handed: Mapping[str, InMemory],
+        until: Mapping[str, int],
+        max_bytes: int,
+    ) -> _Found:
+        path, first, follows = self.sources[name], state.first[name], name in self.follows
+        if state.is_resumed:
+            part = parts.between(self.spark, path, first, state.ends[name], follows=follows)
+            return _Found.of(self.spark, path, part)
+        first = self._behind_passed(name, first)
+        memory = handed.get(name)
+        if memory is not None and self._comes_next(path, first, memory.version, follows=follows):
+            return _Found(memory.rows, memory.count, Position(memory.version + 1))
+        end = min(state.newest[name], until.get(name, state.newest[name])) + 1
+        if not first.is_beginning and first.version >= end:
+            return _Found(None, 0, first)
+        part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes, follows=follows)
+        self._tell_foreign(name, part)
+        while not part.files and not part.end.is_beginning and part.end.version < end:
+            # Skip all versions without rows: an empty result must mean that no rows are waiting.
+            part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes, follows=follows)
+            self._tell_foreign(name, part)
+        return _Found.of(self.spark, path, part)
+
+    def _comes_next(self, path: str, first: Position, version: int, *, follows: bool) -> bool:
+        """Return whether no rows are waiting between a position and a version."""
+        if first.is_beginning or first.version > version:
+            return False
+        between = parts.entries(self.spark, path, first.version, version)
+        return not any(
+            entry.is_foreign or (entry.followed if follows else entry.appended) for entry in between
+        )
+
+    def _tell_foreign(self, name: str, part: Part) -> None:
+        for entry in part.foreign if self.on_foreign is not None else ():
+            if entry.version >= self._told.get(name, 0) and self.on_foreign is not None:
+                self._told[name] = entry.version + 1
+                self._has_news = True
+                self.on_foreign(name, entry)
+
+    def _is_far(self, state: _State, found: Mapping[str, _Found]) -> bool:
+        return any(
+            state.positions[name] is not None and one.end.version - state.first[name].version >= _NOTED_AFTER
+            for name, one in found.items()
+        )
+
+    def _pass_over(self, state: _State, name: str, end: Position) -> None:
+        noted = state.positions[name]
+        if noted is not None and not noted.is_beginning and not end.is_beginning:
+            self._passed[name] = (noted.version, end.version)
+
+    def _behind_passed(self, name: str, first: Position) -> Position:
+        noted, end = self._passed.get(name, (-1, -1))
+        return Position(end) if not first.is_beginning and first.version == noted else first
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Rows of a table (None: none), how many, and where they end; `size_bytes` is `Part.divisible_bytes`."""
+
+    rows: DataFrame | None
+    count: int | None
+    end: Position
+    size_bytes: int = 0
+
+    @classmethod
+    def of(cls, spark: SparkSession, path: str, part: Part) -> _Found:
+        return cls(part.frame(spark, path) if part.files else None, part.rows, part.end, part.divisible_bytes)
+
+    def frame(self, spark: SparkSession, path: str) -> DataFrame:
+        """Return the rows; an empty frame is made only here, because most polls find nothing."""
+        return tables.read(spark, path).limit(0) if self.rows is None else self.rows
+
+
+@dataclass(frozen=True)
+class _State:
+    """The logs of a query's tables at one moment, by the names of the source tables.
+
+    `positions` are those noted in the table filled last, None for none; `first` is where reading starts;
+    `ends` is where a killed micro-batch ended, for every table; empty if there is none.
+    """
+
+    reading: Reading
+    ids: Mapping[str, str]
+    newest: Mapping[str, int]
+    target_id: str
+    marks: Mapping[str, Mark]
+    noted: Transactions
+    beside: tuple[Transactions, ...]
+    positions: Mapping[str, Position | None]
+    first: Mapping[str, Position]
+    ends: Mapping[str, Position]
+
+    @classmethod
+    def of(cls, reading: Reading) -> _State:
+        spark, query = reading.spark, reading.query
+        target = tables.snapshot(spark, reading.target.path)
+        noted, target_id = tables.transactions_in(spark, target), tables.id_of(target)
+        others = [tables.snapshot(spark, one.path) for one in reading.beside]
+        beside = tuple(tables.transactions_in(spark, one) for one in others)
+        # Read after the filled tables, so that sources have all that was noted as read.
+        sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
+        versions = {reading.target.path: target}
+        versions |= {one.path: there for one, there in zip(reading.beside, others, strict=True)}
+        versions |= {path: sources[name] for name, path in reading.sources.items()}
+        marks = {path: tables.mark_of(one) for path, one in versions.items()}
+        ids = {name: tables.id_of(one) for name, one in sources.items()}
+        positions = {name: position_in(noted, application(query, id_)) for name, id_ in ids.items()}
+        ahead, first = dict[str, Position](), dict[str, Position]()
+        for name, here in positions.items():
+            app = application(query, ids[name], of=target_id)
+            there = [(position, one) for one in beside if (position := position_in(one, app)) is not None]
+            if here is not None:
+                first[name] = here
+            elif there:  # a killed attempt has noted where it began
+                first[name] = beginning_in(there[0][1], app) or BEFORE_ALL
+            else:
+                first[name] = parts.beginning(spark, reading.sources[name])
+            for position, _ in there:
+                if here is None or here.is_before(position):
+                    ahead[name] = position
+        ends = {name: ahead.get(name, first[name]) for name in ids} if ahead else {}
+        newest = {name: tables.version_in(one) for name, one in sources.items()}
+        return cls(reading, ids, newest, target_id, marks, noted, beside, positions, first, ends)
+
+    @property
+    def is_resumed(self) -> bool:
+        return bool(self.ends)
+
+    def moves(self, ends: Mapping[str, Position]) -> tuple[Move, ...]:
+        """Return the moves for the table filled last."""
+        return tuple(
+            move
+            for name, end in ends.items()
+            if end != self.positions[name]
+            for move in moves(self._application(name), self.noted, self.first[name], end)
+        )
+
+    def moves_beside(self, place: int, ends: Mapping[str, Position]) -> tuple[Move, ...] | None:
+        """Return the moves for another table, None if an earlier attempt has noted them."""
+        noted, of = self.beside[place], self.target_id
+        found = tuple(
+            move
+            for name, end in ends.items()
+            if end != position_in(noted, self._application(name, of=of))
+            for move in moves(self._application(name, of=of), noted, self.first[name], end)
+        )
+        return found if found or not self.is_resumed else None
+
+    def _application(self, name: str, *, of: str | None = None) -> str:
+        return application(self.reading.query, self.ids[name], of=of)
+
+    def refuse_what_does_not_fit(self) -> None:
+        """Raise PositionError if tables do not belong together; docs/refused-tables.md has the cases."""
+        query, target = self.reading.query, self.reading.target
+        way_out = f"delete {target.path} (and the tables made from it) and run again to rebuild it"
+        for name, id_ in self.ids.items():
+            position, path = self.positions[name], self.reading.sources[name]
+            reached = self.ends.get(name) or position
+            if reached is not None and reached.version > self.newest[name] + 1:
+                raise PositionError(
+                    f"{query} has read version {reached.version - 1} of {name}, which ends at version "
+                    f"{self.newest[name]}: an older copy of it was restored. Restore the newer one, or "
+                    f"{way_out}"
+                )
+            others = sorted(sources_in(self.noted, query) - set(self.ids.values()))
+            if position is None and others:
+                raise PositionError(
+                    f"{query} was made from another {name} (id {', '.join(others)}; {path} has {id_}): it "
+                    f"was deleted and recreated, or {target.path} belongs to another lake. Restore tables "
+                    f"that belong together, or {way_out}"
+                )
+        if not self.is_resumed and not any(self.positions.values()) and not self.reading.is_known_empty:
+            self._refuse_unknown_rows()
+            self.reading.is_known_empty = True
+        if not self.reading.is_known_whole:
+            for name, position in self.positions.items():
+                self._refuse_another_past(name, position, way_out)
+            self.reading.is_known_whole = True
+
+    def _refuse_another_past(self, name: str, position: Position | None, way_out: str) -> None:
+        """Raise PositionError if the last version read is newer than the note that it was read.
+
+        Clocks of two machines differ a little, so a table that was restored and has grown within a minute
+        goes unnoticed. The audit compares rows.
+        """
+        spark, path, query = self.reading.spark, self.reading.sources[name], self.reading.query
+        if position is None or position.is_beginning or not 0 < position.version <= self.newest[name] + 1:
+            return
+        read = parts.entry_of(spark, path, position.version - 1)
+        noted_ms = tables.noted_ms(spark, self.reading.target.path, self._application(name))
+        if read is None or read.committed_ms is None or noted_ms is None:
+            return
+        younger_ms = read.committed_ms - noted_ms
+        if read.is_given_up and younger_ms > 0:
+            raise PositionError(
+                f"{query} has read version {read.version} of {name}, which was lost in a power failure after "
+                f"that; its rows will be written again, and would count twice. To continue, {way_out}"
+            )
+        if younger_ms > _CLOCKS_DIFFER_MS:
+            raise PositionError(
+                f"{query} had read version {read.version} of {name} before that version was written: an "
+                "older copy of it was restored, and has grown since. Rows written in between would be "
+                f"missed. Restore the newer one, or {way_out}"
+            )
+
+    def _refuse_unknown_rows(self) -> None:
+        query, spark = self.reading.query, self.reading.spark
+        filled = [
+            one
+            for one in (self.reading.target, *self.reading.beside)
+            if tables.has_rows(spark, one.path, one.condition)
+        ]
+        if filled:
+            rows = " and ".join(
+                one.path if one.condition == "true" else f"the rows of {one.path} where {one.condition}"
+                for one in filled
+            )
+            raise PositionError(
+                f"{' and '.join(one.name for one in filled)} has rows, but no recorded position of "
+                f"{query}: another program wrote them, or a table that belongs to them was deleted. "
+                "Starting from the beginning would write rows twice. Restore tables that belong together, or "
+                f"delete {rows} (and the tables made from it) and run again to rebuild it"
+            )

@@ -1,0 +1,83 @@
+"""How far the export of a gold table has come, noted in the lake.
+
+An export sends rows to a topic, in a transaction that also notes the position, and then to other stores. This
+note is written after all of them: the next micro-batch begins there. If the topic's position is ahead of it,
+a micro-batch was killed between the two. The note also remains when the broker has dropped the offsets of a
+consumer group that was idle for a week, and it is all there is for a table without a topic. If a store was
+unavailable or full and lacks rows that the topic has, the note says so, and the store is filled again. The
+note is a small file in the table's directory, one per topic, and is deleted with the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables.specs import Position, Progress
+
+_DIRECTORY = "_lakehouse_export"  # VACUUM skips names that begin with an underscore
+_NO_TOPIC = "redis"  # for no topic; existing lakes have notes of this name
+_IS_BEHIND = "_is_behind"
+
+
+def note(
+    spark: SparkSession, path: str, topic: str | None, progress: Progress, *, behind: Collection[str] = ()
+) -> None:
+    """Note how far the table at the path has been sent, and the names of the sinks that lack some rows.
+
+    Replaces the previous note.
+    """
+    position, lacking = progress.position, {f"{sink}{_IS_BEHIND}": True for sink in sorted(behind)}
+    text = {"table": progress.table, "version": position.version, "files": position.files, **lacking}
+    storage.write_text(spark, file_of(path, topic), json.dumps(text))
+
+
+def noted(spark: SparkSession, path: str, topic: str | None) -> Progress | None:
+    """Return how far the table has been sent; None if not at all, or if the note cannot be read."""
+    file = file_of(path, topic)
+    return progress_in(storage.read_text(spark, file)) if storage.exists(spark, file) else None
+
+
+def behind(spark: SparkSession, path: str, topic: str | None) -> frozenset[str]:
+    """Return the names of the sinks that lack rows, by the note."""
+    file = file_of(path, topic)
+    return behind_in(storage.read_text(spark, file)) if storage.exists(spark, file) else frozenset()
+
+
+def behind_in(text: str) -> frozenset[str]:
+    """Return the names of the sinks that lack rows, from a note's content."""
+    try:
+        found = json.loads(text)
+    except ValueError:  # truncated, as by a power failure
+        return frozenset()
+    if not isinstance(found, dict):
+        return frozenset()
+    return frozenset(name.removesuffix(_IS_BEHIND) for name in found if name.endswith(_IS_BEHIND))
+
+
+def progress_in(text: str) -> Progress | None:
+    """Return the content of a note; None if it is truncated, as after a power failure."""
+    try:
+        found: dict[str, Any] = json.loads(text)
+        return Progress(str(found["table"]), Position(int(found["version"]), found["files"]))
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def directory_of(path: str) -> str:
+    """Return the directory of a table's notes."""
+    return f"{path}/{_DIRECTORY}"
+
+
+def file_of(path: str, topic: str | None) -> str:
+    """Return the path of the note for a table and a topic."""
+    return f"{path}/{name_of(topic)}"
+
+
+def name_of(topic: str | None) -> str:
+    """Return the note's path relative to the table's."""
+    return f"{_DIRECTORY}/{topic or _NO_TOPIC}.json"

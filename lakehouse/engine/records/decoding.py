@@ -1,0 +1,54 @@
+"""Columns that `lakehouse.engine.formats` adds to records that are not JSON text, for judging.
+
+REFUSED  array of reasons against the bytes; nothing else is judged then; null: they were decoded
+BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
+TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
+         another type or no value; like the columns below, for Avro and Protobuf only
+PROVEN   whether TYPED decides about all fields: none can have a reason against it
+LACKS    the columns of required fields that the writer's schema lacks; null: none
+AGAINST  array of reasons against fields and `event_time` that JSON cannot show; null: none
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakehouse.engine.records import fields
+from lakehouse.engine.records.fields import reason
+from lakehouse.engine.records.shown import shown_bytes, with_value
+from lakehouse.streams.contract import Field, FieldType
+
+REFUSED, BODY, TYPED, PROVEN, LACKS = "_refused", "_body", "_typed", "_proven", "_lacks"
+AGAINST = "_against"
+
+
+def typed(name: str) -> Column:
+    """Return a column of TYPED."""
+    return F.col(TYPED).getField(name)
+
+
+def reason_against(column: str) -> Column:
+    """Return the decoder's reason against a column, or null."""
+    return F.get(F.filter(AGAINST, lambda one: one["column"] == F.lit(column)), 0)
+
+
+def reason_of(field: Field) -> Column:
+    """Return the reason why a decoded field is invalid, or null; covers values that JSON cannot hold."""
+    lacks = F.array_contains(LACKS, F.lit(field.column))
+    message = F.lit(f"the schema of the record has no {field.name}")
+    found = F.when(lacks, reason("schema_lacks_field", field.column, message))
+    against = reason_against(field.column)
+    found = found.when(against.isNotNull(), against)
+    value = typed(field.column)
+    is_valid = value.isNotNull()  # in its own type; JSON may have another one, as for times
+    if field.type is FieldType.DOUBLE:
+        is_valid = F.abs(value) <= fields.MOST_MAGNITUDE
+        is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))
+        message = F.concat(F.lit(f"{field.name} is beyond the range of a double: "), value.cast("string"))
+        found = found.when(is_infinite, reason("not_finite", field.column, message))
+    elif field.type is FieldType.STRING:
+        message = with_value(f"{field.name} is not UTF-8", shown_bytes(value.cast("binary")))
+        found = found.when(~F.is_valid_utf8(value), reason("not_utf8", field.column, message))
+        is_valid = value > ""
+    return found.when(is_valid, F.lit(None)).otherwise(fields.reason_of(field))

@@ -1,0 +1,274 @@
+"""Deletions: which records delete an id, the id that each deletes, and its sequence.
+
+A source with `sequence_by` has two kinds:
+
+- a Kafka record without a value; its key has the id, in the form `deletion_key`;
+- a record with a value and the mark `deleted_if`. If the id's path goes through `after`, as in Debezium's
+  envelope, the id is read from `before`, else from the same path as in other records.
+
+| deletion_key | the key |
+| --- | --- |
+| text | is the id, in UTF-8 |
+| json | is a JSON string or a whole number |
+| json:FIELD | is a JSON object with such a value at the path |
+| long, int | is a signed integer of 8 or 4 bytes, big-endian |
+| avro, avro:FIELD | is a string or a whole number, or a record with one, in a registered schema |
+
+A JSON key may begin with the five bytes that name a registered schema: JSON text never begins with a zero
+byte.
+
+A deletion's sequence comes from the header or field of `sequence_by`; a field within `after` does not count.
+Without a sequence, Kafka's timestamps decide what it deletes (`lakehouse.engine.records.identity`). Nothing
+else of a deletion is validated, neither its other fields nor its time.
+
+| rule | broken by |
+| --- | --- |
+| key_null, key_empty, key_not_utf8 | a deletion whose key is missing, empty or not UTF-8 |
+| bad_key | a key of another form, or whose id is neither a non-empty string nor a whole number |
+| missing_id | a marked record without the id |
+| bad_sequence | a sequence that is not a whole number of 64 bits |
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from functools import cache
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.engine.records import decoding, fields
+from lakehouse.engine.records.fields import as_written, reason, type_column
+from lakehouse.engine.records.headers import header_text
+from lakehouse.engine.records.shown import shown, shown_bytes, with_value
+from lakehouse.streams.contract import Contract, Field, FieldType
+from lakehouse.streams.definition import ID, SEQUENCE, Source, header_of
+from lakehouse.streams.messages import json_path
+
+DELETION = "deletion"
+"""The rule of a valid deletion."""
+KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
+"""Columns added for Avro keys before judging: the id as text, and the reason against the key; null: none."""
+
+_MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
+_BYTES = {"long": 8, "int": 4}
+_FRAMED = 5  # bytes: a zero and the registered schema's id
+_NUMBER = re.compile(r"-?[0-9]")
+
+
+def as_read(source: Source) -> Contract:
+    """Return the contract with the fields that only deletions need: the mark, and the id in `before`."""
+    return replace(source.contract, fields=(*source.contract.fields, *_more(source)))
+
+
+def columns(source: Source) -> dict[str, Column]:
+    """Return the columns of the fields that only deletions need; none for a source without a mark.
+
+    Values come from a record's variants and, if the format has types, from the decoded struct.
+    """
+    found = {}
+    for field in _more(source):
+        variant = fields.variant_at(field.path)
+        value = fields.looked_up(variant, F.col("_rest").cast("string"), field)
+        found[field.column] = F.coalesce(decoding.typed(field.column), value) if source.is_typed else value
+    return found
+
+
+def is_provable(source: Source) -> bool:
+    """Return whether Spark's typed parser can prove that a record lacks the mark.
+
+    The parser may change how a number is written, and does not look into objects.
+    """
+    mark = source.mark
+    if mark is None:
+        return True
+    others = [field.type for field in source.contract.fields if field.path == mark.path]
+    is_seen = not {FieldType.DOUBLE, FieldType.DECIMAL, FieldType.JSON}.intersection(others)
+    return len(mark.path) == 1 and is_seen and not _NUMBER.match(mark.value)
+
+
+def with_mark(schema: StructType, source: Source) -> StructType:
+    """Return the typed parser's schema with the mark's field."""
+    mark = source.mark
+    return schema if mark is None or mark.name in schema.names else schema.add(mark.path[0], "string")
+
+
+def is_unmarked(source: Source) -> Column:
+    """Return whether a record read by the typed parser lacks the mark."""
+    mark = source.mark
+    if mark is None:
+        return F.lit(True)
+    return F.coalesce(F.col("_typed").getField(mark.path[0]).cast("string") != mark.value, F.lit(True))
+
+
+def is_deletion(source: Source) -> Column:
+    """Return whether a parsed record is a deletion, even if its id cannot be read."""
+    by_key = F.col("_value").isNull() if source.is_deleted_by_key else F.lit(False)
+    return by_key | is_marked(source)
+
+
+def is_marked(source: Source) -> Column:
+    """Return whether a parsed record has the mark."""
+    mark = source.mark
+    if mark is None:
+        return F.lit(False)
+    written = (mark.value, json.dumps(mark.value, ensure_ascii=False))
+    return F.coalesce(F.col(_MARK).isin(*written), F.lit(False))
+
+
+def id_of(source: Source) -> Column:
+    """Return the id to delete, as text; null if it cannot be read."""
+    of_key = _key_id(source)
+    if source.mark is None:
+        return of_key
+    marked = F.col(_id_field(source).column if _is_in_before(source) else source.id_column or ID)
+    return F.when(F.col("_value").isNull(), of_key).otherwise(_usable(marked.cast("string")))
+
+
+def sequence_of(source: Source) -> Column:
+    """Return a deletion's own sequence; null if it has none."""
+    if header_of(source.sequence_by):
+        return F.col(SEQUENCE)
+    field = _sequence_field(source)
+    return F.lit(None).cast("long") if field is None else F.col(field.column)
+
+
+def reasons_of(source: Source) -> tuple[Column, ...]:
+    """Return a deletion's only reason: that it deletes, or why its id or sequence is invalid."""
+    deletes = F.concat(F.lit("the record deletes "), shown(id_of(source)))
+    wrong = F.when(F.col("_value").isNull(), _against_key(source))
+    if source.mark is not None:
+        wrong = wrong.otherwise(_against_marked(source))
+    return (F.coalesce(wrong, _against_sequence(source), reason(DELETION, source.id_column, deletes)),)
+
+
+@cache
+def _more(source: Source) -> tuple[Field, ...]:
+    if source.mark is None:
+        return ()
+    mark = Field(source.mark.name, _MARK, FieldType.JSON, required=False)
+    return (mark, _id_field(source)) if _is_in_before(source) else (mark,)
+
+
+def _is_in_before(source: Source) -> bool:
+    """Return whether the record's id lies in `after`, so that a deletion's id lies in `before`."""
+    return not header_of(source.unique_by) and _is_in_after(json_path.names_of(source.unique_by or ID))
+
+
+def _is_in_after(path: tuple[str, ...]) -> bool:
+    return "after" in path[:-1]
+
+
+def _id_field(source: Source) -> Field:
+    """Return the field of a marked record that has the id to delete."""
+    field = next(one for one in source.contract.fields if one.column == source.id_column)
+    if not _is_in_after(field.path):
+        return field
+    place = field.path.index("after")
+    path = (*field.path[:place], "before", *field.path[place + 1 :])
+    return replace(field, name=json_path.text_of(path), column=_OF_BEFORE, required=False)
+
+
+def _sequence_field(source: Source) -> Field | None:
+    """Return the field with a marked record's sequence; None if there is none outside `after`."""
+    if source.mark is None or header_of(source.sequence_by):
+        return None
+    field = next(one for one in source.contract.fields if one.column == source.sequence_column)
+    return None if _is_in_after(field.path) else field
+
+
+def _usable(text: Column) -> Column:
+    return F.when(F.is_valid_utf8(text) & (text != ""), text)
+
+
+def _key_id(source: Source) -> Column:
+    form, key = source.key_form, F.col("_key")
+    if form.kind == "text":
+        return _usable(key.cast("string"))
+    if form.kind == "json":
+        return _usable(_json_id(_without_frame(key), form.path))
+    if form.kind == "avro":
+        return F.col(KEY_ID)
+    number = F.conv(F.hex(key), 16, -10)
+    if form.kind == "int":
+        bits = number.try_cast("long")
+        number = F.when(bits >= 1 << 31, bits - (1 << 32)).otherwise(bits).cast("string")
+    return F.when(F.octet_length(key) == _BYTES[form.kind], number)
+
+
+def _without_frame(key: Column) -> Column:
+    """Return a JSON key without the prefix that JSON Schema serializers add."""
+    is_framed = (F.octet_length(key) >= _FRAMED) & (F.substring(key, 1, 1) == F.lit(b"\x00"))
+    return F.when(is_framed, F.substring(key, _FRAMED + 1, 1 << 30)).otherwise(key).cast("string")
+
+
+def _json_id(text: Column, path: tuple[str, ...]) -> Column:
+    """Return the string or whole number at a path of a JSON text; null for anything else."""
+    is_one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
+    value = json_path.within(F.try_parse_json(F.when(F.is_valid_utf8(text) & is_one, text)), path)
+    kind = F.schema_of_variant(value)
+    is_id = kind.isin("STRING", "BIGINT") | kind.rlike(fields.BEYOND_LONG)
+    return F.when(is_id, F.try_variant_get(value, "$", "string"))
+
+
+def _against_key(source: Source) -> Column:
+    """Return the reason against the key of a record without a value; null for none."""
+    form, key, column = source.key_form, F.col("_key"), source.id_column
+    empty = reason("key_empty", column, F.lit("a deletion's key is empty"))
+    found = F.when(key.isNull(), reason("key_null", column, F.lit("a deletion has no key"))).when(
+        F.octet_length(key) == 0, empty
+    )
+    if form.kind in {"text", "json"}:
+        text = _without_frame(key) if form.kind == "json" else key.cast("string")
+        not_utf8 = with_value("a deletion's key is not UTF-8", shown_bytes(key))
+        found = found.when(~F.is_valid_utf8(text), reason("key_not_utf8", column, not_utf8))
+        value = shown(text)
+    else:
+        value = shown_bytes(key)
+    if form.kind == "avro":
+        found = found.when(F.col(KEY_REFUSED).isNotNull(), F.col(KEY_REFUSED))
+    bad = with_value(f"a deletion's key is {_expected(source)}", value)
+    return found.when(_key_id(source).isNull(), reason("bad_key", column, bad))
+
+
+def _expected(source: Source) -> str:
+    """Describe a key that does not have the form."""
+    form = source.key_form
+    if form.kind in _BYTES:
+        return f"not the {_BYTES[form.kind]} bytes of {'an int' if form.kind == 'int' else 'a long'}"
+    what = "a non-empty string or a whole number"
+    of = "JSON" if form.kind == "json" else "Avro"
+    at = f" at {json_path.text_of(form.path)}" if form.path else ""
+    return f"not {of} with {what}{at}"
+
+
+def _against_marked(source: Source) -> Column:
+    """Return the reason against a marked record whose id cannot be read; null for none."""
+    column = source.id_column
+    if name := header_of(source.unique_by):
+        message = with_value(
+            f"the deletion has no header {name} with text in UTF-8", shown(header_text(name))
+        )
+    else:
+        field = _id_field(source)
+        said = f"the deletion has no {field.name} that is a string or whole number"
+        message = with_value(said, as_written(field.path))
+    return F.when(id_of(source).isNull(), reason("missing_id", column, message))
+
+
+def _against_sequence(source: Source) -> Column:
+    """Return the reason against a sequence that is present but invalid; null for none."""
+    column = source.sequence_column
+    if name := header_of(source.sequence_by):
+        is_there, value, said = header_text(name).isNotNull(), shown(header_text(name)), f"header {name}"
+    else:
+        field = _sequence_field(source)
+        if field is None:
+            return F.lit(None)
+        kind = F.col(type_column(field.column))
+        is_there, value, said = kind.isNotNull() & (kind != "VOID"), as_written(field.path), field.name
+    message = with_value(f"{said} of the deletion is not a 64-bit whole number", value)
+    return F.when(is_there & sequence_of(source).isNull(), reason("bad_sequence", column, message))

@@ -1,0 +1,178 @@
+"""Event times: how a record may write a time, how it is parsed, and the reasons against it.
+
+A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
+such a time, adding a window or a lateness never overflows, and no other calendar or local mean time applies.
+A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the reason names
+the likely unit.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakehouse.engine.records import fields
+from lakehouse.engine.records.fields import as_written, json_name, misplaced, reason
+from lakehouse.engine.records.shown import with_value
+from lakehouse.storage.spark.kafka_times import KAFKA_TIMES, is_kafka_time
+from lakehouse.streams.contract import Contract, TimeUnit
+from lakehouse.streams.definition import Source
+
+AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
+"""Units whose numbers may also be text: Protobuf's JSON puts 64-bit integers in quotes."""
+KIND = fields.type_column("event_time")
+WRITTEN = "_written_event_time"
+_EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+_END_S = KAFKA_TIMES.stop // 1000
+PER_SECOND: dict[TimeUnit, int] = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+_NAMES: dict[TimeUnit, str] = {
+    "s": "seconds",
+    "ms": "milliseconds",
+    "us": "microseconds",
+    "ns": "nanoseconds",
+}
+_LIKELY_S = (946_684_800, 4_102_444_800)  # 2000 and 2100
+_LOCAL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
+_OFFSET = r"(Z|[+-]\d\d:\d\d)"
+_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows it, Spark's cast does not
+
+
+def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
+    """Return whether a whole number is an accepted time in a unit, by default the contract's."""
+    return number.between(*_span(source, unit or source.contract.event_time_unit))
+
+
+def span_us(source: Source) -> tuple[int, int]:
+    """Return the first and the last accepted time, in microseconds since 1970."""
+    first = (source.earliest_event_time - _EPOCH) // _MICROSECOND
+    return max(first, KAFKA_TIMES.start * 1000), _END_S * 1_000_000 - 1
+
+
+def accepted(time: Column, source: Source) -> Column:
+    """Return the time if it is accepted, else null."""
+    return F.when(F.unix_micros(time).between(*span_us(source)), time)
+
+
+def of_number(number: Column, unit: TimeUnit) -> Column:
+    """Return the time of a whole number; fractions of a microsecond are cut off."""
+    if unit == "s":
+        return F.timestamp_seconds(number)
+    if unit == "ms":
+        return F.timestamp_millis(number)
+    if unit == "us":
+        return F.timestamp_micros(number)
+    return F.timestamp_micros(F.call_function("div", number - F.pmod(number, F.lit(1000)), F.lit(1000)))
+
+
+def is_absent() -> Column:
+    """Return whether a record has no time of its own, so that Kafka's timestamp is used."""
+    return F.col(KIND).isNull() | (F.col(KIND) == "VOID")
+
+
+def written(contract: Contract) -> Column:
+    """Return a record's ISO 8601 time, as a separate column because it is used twice."""
+    text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
+    return F.when(F.col(KIND) == "STRING", _from_text(text, contract))
+
+
+def of_record(source: Source) -> Column:
+    """Return a record's own time, or Kafka's if it has none; null if that time is not accepted."""
+    contract = source.contract
+    is_number, from_number = _from_number(source)
+    first_us, _ = span_us(source)
+    of_kafka = is_kafka_time(F.unix_millis("_timestamp")) & (F.unix_micros("_timestamp") >= first_us)
+    if len(contract.event_time_path) > 1:
+        of_kafka = of_kafka & misplaced(contract.event_time_path, "event_time").isNull()
+    return (
+        F.when(is_absent(), F.when(of_kafka, F.col("_timestamp")))
+        .when(is_number, from_number)
+        .when(F.unix_micros(WRITTEN).between(*span_us(source)), F.col(WRITTEN))
+    )
+
+
+def reason_of(source: Source) -> Column:
+    """Return the reason why a record has no event time, or null."""
+    contract, kind = source.contract, F.col(KIND)
+    name, forms, bounds = contract.event_time, _forms(contract), _bounds(source)
+    of_form = kind.isin("BIGINT", "STRING") | kind.rlike(fields.BEYOND_LONG)
+    if contract.event_time_unit == "s":
+        of_form = of_form | fields.is_number(kind)
+    value = as_written(contract.event_time_path)
+    outside = F.concat(F.lit(f"{name} must be {forms}, {bounds}, not "), value, _hint(contract))
+    at_kafka = F.concat(F.lit(", not "), F.unix_millis("_timestamp").cast("string"), F.lit(" ms"))
+    of_kafka = F.concat(
+        F.lit(f"without {name} the Kafka record must have a time {bounds}"), F.coalesce(at_kafka, F.lit(""))
+    )
+    wrong = with_value(F.concat(F.lit(f"{name} must be {forms}, not "), json_name(kind)), value)
+    absent = reason("bad_timestamp", "event_time", of_kafka)
+    if len(contract.event_time_path) > 1:
+        absent = F.coalesce(misplaced(contract.event_time_path, "event_time"), absent)
+    return F.when(
+        F.col("event_time").isNull(),
+        F.when(of_form, reason("bad_timestamp", "event_time", outside))
+        .when(is_absent(), absent)
+        .otherwise(reason("wrong_type", "event_time", wrong)),
+    )
+
+
+def _span(source: Source, unit: TimeUnit) -> tuple[int, int]:
+    """Return the first and the last accepted number."""
+    per_second = PER_SECOND[unit]
+    first_us, _ = span_us(source)
+    return -(-first_us * per_second // 1_000_000), min(_END_S * per_second, 2**63) - 1
+
+
+def _from_number(source: Source) -> tuple[Column, Column]:
+    """Return whether the time is an accepted number, and the time itself."""
+    unit, kind = source.contract.event_time_unit, F.col(KIND)
+    stamp = fields.variant_at(source.contract.event_time_path)
+    if unit == "s":  # a fraction has the precision of a double
+        number = F.try_variant_get(stamp, "$", "decimal(38,6)")
+        first, last = (F.lit(Decimal(us).scaleb(-6)) for us in span_us(source))
+        return fields.is_number(kind) & number.between(first, last), F.timestamp_seconds(number)
+    number = F.try_variant_get(stamp, "$", "bigint")
+    return (kind == "BIGINT") & number.between(*_span(source, unit)), of_number(number, unit)
+
+
+def _from_text(text: Column, contract: Contract) -> Column:
+    """Return the time of an ISO 8601 text or, in a fine unit, of digits; null for any other text."""
+    is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
+    of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
+    if contract.event_time_unit in AS_DIGITS:
+        number = F.when(text.rlike(r"^[0-9]{1,19}\z"), text.try_cast("bigint"))
+        of_offset = F.coalesce(of_offset, of_number(number, contract.event_time_unit))
+    zone = contract.event_time_zone
+    if zone is None:
+        return of_offset
+    whole = F.regexp_replace(F.concat(text, F.lit("Z")), _WITHOUT_SECONDS, "$1:00")
+    shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # local time of the zone
+    at = F.to_utc_timestamp(shown, zone)
+    return F.coalesce(of_offset, F.when(F.from_utc_timestamp(at, zone) == shown, at))
+
+
+def _forms(contract: Contract) -> str:
+    """Describe how the contract's event times are written."""
+    unit, zone = contract.event_time_unit, contract.event_time_zone
+    kind = "a number" if unit == "s" else "an integer, or its digits" if unit in AS_DIGITS else "an integer"
+    number = f"epoch {_NAMES[unit]} ({kind})"
+    return f"{number} or ISO 8601 {'with an offset' if zone is None else f'(without an offset: of {zone})'}"
+
+
+def _bounds(source: Source) -> str:
+    first = _EPOCH + span_us(source)[0] * _MICROSECOND
+    return f"from {first.isoformat().replace('+00:00', 'Z')} to the year 9998"
+
+
+def _hint(contract: Contract) -> Column:
+    """Name the unit in which a number would be a time from 2000 to 2100; empty if there is none."""
+    number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
+    likely = F.lit(None).cast("string")
+    for unit, per_second in PER_SECOND.items():
+        if unit != contract.event_time_unit:
+            first, end = (bound * per_second for bound in _LIKELY_S)
+            likely = F.when(number.between(first, end), F.lit(_NAMES[unit])).otherwise(likely)
+    hint = F.concat(F.lit(", which looks like epoch "), likely)
+    return F.when(F.col(KIND) != "STRING", F.coalesce(hint, F.lit(""))).otherwise("")

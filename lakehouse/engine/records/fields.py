@@ -1,0 +1,323 @@
+"""The types of a contract's fields: cheap proof, lookup, and the reasons against a value.
+
+A field is read in one of two ways. Spark's typed JSON parser is cheap but tolerant: its result counts only if
+no other JSON type could have produced it (`is_proven`). Everything else is read from the record's variants,
+which keep the JSON type (`looked_up`, `reason`).
+"""
+
+from __future__ import annotations
+
+import re
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from lakehouse.engine.records.shown import shown, shown_json, with_value
+from lakehouse.streams.contract import MOST_PLACES, Contract, Field, FieldType
+from lakehouse.streams.messages import json_path, json_text
+
+DECIMAL = DecimalType(38, MOST_PLACES)
+SPARK_TYPES: dict[FieldType, DataType] = {
+    FieldType.STRING: StringType(),
+    FieldType.LONG: LongType(),
+    FieldType.DOUBLE: DoubleType(),
+    FieldType.DECIMAL: DECIMAL,
+    FieldType.BOOLEAN: BooleanType(),
+    FieldType.JSON: StringType(),
+}
+# A decimal is first parsed as a double, to exclude JSON strings, then read from the text.
+PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
+REASONS = ArrayType(
+    StructType(
+        [
+            StructField("rule", StringType(), nullable=True),
+            StructField("column", StringType(), nullable=True),
+            StructField("message", StringType(), nullable=True),
+        ]
+    )
+)
+BEYOND_LONG = r"^DECIMAL\((19|[23]\d),0\)$"
+"""The variant's type for an integer beyond a long, with or without a fraction of zeros."""
+
+_JSON_NAMES = {
+    FieldType.STRING: "a string",
+    FieldType.LONG: "a whole number",
+    FieldType.DOUBLE: "a number",
+    FieldType.DECIMAL: "a number",
+    FieldType.BOOLEAN: "a boolean",
+}
+_NOT_WHOLE = "a number with a fraction, an exponent or more than 38 digits"
+_FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
+_FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the point
+_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # as Spark's parser returns a whole number or such a string
+_NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
+# The parser reads numbers of up to 1,000 characters, so longer exponents are always out of range.
+_EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
+MOST_MAGNITUDE = 1e140
+"""The greatest magnitude of a double: squares of such values, and sums of the squares, still fit a double."""
+
+
+def payload_column(column: str) -> str:
+    """Return the column name of a payload that ends its record, normalized."""
+    return f"_payload_{column}"
+
+
+def type_column(column: str) -> str:
+    """Return the column name of the JSON type (schema_of_variant) of a field's variant."""
+    return f"_type_{column}"
+
+
+def exact_column(column: str) -> str:
+    """Return the column name of a decimal as it is written in the record."""
+    return f"_exact_{column}"
+
+
+def are_provable(contract: Contract) -> bool:
+    """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
+
+    Within objects it accepts duplicate names, which a variant refuses.
+    """
+    paths = [*(field.path for field in contract.fields), contract.event_time_path]
+    return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
+
+
+def variant_at(path: tuple[str, ...]) -> Column:
+    """Return the variant at a path of `_record`; null if the path does not exist."""
+    return json_path.within(F.col("_record").getField(path[0]), path[1:])
+
+
+def written_decimal(text: Column, field: Field) -> Column:
+    """Return the decimal under the field's name in a flat JSON object's text; null if none fits.
+
+    For a field that is rounded, return the number as it is written. If a name occurs twice, the last one
+    counts. A quote after a backslash is part of a string; any other quoted name before a colon is a key.
+    """
+    if field.scale is not None:
+        return F.regexp_extract(text, _under(field.path[-1], _FITS_ROUNDED), 1)
+    return F.regexp_extract(text, _under(field.path[-1], _FITS), 1).try_cast(DECIMAL)
+
+
+def _under(name: str, literal: str) -> str:
+    """Return the pattern for a literal under a name in a JSON text; its first group is the literal.
+
+    It is anchored: otherwise a search without a match would start again at every character.
+    """
+    space = r"[ \t\r\n]*"
+    return rf'(?s)\A.*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
+
+
+def of_scale(number: Column, scale: int | None) -> Column:
+    """Return a number, or its text, as a decimal, rounded once (half up) to the scale."""
+    if scale is None:
+        return number.try_cast(DECIMAL)
+    return number.try_cast(DecimalType(38, scale)).try_cast(DECIMAL)
+
+
+def _decimal(literal: Column, scale: int | None) -> Column:
+    """Return a JSON number in any notation as a decimal; null if decimal(38,9) cannot hold it.
+
+    Without a scale it must hold the exact number; with one, the rounded number. Even `try_cast` fails on an
+    exponent near the greatest integer.
+    """
+    whole, fraction, exponent = (F.regexp_extract(literal, f"^{_NUMBER}$", group) for group in (1, 2, 3))
+    digits = F.concat(whole, fraction)
+    significant = F.regexp_replace(digits, "0+$", "")
+    shift = F.when(exponent == "", F.lit(0)).when(exponent.rlike(_EXPONENT), exponent.try_cast("int"))
+    places = F.length(fraction) - shift - (F.length(digits) - F.length(significant))
+    zero = F.lit(0).cast(DECIMAL)  # with any exponent
+    fits = places <= DECIMAL.scale if scale is None else shift.isNotNull()
+    return F.when(significant == "", zero).when(fits, of_scale(literal, scale))
+
+
+def last_payload(text: Column, value: Column, field: Field) -> Column:
+    """Return a JSON field, normalized, if it is the last one of its record and not a string; else null.
+
+    `value` is from Spark's typed parser, which returns anything but a string as it is written. If the whole
+    text consists of what precedes the first occurrence of the field's name, the name, this value and a
+    closing brace, then the value is the field's, it is not a string, and the parser has read the whole text.
+    """
+    name = f'"{field.path[-1]}":'
+    is_last = text == F.concat(F.substring_index(text, name, 1), F.lit(name), value, F.lit("}"))
+    return F.when(is_last, F.to_json(F.try_parse_json(value)))
+
+
+def is_proven(value: Column, field: Field) -> Column:
+    """Return whether a value from Spark's typed parser can only come from the field's JSON type."""
+    if field.type is FieldType.DOUBLE:
+        return F.abs(value) <= MOST_MAGNITUDE
+    if field.type is FieldType.DECIMAL:
+        return F.col(exact_column(field.column)).try_cast("double") == value
+    if field.type in {FieldType.LONG, FieldType.BOOLEAN}:
+        return value.isNotNull() if field.required else F.lit(True)
+    if field.type is FieldType.JSON:
+        present = json_text.is_plain(value) | F.col(payload_column(field.column)).isNotNull()
+        return present if field.required else value.isNull() | present
+    # Spark returns other JSON values as text: true, -1.5, {…}, […], and 1e400 as "Infinity" with quotes.
+    # Half a surrogate pair becomes a question mark. Null may mean absent. The range from "-" to ":" includes
+    # the digits.
+    like_number = (value >= "-") & (value < ":")
+    like_other = value.startswith("{") | value.startswith("[") | (value == "true") | (value == "false")
+    altered = value.startswith('"') | value.contains("?")
+    string = (value > "") & ~like_number & ~like_other & ~altered
+    if field.accepts_numbers:
+        string = string | value.rlike(_WHOLE)
+    return string if field.required else value.isNull() | string
+
+
+def proven(typed: Column, field: Field) -> Column:
+    """Return the value of a proven field, from Spark's typed parser."""
+    if field.type is FieldType.JSON:
+        return F.coalesce(F.col(payload_column(field.column)), typed)
+    if field.type is FieldType.DECIMAL:
+        exact = F.col(exact_column(field.column))
+        return exact if field.scale is None else of_scale(exact, field.scale)
+    return typed
+
+
+def looked_up(variant: Column, text: Column, field: Field) -> Column:
+    """Return the value of a field from its variant; null if it has another type.
+
+    `text` is the record. For a number with an exponent or too many digits the variant holds a double, so the
+    number is read from the text. It is null if it is not found there because its name is escaped or also
+    occurs in a nested object (for a nested field: anywhere else).
+    """
+    kind = F.schema_of_variant(variant)
+    if field.type is FieldType.JSON:
+        return json_text.from_variant(variant, kind)
+    if field.type is FieldType.DECIMAL:
+        return _looked_up_decimal(variant, kind, text, field)
+    if field.type is FieldType.LONG:
+        return F.when(kind == "BIGINT", F.try_variant_get(variant, "$", "bigint"))
+    return F.try_variant_get(variant, "$", SPARK_TYPES[field.type].simpleString())
+
+
+def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field) -> Column:
+    name, plain = field.path[-1], F.try_variant_get(variant, "$", "string")
+    literal = F.regexp_extract(text, _under(name, _NUMBER), 1)
+    is_it = literal.try_cast("double") == F.try_variant_get(variant, "$", "double")
+    if len(field.path) > 1:
+        is_it = is_it & (F.size(F.split(text, re.escape(f'"{name}"'))) == 2)  # noqa: PLR2004 - it occurs once
+    fits = is_number(kind) if field.scale is not None else is_number(kind) & plain.rlike(f"^{_FITS}$")
+    return F.when(kind.isin("DOUBLE", "FLOAT"), F.when(is_it, _decimal(literal, field.scale))).when(
+        fits, of_scale(plain, field.scale)
+    )
+
+
+def as_written(path: tuple[str, ...]) -> Column:
+    """Return the value at a path as messages show it, a number as it is written in the record.
+
+    A variant may write a number differently: 1.0 becomes 1, and 1e400 infinity.
+    """
+    variant = variant_at(path)
+    literal = F.regexp_extract(F.col("_rest").cast("string"), _under(path[-1], _NUMBER), 1)
+    is_it = literal.try_cast("double") == F.try_variant_get(variant, "$", "double")
+    is_it = is_it & is_number(F.schema_of_variant(variant))
+    return F.when(is_it, shown(literal)).otherwise(shown_json(variant))
+
+
+def reason_of(field: Field) -> Column:
+    """Return the reason why a field is invalid, or null."""
+    kind, value = F.col(type_column(field.column)), F.col(field.column)
+    found = _reason_of_value(kind, value, field)
+    if field.required:
+        missing = reason("missing_field", field.column, F.lit(f"{field.name} is missing"))
+        null = reason("null_field", field.column, F.lit(f"{field.name} is null"))
+        found = F.when(kind.isNull(), missing).when(kind == "VOID", null).otherwise(found)
+    elif field.type is not FieldType.JSON:
+        found = F.when(kind.isNotNull() & (kind != "VOID"), found)
+    if len(field.path) == 1:
+        return found
+    return F.coalesce(F.when(kind.isNull(), misplaced(field.path, field.column)), found)
+
+
+def misplaced(path: tuple[str, ...], column: str) -> Column:
+    """Return the reason against a path that continues below a value that is not an object; null for none."""
+    reasons = []
+    for depth in range(1, len(path)):
+        value = variant_at(path[:depth])
+        kind = F.schema_of_variant(value)
+        must = F.lit(f"{json_path.text_of(path[:depth])} must be an object, not ")
+        message = with_value(F.concat(must, json_name(kind)), shown_json(value))
+        wrong = reason("wrong_type", column, message)
+        reasons.append(F.when(~kind.startswith("OBJECT") & (kind != "VOID"), wrong))
+    return F.coalesce(*reasons)
+
+
+def reason(rule: str, column: str | None, message: Column) -> Column:
+    """Return one reason of a dead letter."""
+    return F.struct(
+        F.lit(rule).alias("rule"), F.lit(column).cast("string").alias("column"), message.alias("message")
+    )
+
+
+def json_name(kind: Column) -> Column:
+    """Return JSON's name for a type that schema_of_variant returns."""
+    return (
+        F.when(kind == "STRING", "a string")
+        .when(kind == "BOOLEAN", "a boolean")
+        .when(kind.startswith("OBJECT"), "an object")
+        .when(kind.startswith("ARRAY"), "an array")
+        .otherwise("a number")
+    )
+
+
+def is_number(kind: Column) -> Column:
+    """Return whether this is the type of a number."""
+    return kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
+
+
+def _is_whole(variant: Column, kind: Column) -> Column:
+    """Return whether a number is written as an integer; beyond 64 bits, a fraction of zeros is overlooked."""
+    beyond = kind.rlike(BEYOND_LONG) & F.try_variant_get(variant, "$", "bigint").isNull()
+    return (kind == "BIGINT") | beyond
+
+
+def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
+    """Return the reason against a value that is present; null for none."""
+    if field.type is FieldType.JSON:
+        return F.lit(None).cast("struct<rule:string,column:string,message:string>")
+    expected, came = _JSON_NAMES[field.type], json_name(kind)
+    if field.type is FieldType.STRING:
+        typed = kind == "STRING"
+        empty = F.when(value == "", reason("empty_string", field.column, F.lit(f"{field.name} is empty")))
+        unusable = empty if field.required else F.lit(None)
+    elif field.type is FieldType.BOOLEAN:
+        typed, unusable = kind == "BOOLEAN", F.lit(None)
+    else:
+        typed, unusable = is_number(kind), _unusable_number(value, field)
+    if field.type is FieldType.LONG or field.accepts_numbers:
+        is_whole = _is_whole(variant_at(field.path), kind)
+        typed = typed & is_whole if field.type is FieldType.LONG else typed | is_whole
+        expected = expected if field.type is FieldType.LONG else f"{expected} or a whole number"
+        came = F.when(is_number(kind), _NOT_WHOLE).otherwise(came)
+    must = F.lit(f"{field.name} must be {expected}, not ")
+    wrong = with_value(F.concat(must, came), as_written(field.path))
+    return F.when(typed, unusable).otherwise(reason("wrong_type", field.column, wrong))
+
+
+def _unusable_number(value: Column, field: Field) -> Column:
+    found = as_written(field.path)
+    if field.type is FieldType.LONG:
+        message = with_value(f"{field.name} must be from -2^63 to 2^63 - 1, not ", found, "")
+        return F.when(value.isNull(), reason("beyond_long", field.column, message))
+    if field.type is FieldType.DECIMAL:
+        after = " and 9 after it" if field.scale is None else ""
+        most = f"{field.name} must have at most 29 digits before the decimal point{after}"
+        return F.when(value.isNull(), reason("beyond_decimal", field.column, with_value(most, found)))
+    infinite = value.isNull() | F.isnan(value) | value.isin(float("inf"), float("-inf"))
+    message = with_value(f"{field.name} is beyond the range of a double", found)
+    beyond = f"{field.name} must be from {-MOST_MAGNITUDE:.0e} to {MOST_MAGNITUDE:.0e}, not "
+    return F.when(infinite, reason("not_finite", field.column, message)).when(
+        F.abs(value) > MOST_MAGNITUDE, reason("beyond_magnitude", field.column, with_value(beyond, found, ""))
+    )

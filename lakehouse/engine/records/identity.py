@@ -1,0 +1,182 @@
+"""The outcome for a record among those of its id: the same code for live runs, replay, rebuild and audit.
+
+With `unique_by` alone, records of the same id and event time are compared; with `sequence_by`, those of the
+same id. docs/decisions/what-a-record-becomes.md has the rules, and `lakehouse.engine.records.comparing`
+applies them. A record that is not a row of silver has one letter. Each of these rules is a letter's only
+reason and its status:
+
+| rule | the record |
+| --- | --- |
+| duplicate | has the same fields as a row |
+| superseded | has a lower sequence than another record of its id, or was deleted |
+| deletion | deletes an id (`lakehouse.engine.records.deletions`), by its sequence or the time it was sent |
+
+Three rules leave an open letter. `conflicting_id`: the record has the row's id (and event time or sequence),
+but other fields. `nothing_to_delete`: a deletion whose id no record has had yet. `retained`: retention has
+taken the row of its id, or the letters of a deleted id, and the record's sequence is not above theirs. When
+the record of an open letter is sent again, the letter gets `resent` as its last reason. The compared fields
+are those of the contract and the event time.
+
+Records are ordered by landing: `ingested_at`, then topic, partition and offset. A record that a replay has
+admitted is ordered by its admission. So the outcome depends neither on micro-batches nor on crashes.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, LongType, StringType
+
+from lakehouse.engine.records import deletions
+from lakehouse.engine.records.fields import reason
+from lakehouse.engine.records.headers import header_text
+from lakehouse.engine.records.shown import shown, shown_bytes, with_value
+from lakehouse.streams.definition import ID, SEQUENCE, Source, header_of
+
+OF_ID, OF_SEQUENCE = COLUMNS = ("_id", "_sequence")
+"""Columns of a judged record: its id as text, and its sequence."""
+
+DUPLICATE, SUPERSEDED, CONFLICTING = "duplicate", "superseded", "conflicting_id"
+DELETION = deletions.DELETION
+NOTHING_TO_DELETE, LATE, RESENT, RETAINED = "nothing_to_delete", "late", "resent", "retained"
+CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
+"""Rules whose letters are closed from the start: they need no action."""
+OPEN = "open"
+SENT_AGAIN_AS = "sent again as "
+"""The message of a resent letter's last reason; the new record's place follows."""
+
+IS_CLOSED = "_is_closed"
+"""Column of a judged record: whether retention excludes it from the comparison."""
+
+PLACE = ("topic", "partition", "offset")
+"""The key of a record."""
+
+
+def header_types(source: Source) -> dict[str, DataType]:
+    """Return the columns of silver that come from headers, with their types."""
+    types: dict[str, DataType] = {}
+    if header_of(source.unique_by):
+        types[ID] = StringType()
+    if header_of(source.sequence_by):
+        types[SEQUENCE] = LongType()
+    return types
+
+
+def from_headers(source: Source) -> dict[str, Column]:
+    """Return these columns for raw records; null if the header is missing or unreadable."""
+    columns = {}
+    if name := header_of(source.unique_by):
+        text = header_text(name)
+        columns[ID] = F.when(F.is_valid_utf8(text) & (text != ""), text)
+    if name := header_of(source.sequence_by):
+        text = header_text(name)
+        columns[SEQUENCE] = F.when(text.rlike(r"^-?[0-9]{1,19}$"), text.try_cast("long"))
+    return columns
+
+
+def reasons_of(source: Source) -> tuple[Column, ...]:
+    """Return the reasons against a record whose id or sequence is missing from its headers."""
+    found = []
+    has_value = F.col("_value").isNotNull()
+    if name := header_of(source.unique_by):
+        broken = F.when(~F.is_valid_utf8(header_text(name)), shown_bytes(header_text(name).cast("binary")))
+        message = with_value(f"the record has no header {name} with text in UTF-8", broken)
+        found.append(F.when(has_value & F.col(ID).isNull(), reason("missing_id", ID, message)))
+    if name := header_of(source.sequence_by):
+        message = with_value(
+            f"the record has no header {name} with a whole number of 64 bits", shown(header_text(name))
+        )
+        found.append(F.when(has_value & F.col(SEQUENCE).isNull(), reason("bad_sequence", SEQUENCE, message)))
+    return tuple(found)
+
+
+def columns_of(source: Source) -> dict[str, Column]:
+    """Return the columns by which judged records are compared; none for a source without ids."""
+    if source.id_column is None:
+        return {}
+    own = F.col(source.id_column).cast("string")
+    sequence = F.lit(None) if source.sequence_column is None else F.col(source.sequence_column)
+    if source.sequence_by is not None:
+        is_deletion = deletions.is_deletion(source)
+        own = F.when(is_deletion, deletions.id_of(source)).otherwise(own)
+        sequence = F.when(is_deletion, deletions.sequence_of(source)).otherwise(sequence)
+    return {OF_ID: own, OF_SEQUENCE: sequence.cast("long")}
+
+
+def is_sound() -> Column:
+    """Select judged records without a reason against them."""
+    return F.size("reasons") == 0
+
+
+def is_only(rule: str) -> Column:
+    """Select judged records whose only reason is this rule."""
+    return F.col("reasons.rule") == F.array(F.lit(rule))
+
+
+def may_be_row() -> Column:
+    """Select judged records that are sound, or only late."""
+    return is_sound() | is_only(LATE)
+
+
+def is_compared(source: Source) -> Column:
+    """Select judged records that may become or delete rows: sound and late records, and deletions."""
+    sound = may_be_row()
+    if source.sequence_by is not None:
+        sound = sound | is_only(DELETION)
+    return F.col(OF_ID).isNotNull() & sound
+
+
+def id_of_row(source: Source) -> Column:
+    """Return the id of a silver row as text; only for a source with ids."""
+    return F.col(source.id_column or "").cast("string")
+
+
+def is_sound_alone(reasons: Column) -> Column:
+    """Return, by a letter's reasons, whether the record was sound by itself and refused only for its id."""
+    of_id = F.array(*map(F.lit, (DUPLICATE, SUPERSEDED, CONFLICTING, RETAINED)))
+    return F.size(F.array_except(reasons.getField("rule"), of_id)) == 0
+
+
+def retained_reason(source: Source) -> Column:
+    """Return the reason against a judged record whose id has lost its row or letters to retention."""
+    name = header_of(source.unique_by) or source.unique_by
+    text = F.concat(F.lit(f"retention has taken the records of {name} "), shown(F.col(OF_ID)))
+    return reason(RETAINED, source.id_column, text)
+
+
+def fingerprint(source: Source, id_: Column) -> Column:
+    """Return 48 bits of a hash of a record's identity, and in the lower 16 the day of its event time.
+
+    Days are counted from 1970; earlier ones are 0, those from 2149 on 65535.
+    """
+    day = F.least(F.greatest(F.unix_date(F.col("event_time").cast("date")), F.lit(0)), F.lit(0xFFFF))
+    return hash_of_same(source, id_).bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
+
+
+def hash_of_same(source: Source, id_: Column) -> Column:
+    """Return a fingerprint without its day: the hash of the id and, without `sequence_by`, the event time."""
+    return hash_of(id_) if source.sequence_by is not None else hash_of(id_, F.col("event_time"))
+
+
+def hash_of(*values: Column) -> Column:
+    """Return the upper 48 bits of a hash; the lower 16 are 0."""
+    return F.xxhash64(*values).bitwiseAND(F.lit(~0xFFFF))
+
+
+TIMES = ("event_time", "kafka_timestamp", "ingested_at")
+"""The times of a record, UTC."""
+LETTERS = (*PLACE, "unique_id", "sequence", *TIMES, "status", "reasons")
+"""The columns of dead letters that a comparison reads."""
+
+
+def are_compared() -> Column:
+    """Select the letters that are compared with records, or that a record may answer."""
+    return F.col("unique_id").isNotNull() & F.col("status").isin(OPEN, *CLOSED)
+
+
+def row_columns(source: Source) -> list[str]:
+    """Return the columns of silver by which its rows are compared with judged records."""
+    ids = (one for one in (source.id_column, source.sequence_column) if one is not None)
+    fields = (field.column for field in source.contract.fields)
+    times = ("event_time", "own_time", "kafka_timestamp", "ingested_at", "admitted")
+    return list(dict.fromkeys((*PLACE, *times, *ids, *fields)))

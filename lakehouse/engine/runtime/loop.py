@@ -1,0 +1,343 @@
+"""The loop of a stream: its layers in order, each reading its unread rows up to the newest version.
+
+A round runs each step once. The rows of a step's commit are passed on in memory. If they are exactly what the
+next step has to read, it reads nothing back; otherwise it reads the tables. So one application with all
+layers, a single layer, a catch-up and a retry run the same code. A step that fails is discarded and recreated
+after a pause; the steps before and after it continue. If the heap was full, the step retries with a quarter
+of that micro-batch, and grows from there. Records that fail by themselves are found and named.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from py4j.protocol import Py4JError
+
+from lakehouse.common.errors import HeapError, LakehouseError, StreamError
+from lakehouse.engine.layers.step import Batch, BatchResult, Blamed, Step, StepMaker
+from lakehouse.engine.progress.reading import InMemory
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.troubles import Failure, Troubles
+from lakehouse.engine.runtime.watch import Watch
+from lakehouse.storage.spark.execution import execute_for
+from lakehouse.storage.spark.query_errors import has_ended, heap_of, is_disk_full, is_heap_full, what_of
+from lakehouse.storage.spark.session import activate
+from lakehouse.storage.tables import Lake, looking_once
+
+_RETRY_S = 0.05  # between two checks whether a pause is over
+_SMALLER = 4  # a micro-batch is divided by this after the heap was full
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class BatchDone:
+    """A written micro-batch: its step, number and result, and how long it took.
+
+    The number is the version of the table that it filled or sent, None for work by the wall clock.
+    """
+
+    query: str
+    batch: int | None
+    result: BatchResult
+    duration_s: float
+
+
+OnBatch = Callable[[BatchDone], None]
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Return the wall clock's time, UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True)
+class Common:
+    """The settings and observers shared by all streams of a run."""
+
+    on_batch: OnBatch
+    clock: Clock
+    troubles: Troubles
+    watch: Watch
+    is_live: bool
+
+
+class StreamLoop:
+    """The steps of one stream, and the session in which they work.
+
+    No round runs the layers `held_back`, such as exports behind a gate. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lake: Lake,
+        makers: Sequence[StepMaker],
+        common: Common,
+        *,
+        held_back: Collection[str] = (),
+    ) -> None:
+        self.name = name
+        self._lake = lake
+        self._common = common
+        self._slots = [_Slot(maker) for maker in makers]
+        self._held_back = held_back
+        self._filled = [maker.name for maker in makers]
+        self._due_until: datetime | None = None
+
+    def round(self) -> bool:
+        """Run each step once; return whether one of them has written something."""
+        return self._go([slot for slot in self._slots if slot.maker.layer not in self._held_back])
+
+    @property
+    def will_try_again(self) -> bool:
+        """Whether a step has failed and will be retried."""
+        troubles = self._common.troubles
+        names = (name for slot in self._slots for name in (slot.name, slot.name_by_clock))
+        return any(map(troubles.will_be_tried, names))
+
+    def export(self, stop: Stop, *, tries_again: bool) -> None:
+        """Run the exports that are held back until nothing is left to send or a stop is requested.
+
+        With `tries_again`, failed exports are retried, too.
+        """
+        exports = [slot for slot in self._slots if slot.maker.layer == "export"]
+        troubles = self._common.troubles
+        while not stop.requested:
+            did = self._go([slot for slot in exports if troubles.is_due(slot.name)])
+            if not did and not (tries_again and any(troubles.will_be_tried(slot.name) for slot in exports)):
+                return
+            time.sleep(0 if did else _RETRY_S)
+
+    def settle(self) -> None:
+        """Merge and send rows that wait for `merge_every_s`; reads nothing new."""
+        waiting = [slot for slot in self._slots if slot.step is not None and slot.step.merge_every_s]
+        if any(slot.waits for slot in waiting):
+            for slot in waiting:
+                slot.merged_at = None
+            after = [slot for slot in self._slots if slot.maker.layer in ("gold", "export")]
+            self._go([slot for slot in after if slot.maker.layer not in self._held_back])
+
+    def close(self) -> None:
+        """Close the connections of all steps."""
+        for slot in self._slots:
+            slot.drop()
+
+    def _go(self, slots: Sequence[_Slot]) -> bool:
+        activate(self._lake.spark)
+        execute_for(self._lake.spark, few=True)
+        handed, did = dict[str, InMemory](), False
+        held = ExitStack()
+        try:
+            for slot in slots:
+                took = self._common.troubles.is_due(slot.name) and self._turn(slot, handed, held)
+                did |= took
+                has_merged = took and slot.maker.layer == "gold"  # and closed what was due by the clock
+                if self._common.is_live and not has_merged:
+                    did |= self._tick(slot)
+        finally:
+            _let_go(held)
+        if not did:  # a catch-up ticks last: later records may change the rows that the clock would close
+            ticks = [self._tick(slot) for slot in slots if not self._common.is_live]
+            did = any(ticks)
+        return did
+
+    def _turn(self, slot: _Slot, handed: dict[str, InMemory], held: ExitStack) -> bool:
+        """Run a step on its unread rows; return whether it has written something."""
+        common, batch = self._common, None
+        try:
+            step = slot.step or self._made(slot)
+            with looking_once():
+                if common.is_live and (self._may_wait(slot, step) or step.is_held()):
+                    return False
+                began, step.limit = time.monotonic(), slot.limit
+                batch = step.plan(handed)
+            slot.waits = False
+            if batch is None:
+                common.troubles.end(slot.name)
+                return False
+            self._name_jobs(slot, batch)
+            planned = time.monotonic()
+            passed = held.enter_context(step.write(batch, common.clock()))
+            if passed.rows is not None and step.fills is not None:
+                handed[step.fills] = passed.rows
+            slot.merged_at = began
+            self._tell(slot, batch, passed.result, planned - began, time.monotonic() - planned)
+        except Exception as failure:  # noqa: BLE001 - reported, and raised at the run's end
+            if batch is None or not is_heap_full(failure):
+                self._failed(slot, self._explained(slot, failure, batch), batch)
+                return False
+            return self._take_less(slot, failure, batch)
+        slot.grow()
+        slot.blamed = None
+        common.troubles.end(slot.name)
+        return True
+
+    def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
+        """Let a step retry at once with a smaller micro-batch; return whether there is one."""
+        where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
+        # The lower limit has not made it smaller. Exceeding the limit a little is normal and proves nothing.
+        is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
+        if batch.size <= 1 or is_least or has_ended(self._lake.spark):
+            blamed = self._blamed(slot, batch)
+            skip = "" if blamed is None else f"; or pass over {blamed.records}: {blamed.way_out}"
+            error = HeapError(
+                f"{slot.name} failed in {where}. It cannot take less; give Spark more memory{skip}"
+            )
+            error.__cause__ = cause
+            self._failed(slot, error, batch)
+            return False
+        slot.drop()
+        slot.limit, slot.too_large = max(1, batch.size // _SMALLER), batch.size
+        self._common.troubles.tell(
+            Failure(slot.name, self.name, cause, _where(batch)),
+            f"{slot.name} failed in {where}; retrying with a quarter of that",
+        )
+        return True
+
+    def _explained(self, slot: _Slot, failure: Exception, batch: Batch | None) -> Exception:
+        """Return the failure, or an error that names the failing records and how to skip them."""
+        if batch is None or isinstance(failure, LakehouseError) or is_disk_full(failure):
+            return failure
+        blamed = self._blamed(slot, batch)
+        if blamed is None:
+            return failure
+        error = StreamError(
+            f"{slot.name} cannot process {blamed.records}: {what_of(failure)}. {blamed.way_out}"
+        )
+        error.__cause__ = failure
+        return error
+
+    def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
+        """Return the records at which a step fails; searches until it has found them once."""
+        if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
+            try:
+                found = slot.step.blamed(batch)
+            except Exception:
+                log.debug("records at which %s fails were not found", slot.name, exc_info=True)
+                return None
+            slot.blamed = None if has_ended(self._lake.spark) else found
+        return slot.blamed
+
+    def _made(self, slot: _Slot) -> Step:
+        """Create a step; in a catch-up, it reads no further than the current end."""
+        if slot.name in self._common.troubles:
+            self._common.watch.on_restart(slot.name)
+        slot.step = step = slot.maker.make()
+        step.passes_on = any(other.maker.layer != slot.maker.layer for other in self._behind(slot))
+        if not self._common.is_live:
+            step.end_here(self._filled)
+        return step
+
+    def _behind(self, slot: _Slot) -> Sequence[_Slot]:
+        return self._slots[self._slots.index(slot) + 1 :]
+
+    def _may_wait(self, slot: _Slot, step: Step) -> bool:
+        """Return whether a table's input may stay in silver a little longer."""
+        if not step.merge_every_s or slot.merged_at is None:
+            return False
+        slot.waits = time.monotonic() - slot.merged_at < step.merge_every_s
+        return slot.waits
+
+    def _tick(self, slot: _Slot) -> bool:
+        """Do what is due for a step by the wall clock; return whether rows were written."""
+        common, name = self._common, slot.name_by_clock
+        ticker = None if slot.step is None else slot.step.ticker
+        if ticker is None or slot.waits or not common.troubles.is_due(name):
+            return False
+        try:
+            now, started = self._now(), time.monotonic()
+            if name not in common.troubles and not ticker.is_due(now):
+                return False
+            result = ticker.tick(now)
+            if result.rows:
+                common.on_batch(BatchDone(slot.name, None, result, time.monotonic() - started))
+        except Exception as failure:  # noqa: BLE001 - reported, and raised at the run's end
+            self._failed(slot, failure, None, name)
+            return False
+        common.troubles.end(name)
+        return bool(result.rows)
+
+    def _now(self) -> datetime:
+        """Return the time up to which work is due; fixed in a catch-up, which might never end otherwise."""
+        if self._common.is_live or self._due_until is None:
+            self._due_until = self._common.clock()
+        return self._due_until
+
+    def _name_jobs(self, slot: _Slot, batch: Batch) -> None:
+        """Name this thread's next Spark jobs `stream/layer/micro-batch`, as the Spark UI shows them."""
+        group = f"{self.name}/{slot.name}/{batch.number}"
+        self._lake.spark.sparkContext.setJobGroup(group, f"{group}: {batch.reads}")
+
+    def _tell(
+        self, slot: _Slot, batch: Batch, result: BatchResult, planning_s: float, writing_s: float
+    ) -> None:
+        self._common.on_batch(BatchDone(slot.name, batch.number, result, writing_s))
+        phases = {"plan": planning_s, "process": writing_s}
+        self._common.watch.on_phases(
+            slot.name, {name: round(took_s * 1000) for name, took_s in phases.items()}
+        )
+
+    def _failed(self, slot: _Slot, cause: Exception, batch: Batch | None, name: str | None = None) -> None:
+        """Note a failure and discard the step; raises if the run cannot continue."""
+        slot.drop()
+        failure = Failure(name or slot.name, self.name, cause, "" if batch is None else _where(batch))
+        if not has_ended(self._lake.spark):
+            self._common.troubles.add(failure)
+        else:
+            self._common.troubles.add_last(failure)
+            self._common.troubles.raise_any()
+
+
+def _where(batch: Batch) -> str:
+    return f"micro-batch {batch.number}, which reads {batch.reads}"
+
+
+def _let_go(held: ExitStack) -> None:
+    """Unpersist the rows kept in memory; ignores errors of a Spark that has ended."""
+    try:
+        held.close()
+    except (Py4JError, OSError):
+        log.debug("rows were not unpersisted", exc_info=True)
+
+
+@dataclass
+class _Slot:
+    """A step's place in the loop; the step is None before its first use and after a failure.
+
+    `waits`: rows in silver wait for it on purpose. `merged_at` is when it last merged, by a monotonic clock.
+    `limit` is the step's limit, None for that of the settings; `too_large` is the size that did not fit.
+    `blamed` are the records at which it fails, None if unknown.
+    """
+
+    maker: StepMaker
+    step: Step | None = None
+    waits: bool = False
+    merged_at: float | None = None
+    limit: int | None = None
+    too_large: int = 0
+    blamed: Blamed | None = None
+
+    @property
+    def name(self) -> str:
+        return self.maker.name
+
+    @property
+    def name_by_clock(self) -> str:
+        return f"{self.maker.name} by the clock"
+
+    def grow(self) -> None:
+        """Let a limited step take a quarter more."""
+        if self.limit is not None:
+            more = self.limit + max(1, self.limit // _SMALLER)
+            self.limit = more if more <= self.too_large else None
+
+    def drop(self) -> None:
+        step, self.step = self.step, None
+        if step is not None:
+            step.close()

@@ -1,0 +1,95 @@
+"""Checks before a run: Kafka, its topics and other stores; denied rights; risks of lost or late rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from lakehouse.common.errors import AccessDeniedError
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.settings import Settings
+from lakehouse.sinks import registry
+from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.kafka.topics import create_topics, describe_topic, unlimited
+from lakehouse.streams.definition import Stream
+
+_FEW_WAITING = 200_000  # records of all topics
+
+
+def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
+    """Create missing topics; raise ServiceError if a service that the layers need is unreachable.
+
+    Raises SettingsError for a table that a store cannot have.
+
+    Returns the rights that the broker denies for this. Work that does not need them continues; the other
+    steps report them.
+    """
+    for stream in streams:
+        registry.require_fit(stream)
+    denied = []
+    if {"bronze", "export"} & set(layers):
+        require_broker(settings.kafka)
+        topics = (settings.topic(name) for stream in streams for name in stream.topics)
+        try:
+            create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        except AccessDeniedError as error:
+            denied.append(str(error))
+    if "export" in layers:
+        for kind in registry.needed_by(streams, settings):
+            kind.require(settings)
+    return denied
+
+
+def warn_of_services(
+    settings: Settings,
+    streams: Sequence[Stream],
+    layers: Collection[LayerName],
+    denied: Sequence[str],
+    notice: Callable[[str], None],
+) -> None:
+    """Report denied rights, and services that work but may lose or delay rows."""
+    for reason in denied:
+        notice(reason)
+    if "bronze" in layers:
+        _warn_of_unlimited_topics(settings, streams, notice)
+    if "export" in layers:
+        kinds = registry.needed_by(streams, settings)
+        for doubt in (doubt for kind in kinds for doubt in kind.doubts(settings)):
+            notice(doubt)
+
+
+def _warn_of_unlimited_topics(
+    settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
+) -> None:
+    """Report topics without limits on the uncompressed size of records, or on their timestamps."""
+    topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
+    found = unlimited(settings.kafka, topics)
+    if found.untold:
+        notice(
+            f"{', '.join(found.untold)}: the broker does not tell {settings.kafka.principal} the limits of "
+            "these topics, so Kafka's own are assumed (docs/kafka.md, DescribeConfigs)"
+        )
+    if found.packed:
+        notice(
+            f"{', '.join(found.packed)}: the broker limits the compressed size of records; unpacked, one may "
+            "be a thousand times as large and not fit in memory. Set the topic's compression.type to "
+            "uncompressed to limit their real size (docs/kafka.md)"
+        )
+    if found.undated:
+        notice(
+            f"{', '.join(found.undated)}: the broker accepts any timestamp. Records with one in nanoseconds, "
+            "or before 1582, land slowly, and their event time must be in the value. Set the topic's "
+            "message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/kafka.md)"
+        )
+
+
+def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
+    """Tell whether Kafka has so few records, ingested or not, that catching up is quick."""
+    if "bronze" not in layers:
+        return True
+    sources = (source for stream in streams for source in stream.sources)
+    topics = (describe_topic(settings.kafka, settings.topic(one.topic)) for one in sources)
+    records = (topic.ends[n] - first for topic in topics if topic for n, first in topic.earliest.items())
+    try:
+        return sum(records) <= _FEW_WAITING
+    except AccessDeniedError:
+        return False

@@ -1,0 +1,228 @@
+"""Runs layers of streams in one application, each stream in its own loop, until caught up or stopped.
+
+A failed step is retried with growing pauses, while the steps before it and those of other streams continue.
+The run ends at once only if every step fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from lakehouse.engine.layers import bronze, export, gold, letters_export, silver
+from lakehouse.engine.layers.step import Allow, Gate, LayerName, Permitted, StepMaker
+from lakehouse.engine.ops_tables.data_losses import LostRange
+from lakehouse.engine.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
+from lakehouse.engine.runtime.schedule import Alone, Schedule
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import check_trigger, interval_ms
+from lakehouse.engine.runtime.troubles import RETRIES, Failure, Troubles
+from lakehouse.engine.runtime.watch import Watch
+from lakehouse.settings import Settings
+from lakehouse.storage.spark.session import activate
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
+
+__all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
+
+_AT_ONCE = 2
+"""Concurrent streams in a live run: half of a round is Spark's planning and work on Delta's log."""
+
+
+class Upkeep(Protocol):
+    """Maintains the tables of a live run."""
+
+    def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
+        """Return a block during which maintenance runs; `is_quiet` returns whether no rows are waiting."""
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a run works, and what it reports to.
+
+    - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
+    - `on_batch` is called after each micro-batch, from several threads.
+    - `on_notice` gets a line when something is allowed or skipped, fails or recovers. `watch` gets failures
+      and recoveries, too.
+    - `clock` returns the time, UTC.
+    - `allow` lists the actions that are not refused, `skip` the records to skip in bronze and silver.
+    - `gate`: a stream is exported only while its gate is open. It is checked after catching up or, with an
+      interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
+    - `at_once`: how many streams catch up concurrently; helps if each has few rows.
+    - `upkeep` maintains the tables in a run with an interval.
+    - `log_file` is where tracebacks go; messages mention it.
+    - `adopts`: the lake is a copy that continues in place of the original, which has sent rows before.
+    - `is_backfill`: a record is late only if it belongs to rows that retention has taken.
+    """
+
+    trigger: str
+    on_batch: OnBatch = lambda _done: None
+    on_notice: Callable[[str], None] = lambda _text: None
+    stop: Stop | None = None
+    clock: Clock = utc_now
+    allow: Collection[Allow] = ()
+    skip: Collection[LostRange] = ()
+    gate: Gate | None = None
+    at_once: int = 1
+    watch: Watch | None = None
+    upkeep: Upkeep | None = None
+    log_file: Path | None = None
+    adopts: bool = False
+    is_backfill: bool = False
+
+
+def run(
+    lake: Lake,
+    streams: Sequence[Stream],
+    layers: Sequence[LayerName],
+    settings: Settings,
+    options: RunOptions,
+) -> None:
+    """Run the layers of the streams until they have caught up or are asked to stop.
+
+    Work that is due by the wall clock is done once after catching up; with an interval, within one trigger of
+    its time. A rerun continues from the positions in the tables.
+
+    A step that fails, or whose start is refused, is retried with growing pauses (`runtime.troubles`) while
+    the others continue. At the end, raises what still fails; raises earlier if every step fails. The error is
+    a LakehouseError, such as a PositionError if tables and topics do not match, or a StreamError that names
+    the step.
+    """
+    check_trigger(options.trigger)
+    _Run(lake, streams, layers, settings, options).run()
+
+
+class _Run:
+    """One run of layers of some streams."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        streams: Sequence[Stream],
+        layers: Sequence[LayerName],
+        settings: Settings,
+        options: RunOptions,
+    ) -> None:
+        interval = interval_ms(options.trigger)
+        self._spark = lake.spark
+        self._streams = streams
+        self._settings = settings
+        self._options = options
+        self._stop = options.stop or Stop()
+        self._gate = options.gate if "export" in layers else None
+        permitted = Permitted(
+            options.allow, options.skip, options.on_notice, options.adopts, options.is_backfill
+        )
+        lakes = {one.name: replace(lake, spark=lake.spark.newSession()) for one in streams}
+        makers = {
+            one.name: list(_makers(lakes[one.name], one, layers, settings, permitted)) for one in streams
+        }
+        watch = options.watch or Watch()
+        self._troubles = Troubles(
+            [maker.name for ones in makers.values() for maker in ones],
+            options.on_notice,
+            retries=RETRIES if interval is None else None,
+            watch=watch,
+            log_file=options.log_file,
+        )
+        common = Common(options.on_batch, options.clock, self._troubles, watch, interval is not None)
+        held_back = () if self._gate is None else ("export",)
+        self._loops = {
+            name: StreamLoop(name, lakes[name], ones, common, held_back=held_back)
+            for name, ones in makers.items()
+        }
+        at_once = options.at_once
+        if interval is not None:
+            at_once = min(_AT_ONCE, lake.spark.sparkContext.defaultParallelism)
+        self._schedule = Schedule(
+            list(self._loops.values()),
+            self._stop,
+            at_once=at_once,
+            interval_s=None if interval is None else interval / 1000,
+        )
+        self._is_live = interval is not None
+        self._next_export = time.monotonic() + settings.gate_interval_s
+
+    def run(self) -> None:
+        try:
+            with self._upkeep():
+                self._schedule.run(self._meanwhile)
+            for loop in self._loops.values() if self._is_live else ():
+                loop.settle()
+            if self._gate is not None and not self._is_live and not self._stop.requested:
+                self._export_open(self._gate)
+        finally:
+            for loop in self._loops.values():
+                loop.close()
+        self._troubles.raise_any()
+
+    def _upkeep(self) -> AbstractContextManager[None]:
+        upkeep = self._options.upkeep if self._is_live else None
+        return (
+            nullcontext() if upkeep is None else upkeep.beside(self._schedule.alone, self._schedule.is_quiet)
+        )
+
+    def _meanwhile(self) -> None:
+        if self._gate is not None and self._is_live and time.monotonic() >= self._next_export:
+            self._export_open(self._gate)
+            self._next_export = time.monotonic() + self._settings.gate_interval_s
+
+    def _export_open(self, gate: Gate) -> None:
+        """Export the streams whose gates are open, while nothing else writes gold.
+
+        The gate first checks while others write, and checks newer rows again once they pause. In a live run,
+        a failed export is retried in a later round, so that the other streams continue.
+        """
+        for stream in self._streams:
+            if self._stop.requested or not self._check(stream, gate):
+                continue
+            with self._schedule.alone():
+                if self._check(stream, gate):
+                    self._loops[stream.name].export(self._stop, tries_again=not self._is_live)
+
+    def _check(self, stream: Stream, gate: Gate) -> bool:
+        name, troubles = f"gate of {stream.name}", self._troubles
+        if not troubles.is_due(name):
+            return False
+        activate(self._spark)  # an export in this thread has activated its stream's session
+        try:
+            is_open = gate.check(stream, self._options.clock())
+        except Exception as failure:  # noqa: BLE001 - raised at the run's end
+            told = Failure(name, stream.name, failure)
+            if self._is_live:
+                troubles.add(told)
+            else:
+                troubles.add_last(told)
+            return False
+        troubles.end(name)
+        return is_open
+
+
+def _makers(
+    lake: Lake, stream: Stream, layers: Sequence[LayerName], settings: Settings, permitted: Permitted
+) -> Iterator[StepMaker]:
+    """Yield a stream's steps in the order of a round: each export follows the table that it sends.
+
+    So rows that users wait for are not delayed by the tables that follow.
+    """
+    found = {
+        "bronze": bronze.steps(lake, stream, settings, permitted),
+        "silver": silver.steps(lake, stream, settings.bytes_per_batch, permitted),
+        "gold": gold.steps(lake, stream, settings.bytes_per_batch, permitted.notice),
+        "export": export.steps(lake, stream, settings, permitted),
+    }
+    yield from (one for layer in ("bronze", "silver") if layer in layers for one in found[layer])
+    if "export" in layers:
+        yield from letters_export.steps(lake, stream, settings, permitted)
+    exports = iter(found["export"])
+    for table, merging in zip(stream.gold, found["gold"], strict=True):
+        if "gold" in layers:
+            yield merging
+        for _ in (table, *table.sides):
+            sending = next(exports)
+            if "export" in layers:
+                yield sending

@@ -1,0 +1,54 @@
+"""The log file for tracebacks of failures, HOME/logs/lakehouse.log; the terminal shows one line each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
+
+from lakehouse.common.state_files import make_private
+from lakehouse.common.terminal import LogFormatter
+
+_BYTES = 5 << 20
+_FILES = 3
+_FORMAT = "%(asctime)s %(levelname)s %(message)s"
+
+
+class _Patient(RotatingFileHandler):
+    """Ignores write errors, such as a full disk: ops.events has the event as well."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as in logging
+        """Do nothing; by default logging prints its own traceback."""
+
+
+def log_file(home: Path) -> Path:
+    """Return the path of a home's log."""
+    return home / "logs" / "lakehouse.log"
+
+
+@contextmanager
+def logged(home: Path, *, verbose: bool) -> Iterator[Path]:
+    """Write the project's log messages during the block to the home's log; with `verbose`, also to stderr.
+
+    Yields the log's path. The file rolls over at 5 MB, and three older files are kept. Times are local.
+    """
+    file, logger = log_file(home), logging.getLogger("lakehouse")
+    make_private(file.parent)
+    handlers: list[logging.Handler] = [
+        _Patient(file, maxBytes=_BYTES, backupCount=_FILES, encoding="utf-8", delay=True)
+    ]
+    if verbose:
+        handlers.append(logging.StreamHandler())
+    was_propagating, logger.propagate = logger.propagate, False
+    for handler in handlers:
+        handler.setFormatter(LogFormatter(_FORMAT))
+        logger.addHandler(handler)
+    try:
+        yield file
+    finally:
+        logger.propagate = was_propagating
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()

@@ -1,0 +1,67 @@
+"""Warm-up: builds silver and gold from landed rows in temporary tables.
+
+A session's first micro-batches take several times as long as later ones, until classes are loaded, code is
+generated for plans, and the JVM has compiled what runs often. A standby run does that before its turn comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Sequence
+from itertools import chain
+
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.signals import Stop
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.settings import Settings
+from lakehouse.storage import tables
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.spark.execution import FEW_ROWS
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
+
+DIRECTORY = "_lakehouse_warm_up"
+_ROWS = (1_000, 2 * FEW_ROWS)  # few rows are executed in another way than many
+_ROUNDS = 3
+_LEFT_S = 3_600
+log = logging.getLogger(__name__)
+
+
+def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop) -> None:
+    """Build silver and gold from rows of bronze, several times, in a directory of the lake, and delete it.
+
+    Nothing else is read, written or sent. A failure is only logged: the run itself would meet its cause.
+    """
+    _delete_what_is_left(lake)
+    root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"
+    scratch, silently = Lake(lake.spark, root), RunOptions(AVAILABLE_NOW, stop=stop)
+    settings = settings.model_copy(update={"lake": root})
+    try:
+        for rows in _ROWS * _ROUNDS:
+            if not stop.requested and _land(lake, scratch, streams, rows):
+                run(scratch, streams, ("silver", "gold"), settings, silently)
+    except Exception:
+        log.warning("the warm-up failed", exc_info=True)
+    finally:
+        storage.delete(lake.spark, root)
+
+
+def _delete_what_is_left(lake: Lake) -> None:
+    """Delete tables older than an hour, left by warm-ups that were killed."""
+    for name in storage.names(lake.spark, f"{lake.root}/{DIRECTORY}"):
+        if int(name.partition("-")[0]) < time.time() - _LEFT_S:
+            storage.delete(lake.spark, f"{lake.root}/{DIRECTORY}/{name}")
+
+
+def _land(lake: Lake, scratch: Lake, streams: Sequence[Stream], rows: int) -> bool:
+    """Copy rows of bronze; return whether there were any."""
+    did = False
+    for source in chain.from_iterable(stream.sources for stream in streams):
+        if lake.exists("bronze", source.table):
+            landed = lake.read("bronze", source.table).select(*bronze.SCHEMA.names).limit(rows)
+            did |= tables.append(landed, scratch.ensure(bronze.spec(source))).rows > 0
+    return did

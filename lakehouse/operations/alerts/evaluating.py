@@ -1,0 +1,182 @@
+"""The life cycle of alerts: pending, firing, resolved. Pure.
+
+            true    true    true    false    unknown   false
+        ────●───────●───────●───────●────────●─────────●────
+            pending         firing  resolved           (for_s = two ticks)
+
+An alert is a rule with labels. It becomes pending when its condition first holds, and fires after the
+condition has held for `for_s` without interruption. A firing alert resolves once, when the condition no
+longer holds or when its labels or its rule are gone. Unknown values change nothing. An alert's id is derived
+from its rule, its labels and the time when the condition became true. The state keeps that time, so ids
+survive a restart.
+
+At most MOST_FIRING alerts of a rule fire individually, so that thousands of services over a threshold do not
+cause thousands of messages. The others stay pending and fire as firing ones resolve. One more alert of the
+rule, without labels, summarizes them: "and 3,912 more".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from lakehouse.operations.alerts.rules import Rule
+
+MOST_FIRING = 100
+
+Labels = tuple[tuple[str, str], ...]
+"""Pairs of a label's name and value, sorted by name."""
+
+Key = tuple[str, Labels]
+"""An alert: its rule's name and its labels."""
+
+
+class AlertStatus(StrEnum):
+    """Whether a notification says that its alert fires or that it has resolved."""
+
+    FIRING = "firing"
+    RESOLVED = "resolved"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A rule's result for one set of labels. `is_so` tells whether the condition holds; null: unknown."""
+
+    labels: Labels
+    is_so: bool | None
+    what: str
+    value: float | None = None
+
+
+@dataclass(frozen=True)
+class Alert:
+    """A pending or firing alert. `since` is the time when its condition became true (UTC)."""
+
+    rule: str
+    labels: Labels
+    since: datetime
+    fires: bool
+    severity: str
+    what: str
+
+    @property
+    def key(self) -> Key:
+        """The alert's identity among all pending and firing alerts."""
+        return self.rule, self.labels
+
+    @property
+    def id(self) -> str:
+        """The same in the firing and the resolved notification; another one when the alert fires again."""
+        parts = [self.rule, self.labels, self.since.isoformat()]
+        return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:32]
+
+
+State = Mapping[Key, Alert]
+
+
+@dataclass(frozen=True)
+class Notification:
+    """An alert's start of firing, or its resolution. `at` is the time of the evaluation (UTC)."""
+
+    alert: Alert
+    status: AlertStatus
+    at: datetime
+    value: float | None = None
+
+    @property
+    def id(self) -> str:
+        """A unique id, which stays the same if the notification is sent again."""
+        return f"{self.alert.id}-{self.status.value}"
+
+
+def evaluate(
+    rules: Sequence[Rule], judged: Mapping[str, Sequence[Judged] | None], state: State, now: datetime
+) -> tuple[dict[Key, Alert], list[Notification]]:
+    """Return the state as of `now` and the notifications, resolved alerts first.
+
+    `judged` has each rule's results by the rule's name, null where its data is unavailable. If the clock goes
+    back, no alert fires early.
+    """
+    after: dict[Key, Alert] = {}
+    resolved, fired = list[Notification](), list[Notification]()
+    known = {rule.name for rule in rules}
+    for alert in state.values():
+        if alert.rule not in known and alert.fires:
+            gone = replace(alert, what="its rule was removed")
+            resolved.append(Notification(gone, AlertStatus.RESOLVED, now))
+    for rule in rules:
+        before = {key: alert for key, alert in state.items() if key[0] == rule.name}
+        found = judged.get(rule.name)
+        if found is None:
+            after |= before
+            continue
+        standing, told = _of_rule(rule, found, before, now)
+        after |= standing
+        for one in told:
+            (fired if one.status is AlertStatus.FIRING else resolved).append(one)
+    return after, [*resolved, *fired]
+
+
+def _of_rule(
+    rule: Rule, found: Sequence[Judged], before: dict[Key, Alert], now: datetime
+) -> tuple[dict[Key, Alert], list[Notification]]:
+    """Return a rule's alerts as of `now`, and its notifications."""
+    others = before.pop((rule.name, ()), None)
+    after, told, begun = dict[Key, Alert](), list[Notification](), list[Notification]()
+    for one in found:
+        current, notification = _step(rule, one, before.pop((rule.name, one.labels), None), now)
+        if current is not None:
+            after[current.key] = current
+        if notification is not None:
+            (begun if notification.status is AlertStatus.FIRING else told).append(notification)
+    for alert in before.values():
+        if alert.fires:
+            gone = replace(alert, what="no data is left to evaluate")
+            told.append(Notification(gone, AlertStatus.RESOLVED, now))
+    room = max(0, MOST_FIRING - sum(alert.fires for alert in after.values()) + len(begun))
+    begun.sort(key=lambda one: one.alert.since)
+    for waiting in begun[room:]:
+        after[waiting.alert.key] = replace(waiting.alert, fires=False, what="")
+    is_known = all(one.is_so is not None for one in found)
+    others, notification = _of_others(rule, len(begun[room:]), others, now, is_known=is_known)
+    if others is not None:
+        after[others.key] = others
+    return after, [*told, *begun[:room], *([] if notification is None else [notification])]
+
+
+def _of_others(
+    rule: Rule, count: int, standing: Alert | None, now: datetime, *, is_known: bool
+) -> tuple[Alert | None, Notification | None]:
+    """Return the alert that summarizes the `count` alerts over the limit, and its notification."""
+    if not count:
+        if standing is None or not is_known:
+            return standing, None
+        over = replace(standing, what="no further alerts")
+        return None, Notification(over, AlertStatus.RESOLVED, now, 0.0)
+    what = f"and {count:,} more: a rule sends at most {MOST_FIRING} alerts one by one"
+    if standing is not None:
+        return replace(standing, what=what), None
+    alert = Alert(rule.name, (), now, True, rule.severity.value, what)  # noqa: FBT003
+    return alert, Notification(alert, AlertStatus.FIRING, now, float(count))
+
+
+def _step(
+    rule: Rule, found: Judged, previous: Alert | None, now: datetime
+) -> tuple[Alert | None, Notification | None]:
+    if found.is_so is None:
+        return previous, None
+    if not found.is_so:
+        if previous is None or not previous.fires:
+            return None, None
+        over = replace(previous, what=found.what)
+        return None, Notification(over, AlertStatus.RESOLVED, now, found.value)
+    if previous is not None and previous.fires:
+        return previous, None
+    since = now if previous is None else min(previous.since, now)  # the clock may have gone back
+    fires = now - since >= timedelta(seconds=rule.for_s)
+    alert = Alert(rule.name, found.labels, since, fires, rule.severity.value, found.what if fires else "")
+    return alert, Notification(alert, AlertStatus.FIRING, now, found.value) if fires else None

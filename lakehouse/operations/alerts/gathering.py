@@ -1,0 +1,144 @@
+"""Reads the facts for rules from the lake, without a JVM.
+
+Data that cannot be read is left out with a warning; alerts of the rules that need it neither fire nor
+resolve.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyspark.sql.types import StructType
+
+from lakehouse.common.events import Kind
+from lakehouse.engine.layers import bronze
+from lakehouse.engine.ops_tables.event_table import EVENTS, newest
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.alerts.facts import WINDOW, Facts, LandedCounts, Window
+from lakehouse.operations.alerts.rules import DeadLetterRule, MetricRule, Rule
+from lakehouse.operations.telemetry import Audit, Observation
+from lakehouse.storage.spark.query_errors import error_line
+from lakehouse.storage.tables import TableSpec, direct
+from lakehouse.streams.definition import Stream
+
+METRICS_1M = TableSpec("gold", "metrics_1m", StructType(), stats=())
+_DELAY = timedelta(hours=1)  # events are appended with a delay, and clocks may differ
+_Found = TypeVar("_Found")
+
+
+class Audits:
+    """The last audit of each stream.
+
+    The first call reads all of ops.events, later calls only rows from an hour before the previous call.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, Audit] = {}
+        self._looked: datetime | None = None
+
+    def last(self, lake: str, now: datetime) -> dict[str, Audit]:
+        """Return the audits by stream, as of `now` (UTC); raises TableError if the table cannot be read."""
+        since = None if self._looked is None else min(self._looked, now) - _DELAY
+        for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
+            is_clean = None if one.stream is None else _is_clean(one.details)
+            if one.stream is not None and is_clean is not None:
+                self._found[one.stream] = Audit(_utc(one.at), is_clean)
+        self._looked = now
+        return dict(self._found)
+
+
+def _is_clean(details: str | None) -> bool | None:
+    """Return whether an audit was clean, null if its event's details are not an audit's."""
+    try:
+        return bool(json.loads(details or "")["clean"])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def gather(
+    observation: Observation,
+    lake: str,
+    streams: Sequence[Stream],
+    rules: Sequence[Rule],
+    *,
+    audits: Audits,
+    warn: Callable[[str], None],
+) -> Facts:
+    """Return the facts as of the observation's time; `warn` gets the data that could not be read."""
+    now = observation.at
+
+    def known(what: str, read: Callable[[], _Found]) -> _Found | None:
+        try:
+            return read()
+        except Exception as error:  # noqa: BLE001 - deltalake and file systems raise many kinds
+            warn(f"{what} could not be read: {error_line(error)}")
+            return None
+
+    windows = {
+        rule.name: known(METRICS_1M.qualified_name, partial(_windows, lake, rule, now))
+        for rule in rules
+        if isinstance(rule, MetricRule)
+    }
+    landed = {
+        rule.name: known("landed records", partial(_landed, lake, rule, streams, now))
+        for rule in rules
+        if isinstance(rule, DeadLetterRule)
+    }
+    return Facts(
+        observation,
+        {name: found for name, found in windows.items() if found is not None},
+        {name: found for name, found in landed.items() if found is not None},
+        known(EVENTS.qualified_name, partial(audits.last, lake, now)),
+    )
+
+
+def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
+    """Return the ended windows of the rule's metric, as far back as the rule needs."""
+    since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
+    where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
+    where &= (ds.field("window_end") <= _at(now)) & ~ds.field(rule.statistic).is_null()
+    if rule.service is not None:
+        where &= ds.field("service_id") == rule.service
+    columns = ["service_id", "window_start", rule.statistic]
+    rows = direct.rows_where(lake, METRICS_1M, columns, where)
+    return [Window(row["service_id"], _utc(row["window_start"]), float(row[rule.statistic])) for row in rows]
+
+
+def _landed(
+    lake: str, rule: DeadLetterRule, streams: Sequence[Stream], now: datetime
+) -> dict[str, LandedCounts]:
+    since = now - timedelta(seconds=rule.within_s)
+    letters = Counter(
+        row["stream"] for row in direct.rows_where(lake, DEAD_LETTERS, ["stream"], _from("first_seen", since))
+    )
+    return {
+        stream.name: LandedCounts(
+            sum(
+                len(direct.rows_where(lake, bronze.spec(one), ["partition"], _from("ingested_at", since)))
+                for one in stream.sources
+            ),
+            letters[stream.name],
+        )
+        for stream in streams
+        if rule.stream in (None, stream.name)
+    }
+
+
+def _from(column: str, moment: datetime) -> ds.Expression:
+    return cast("ds.Expression", ds.field(column) >= _at(moment))
+
+
+def _at(moment: datetime) -> pa.Scalar:
+    return pa.scalar(moment, pa.timestamp("us", tz="UTC"))
+
+
+def _utc(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

@@ -1,0 +1,109 @@
+"""Posts a notification to a webhook (`lakehouse.common.web`), with Basic authentication and a signed body.
+
+Signatures follow Standard Webhooks (https://www.standardwebhooks.com): HMAC-SHA256 of
+`<webhook-id>.<webhook-timestamp>.<body>`, base64, as `v1,…` in the header webhook-signature, one for each
+secret. With two secrets set, receivers can move from the old one to the new one at any time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import ssl
+import time
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from lakehouse.common import web
+from lakehouse.common.errors import LakehouseError, SettingsError
+from lakehouse.settings import SECRET_PREFIX, Settings
+
+NONE = SecretStr("")
+
+
+@dataclass(frozen=True)
+class Posting:
+    """The connection options of all webhooks; each value is read again for each notification.
+
+    `secret` has the signing secrets, separated by whitespace. `ca` has the certificate authorities to trust
+    instead of the system's, in PEM. `proxy` is a proxy's URL; if empty, https_proxy, http_proxy and no_proxy
+    apply.
+    """
+
+    secret: SecretStr = NONE
+    ca: SecretStr = NONE
+    proxy: SecretStr = NONE
+
+    def require(self) -> None:
+        """Raise SettingsError if `ca` has no valid certificates."""
+        self._trusted()
+
+    def client(self, url: str) -> web.WebClient:
+        """Return an HTTP client for a URL."""
+        return web.WebClient(url, tls=self._trusted(), proxy=self.proxy.get_secret_value() or None)
+
+    def signed(self, body: bytes, event_id: str) -> dict[str, str]:
+        """Return the signature headers of a body; empty without a secret."""
+        secrets = self.secret.get_secret_value().split()
+        if not secrets:
+            return {}
+        at = str(int(time.time()))
+        found = " ".join(signature(one, event_id, at, body) for one in secrets)
+        return {"webhook-id": event_id, "webhook-timestamp": at, "webhook-signature": found}
+
+    def _trusted(self) -> ssl.SSLContext:
+        try:
+            return web.trusted(self.ca.get_secret_value())
+        except ValueError as error:
+            raise SettingsError(f"alert_webhook_ca has no certificates in PEM: {error}") from None
+
+
+PLAIN = Posting()
+"""No signature; the system's authorities and proxy."""
+
+
+def posting(settings: Settings) -> Posting:
+    """Return the settings' webhook options; raises SettingsError if they have no valid certificates."""
+    found = Posting(settings.alert_webhook_secret, settings.alert_webhook_ca, settings.alert_webhook_proxy)
+    found.require()
+    return found
+
+
+class Receiver:
+    """A webhook's URL. Its credentials are only sent in a header, and never logged."""
+
+    def __init__(self, url: str, how: Posting) -> None:
+        self.url, self._credentials = web.split_credentials(url)
+        self.name = f"webhook at {web.host_of(url)}"  # the rest of a URL may be secret
+        self._how = how
+
+    def post(self, body: bytes, event_id: str) -> None:
+        """Deliver a notification; raises AwayError unless the response is 2xx. Its body is not read."""
+        headers = {"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id}
+        try:
+            headers |= self._credentials | self._how.signed(body, event_id)
+            with self._how.client(self.url) as client:
+                answer = client.ask("POST", headers=headers, body=body, reads_body=False)
+        except (web.WebError, SettingsError) as error:
+            raise AwayError(str(error)) from None
+        if not answer.is_success:
+            raise AwayError(f"it answered {answer.status}")
+
+
+class AwayError(LakehouseError):
+    """The webhook is unreachable or did not accept a notification."""
+
+
+def signature(secret: str, event_id: str, at: str, body: bytes) -> str:
+    """Return the signature of a notification sent at the Unix time `at`, in seconds.
+
+    Raises SettingsError if the secret is not valid base64.
+    """
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
+    except ValueError:
+        raise SettingsError(f"alert_webhook_secret is not {SECRET_PREFIX} followed by base64") from None
+    made = hmac.digest(key, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256)
+    return f"v1,{base64.b64encode(made).decode()}"

@@ -1,0 +1,213 @@
+"""Alerting rules, from one TOML file.
+
+A rule describes a problem of a stream, or of a service's metric. The whole file is validated: errors name
+unknown keys and kinds, and list the known ones.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.engine.layers.step import LayerName
+from lakehouse.operations.telemetry import Word
+
+DEFAULT_RULES = Path(__file__).with_name("alerts.toml")
+_Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+_Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Threshold = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class Severity(StrEnum):
+    """How urgent an alert is."""
+
+    INFO = "info"
+    WARNING = "warning"
+    CRITICAL = "critical"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Rule(_Part):
+    """Fields of every rule. Its alert fires once the condition has held for `for_s` seconds."""
+
+    name: _Name
+    for_s: float = Field(default=0, ge=0, allow_inf_nan=False)
+    severity: Severity = Severity.WARNING
+
+
+_Checked = TypeVar("_Checked", bound=_Rule)
+
+
+class _OfStream(_Rule):
+    """A rule on one stream; `stream` null: on each stream."""
+
+    stream: str | None = None
+
+
+class MetricRule(_Rule):
+    """A statistic of gold.metrics_1m was over or under a threshold in each of the last `windows` minutes.
+
+    `service` null: evaluated for each service with the metric. A series whose newest window ended more
+    than `stale_s` seconds ago is not evaluated.
+    """
+
+    kind: Literal["metric"]
+    metric: str
+    service: str | None = None
+    statistic: Literal["avg", "min", "max", "p50", "p90", "p95", "p99"] = "avg"
+    over: _Threshold | None = None
+    under: _Threshold | None = None
+    windows: int = Field(default=1, ge=1, le=60)
+    stale_s: _Seconds = 3600
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> MetricRule:
+        return _one_of(self, "over", "under")
+
+
+class LagRule(_OfStream):
+    """A layer's lag exceeds a number of records or seconds."""
+
+    kind: Literal["lag"]
+    layer: LayerName
+    records: int | None = Field(default=None, ge=0)
+    seconds: _Seconds | None = None
+
+    @model_validator(mode="after")
+    def _one_threshold(self) -> LagRule:
+        return _one_of(self, "records", "seconds")
+
+
+class FreshnessRule(_OfStream):
+    """The newest event of a stream is older than `seconds`."""
+
+    kind: Literal["freshness"]
+    seconds: _Seconds
+
+
+class DeadLetterRule(_OfStream):
+    """In the last `within_s` seconds, dead letters exceeded the share `over` of the landed records."""
+
+    kind: Literal["dead_letter_rate"]
+    over: float = Field(ge=0, lt=1)
+    within_s: _Seconds = 600
+
+
+class GateRule(_OfStream):
+    """The stream's gate is closed."""
+
+    kind: Literal["gate_closed"]
+
+
+class AuditFailedRule(_OfStream):
+    """The latest audit of the stream was not clean."""
+
+    kind: Literal["audit_failed"]
+
+
+class AuditOldRule(_OfStream):
+    """The latest audit of the stream is older than `seconds`, or there was none."""
+
+    kind: Literal["audit_old"]
+    seconds: _Seconds
+
+
+class HealthRule(_OfStream):
+    """The stream's health is one of these values."""
+
+    kind: Literal["health"]
+    words: tuple[Word, ...] = Field(min_length=1)
+
+
+StreamRule = LagRule | FreshnessRule | DeadLetterRule | GateRule | AuditFailedRule | AuditOldRule | HealthRule
+Rule = MetricRule | StreamRule
+_KINDS: dict[str, type[_Rule]] = {
+    get_args(one.model_fields["kind"].annotation)[0]: one for one in get_args(Rule)
+}
+
+
+class InGold(_Part):
+    """The objective: for the share `objective` of the time, records reach gold within `within_s` seconds."""
+
+    within_s: _Seconds = 30
+    objective: float = Field(default=0.99, gt=0, lt=1)
+
+
+class Rules(_Part):
+    """The rules file."""
+
+    in_gold: InGold = InGold()
+    rules: tuple[Annotated[Rule, Field(discriminator="kind")], ...] = ()
+
+    @model_validator(mode="after")
+    def _names_differ(self) -> Rules:
+        names = [rule.name for rule in self.rules]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"several rules are named {', '.join(twice)}; names must be unique")
+        return self
+
+
+def load_rules(path: Path | None, streams: Sequence[str]) -> Rules:
+    """Read a rules file; null: the default rules.
+
+    Raises SettingsError with every invalid field, or with the first rule whose stream is not in `streams`.
+    """
+    path = path or DEFAULT_RULES
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        raise SettingsError(f"alerting rules in {path} could not be read: {error}") from None
+    try:
+        rules = Rules.model_validate(raw)
+    except ValidationError as error:
+        raise SettingsError(f"alerting rules in {path}: {_explain(error, raw)}") from None
+    for rule in rules.rules:
+        stream = getattr(rule, "stream", None)
+        if stream is not None and stream not in streams:
+            raise SettingsError(
+                f"alerting rules in {path}: rule {rule.name}: unknown stream {stream}; known: "
+                f"{', '.join(sorted(streams))}"
+            )
+    return rules
+
+
+def _one_of(rule: _Checked, first: str, second: str) -> _Checked:
+    if (getattr(rule, first) is None) == (getattr(rule, second) is None):
+        raise ValueError(f"give either {first} or {second}")
+    return rule
+
+
+def _explain(error: ValidationError, raw: dict[str, Any]) -> str:
+    return "; ".join(
+        _line(item["type"], item["loc"], item["msg"], raw)
+        for item in error.errors(include_url=False, include_input=False)
+    )
+
+
+def _line(problem: str, location: tuple[int | str, ...], message: str, raw: dict[str, Any]) -> str:
+    model: type[BaseModel] = Rules
+    where = ""
+    keys = [str(part) for part in location]
+    if location[:1] == ("rules",) and len(location) > 1 and isinstance(location[1], int):
+        rule = raw["rules"][location[1]]
+        fields = rule if isinstance(rule, dict) else {}
+        where = f"rule {fields.get('name', location[1] + 1)}: "
+        model, keys = _KINDS.get(str(fields.get("kind")), _Rule), keys[3:]
+    elif location[:1] == ("in_gold",):
+        where, model, keys = "in_gold: ", InGold, keys[1:]
+    key = ".".join(keys)
+    if problem == "extra_forbidden":
+        return f"{where}unknown key {key}; known: {', '.join(sorted(model.model_fields))}"
+    if problem in {"union_tag_invalid", "union_tag_not_found"}:
+        return f"{where}kind is one of {', '.join(sorted(_KINDS))}"
+    return f"{where}{key}: {message}" if key else f"{where}{message.removeprefix('Value error, ')}"

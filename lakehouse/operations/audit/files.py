@@ -1,0 +1,61 @@
+"""Check `files`: every data file in a table's log exists and has the size in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from urllib.parse import unquote
+
+from pyspark.sql import SparkSession
+
+from lakehouse.common.errors import TableError
+from lakehouse.operations.audit.report import Check, Compared, Difference
+from lakehouse.storage import tables
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
+
+_MISSING = -1
+
+
+def check_files(lake: Lake, stream: Stream) -> list[Check]:
+    """Compare the log of every existing table of the stream with the files in its directory.
+
+    A refused table, such as one damaged by a power failure, is a difference.
+    """
+    return list(_checks(lake, stream))
+
+
+def _checks(lake: Lake, stream: Stream) -> Iterator[Check]:
+    for layer, name in _names(stream):
+        subject = Compared(stream.name, "files", f"{layer}.{name}")
+        try:
+            if lake.exists(layer, name):
+                yield _check(lake.spark, subject, lake.path(layer, name))
+        except TableError as error:
+            yield subject.found(0, 1, [Difference({}, str(error))])
+
+
+def _names(stream: Stream) -> Iterator[tuple[str, str]]:
+    for layer in ("bronze", "silver"):
+        yield from ((layer, source.table) for source in stream.sources)
+    yield "silver", "dead_letters"
+    yield from (("gold", table.name) for table in stream.tables)
+
+
+def _check(spark: SparkSession, subject: Compared, path: str) -> Check:
+    named = {unquote(file.path): file.size_bytes for file in tables.files(spark, path)}
+    lying = storage.sizes(spark, path)
+    wrong = [
+        Difference({"file": name}, what)
+        for name, size in named.items()
+        if (what := _what(size, lying.get(name, _MISSING))) is not None
+    ]
+    return subject.found(len(named), len(wrong), wrong)
+
+
+def _what(size: int, there: int | None) -> str | None:
+    if there == _MISSING:
+        return "is in the table's log, but missing"
+    if there not in (size, None):
+        return f"has {there:,} bytes, but {size:,} in the table's log: truncated, as by a power failure"
+    return None

@@ -1,0 +1,45 @@
+"""Check `gold`: a gold table equals a batch recomputation from the silver rows aggregated into it."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.operations.audit.report import Check, Compared
+from lakehouse.operations.repair import recompute
+from lakehouse.operations.repair.recompute import GoldCut
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import GoldTable, MergedTable, Stream
+
+
+def check_gold(lake: Lake, stream: Stream, table: GoldTable) -> list[Check]:
+    """Compare a gold table and its side tables with a recomputation, row by row."""
+    cut = recompute.cut_of(lake, table)
+    anew = recompute.made_anew(cut)
+    checks = []
+    for kept in (table, *table.sides):
+        found = cut.found[kept.name]
+        different = [recompute.differences(found, anew[kept.name], kept)]
+        quantiles = kept.comparison.quantiles
+        if quantiles is not None:
+            merged = table.combine(cut.merged)
+            different.append(recompute.rank_errors(found, merged, kept, quantiles))
+        subject = Compared(
+            stream.name, "gold", f"{' + '.join(f'silver.{name}' for name in table.reads)} → gold.{kept.name}"
+        )
+        notes = [f"version {cut.versions[kept.name]}", *_set_aside(found, kept), *_left_out(cut, kept)]
+        checks.append(subject.compared(found.count(), different, notes))
+    return checks
+
+
+def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
+    """Return a note with the number of rows whose total overflows its type; empty if there are none."""
+    if not isinstance(kept, GoldTable) or kept.total is None:
+        return []
+    rows = found.where(F.col(kept.total).isNull()).count()
+    return [f"{rows:,} rows with a total that overflows its type, see ops.keys_set_aside"] if rows else []
+
+
+def _left_out(cut: GoldCut, kept: MergedTable) -> list[str]:
+    since = cut.since[kept.name]
+    return [] if since is None else [f"rows before {since:%F %T} UTC are not compared: retention"]

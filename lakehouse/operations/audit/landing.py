@@ -1,0 +1,191 @@
+"""Check `landed`: every record that Kafka still has, up to bronze's position, is in bronze once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from lakehouse.engine.ops_tables import retained
+from lakehouse.engine.ops_tables.data_losses import DATA_LOSSES
+from lakehouse.engine.progress.positions import begun_in, offsets_in, sources_in
+from lakehouse.operations.audit.report import EXAMPLES, Check, Compared, Difference
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage import tables
+from lakehouse.storage.kafka.offsets import offset_ranges
+from lakehouse.storage.spark.offset_ranges import OffsetRange
+from lakehouse.storage.spark.whole_topic import WholeTopic
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Contract, Source, Stream
+
+Ranges = Mapping[int, tuple[int, int]]
+
+
+def check_landing(lake: Lake, stream: Stream, source: Source, topic: str, access: KafkaAccess) -> list[Check]:
+    """Compare the topic with bronze, record by record."""
+    return WholeTopic(lake.spark, access, topic).asked(
+        lambda records: _check(lake, stream, source, records, offset_ranges(access, topic))
+    )
+
+
+def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, ranges: Ranges) -> list[Check]:
+    topic = records.name
+    query = f"bronze.{source.table}"
+    subject = Compared(stream.name, "landed", f"{topic} → {query}")
+    noted = tables.transactions(lake.spark, lake.path("bronze", source.table))
+    read = _read_up_to(noted, query, topic)
+    beyond = [
+        Difference(
+            {"topic": topic, "partition": partition},
+            f"bronze has read up to offset {end}, but the topic ends at {ranges.get(partition, (0, 0))[1]}",
+        )
+        for partition, end in read.items()
+        if end > ranges.get(partition, (0, 0))[1]
+    ]
+    if beyond:
+        return [subject.found(0, len(beyond), beyond)]
+    taken = retained.taken_of(lake, "bronze", source.table)
+    gone = {one.partition: one.last + 1 for one in taken.gone if one.topic == topic}
+    begun = begun_in(noted, query, topic)
+    firsts = {n: max(first, gone.get(n, 0), begun.get(n, 0)) for n, (first, _) in ranges.items()}
+    due = {partition: (first, max(first, read.get(partition, 0))) for partition, first in firsts.items()}
+    bronze = taken.filter_kept(lake.read("bronze", source.table))
+    landed = _counted(bronze.where(F.col("topic") == topic))
+    lost = _losses(lake, topic)
+    left_out = [
+        f"{topic}-{partition}: offsets before {first} were skipped (LAKEHOUSE_START)"
+        for partition, first in sorted(begun.items())
+        if first
+    ]
+    explained = [*left_out, *taken.notes(), *map(_said, lost), *_unknown(bronze, source)]
+    if not due:
+        return [subject.compared(landed.count(), notes=explained)]
+    of_lost = [OffsetRange(topic, row.partition, row.first_offset, row.last_offset) for row in lost]
+    sent = records.between(due, of_lost).select("partition", "offset", _content().alias("sent"))
+    both = sent.join(landed, ["partition", "offset"], "full_outer").persist()
+    try:
+        what = (
+            F.when(F.col("times").isNull(), F.lit("in Kafka, but not in bronze"))
+            .when(F.col("times") > 1, F.concat(F.col("times").cast("string"), F.lit(" times in bronze")))
+            .when(F.col("sent") != F.col("landed"), F.lit("different bytes in bronze and Kafka"))
+        )
+        different = both.select(F.lit(topic).alias("topic"), "partition", "offset", what.alias("what"))
+        notes = [*_notes(both, due, topic, of_lost), *explained]
+        return [subject.compared(landed.count(), [different.where("what IS NOT NULL")], notes)]
+    finally:
+        both.unpersist()
+
+
+def _read_up_to(noted: Mapping[str, int], query: str, topic: str) -> dict[int, int]:
+    """Return bronze's position in each partition: the offset after the last landed one."""
+    read = dict[int, int]()
+    for source in {one.rpartition("/")[0] for one in sources_in(noted, query)}:
+        if source.rpartition(":")[0] == topic:
+            read |= offsets_in(noted, query, source)
+    return read
+
+
+def _content() -> Column:
+    headers = F.transform("headers", lambda one: F.struct(one["key"], _hex(one["value"])))
+    return F.xxhash64(_hex("key"), _hex("value"), F.coalesce(F.to_json(headers), F.lit("[]")))
+
+
+def _hex(bytes_: Column | str) -> Column:
+    return F.coalesce(F.hex(bytes_), F.lit("null"))
+
+
+def _counted(bronze: DataFrame) -> DataFrame:
+    content = F.first(_content()).alias("landed")
+    return bronze.groupBy("partition", "offset").agg(F.count(F.lit(1)).alias("times"), content)
+
+
+def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]) -> list[str]:
+    """Return notes on offsets without a record, and on rows whose record is no longer in Kafka."""
+    counts = both.groupBy("partition").agg(
+        F.count("sent").alias("sent"),
+        *(
+            F.count_if(F.col("sent").isNull() & _in_range("offset", due, side)).alias(side)
+            for side in ("expired", "compacted")
+        ),
+    )
+    by_partition = {row.partition: row for row in counts.collect()}
+    notes = []
+    for partition, (first, end) in sorted(due.items()):
+        row = by_partition.get(partition)
+        compacted = row.compacted if row else 0
+        skipped = sum(
+            max(0, min(one.last + 1, end) - max(one.first, first))
+            for one in lost
+            if one.partition == partition
+        )
+        empty = end - first - (row.sent if row else 0) - compacted - skipped
+        where = f"{topic}-{partition}"
+        if row and row.expired:
+            notes.append(f"{where}: {row.expired:,} rows of offsets before {first}, which Kafka has expired")
+        if compacted:
+            notes.append(f"{where}: {compacted:,} rows of records that compaction has removed from Kafka")
+        if empty:
+            notes.append(
+                f"{where}: {empty:,} offsets of [{first}, {end}) have no record: transaction markers, "
+                "aborted or compacted records"
+            )
+    return notes
+
+
+def _losses(lake: Lake, topic: str) -> list[Row]:
+    """Return the topic's rows of ops.data_losses, by partition and offset."""
+    lost = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
+    return lost.orderBy("partition", "first_offset").collect()
+
+
+def _said(lost: Row) -> str:
+    return (
+        f"{lost.topic}-{lost.partition}: offsets {lost.first_offset} to {lost.last_offset} never landed; "
+        f"noted as lost by --allow data-loss or --skip for {lost.query}"
+    )
+
+
+def _unknown(bronze: DataFrame, source: Source) -> list[str]:
+    """Return notes on the most frequent fields of records that are not in the contract."""
+    rows = unknown_fields(bronze, source.contract).orderBy(F.desc("records"), "field").limit(EXAMPLES)
+    return [
+        f"unknown field {row.field!r}: in {row.records:,} records, first in partition "
+        f"{row.first_partition} at offset {row.first_offset}; kept in bronze only"
+        for row in rows.collect()
+    ]
+
+
+def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
+    """Return the top-level fields of bronze rows' JSON objects that are not in the contract.
+
+    Grain: one row per field; key: field. `records` is the number of records with the field; `first_partition`
+    and `first_offset` locate the first of them. Records that are not UTF-8, not JSON or not an object have no
+    fields.
+    """
+    text = F.col("value").cast("string")
+    names = F.json_object_keys(F.when(F.is_valid_utf8(text), text))
+    known = F.array(*map(F.lit, contract.outermost_names))
+    place = F.min(F.struct("partition", "offset"))
+    return (
+        rows.select("partition", "offset", F.explode(F.array_except(names, known)).alias("field"))
+        .groupBy("field")
+        .agg(F.count(F.lit(1)).alias("records"), place.alias("first"))
+        .select(
+            "field",
+            "records",
+            F.col("first.partition").alias("first_partition"),
+            F.col("first.offset").alias("first_offset"),
+        )
+    )
+
+
+def _in_range(offset: str, due: Ranges, side: str) -> Column:
+    if not due:
+        return F.lit(False)
+    bounds = F.lit(False)
+    for partition, (first, end) in due.items():
+        here = F.col("partition") == partition
+        inside = F.col(offset) < first if side == "expired" else F.col(offset).between(first, end - 1)
+        bounds |= here & inside
+    return bounds

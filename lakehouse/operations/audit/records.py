@@ -1,0 +1,137 @@
+"""Check `records`: every bronze record is a silver row or a dead letter, as validation decides.
+
+A record is in exactly one of silver and the dead letters that are not replayed. A replayed letter's record is
+also in silver. A resent letter's record is not, but the record resent in its place is. Bronze is validated
+again for the comparison: silver rows are compared in every column, dead letters by status. Rows of an
+unfinished silver micro-batch only have to come from bronze. Records that retention has deleted from bronze
+are left out.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.engine.layers.letters import without_leaving
+from lakehouse.engine.layers.silver import spec
+from lakehouse.engine.ops_tables import retained
+from lakehouse.engine.progress import cuts
+from lakehouse.engine.records.dead_letters import OPEN, REPLAYED, RESENT, STATUSES
+from lakehouse.engine.records.identity import CLOSED
+from lakehouse.operations.audit.report import Check, Compared
+from lakehouse.operations.repair.rebuild_silver import differing
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.contract import COORDINATES
+from lakehouse.streams.definition import Source, Stream
+
+_STATUSES = STATUSES
+_MORE = (RESENT, *CLOSED)
+_ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
+
+
+def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> list[Check]:
+    """Compare a source's bronze, validated again as of `now` (UTC), with its silver and dead letters."""
+    spark, query = lake.spark, f"silver.{source.table}"
+    bronze_path = lake.path("bronze", source.table)
+    # Read the position before the tables, so that they have all rows up to it.
+    position = cuts.position_of(spark, query, lake.path("silver", source.table), bronze_path)
+    finished = cuts.read_up_to(spark, bronze_path, position)
+    clean, dead_path = lake.path("silver", source.table), lake.path("silver", "dead_letters")
+    version = tables.version_of(spark, clean)
+    silver = tables.read_version(spark, clean, version)
+    of_query = tables.read(spark, dead_path).where(F.col("job") == query)
+    dead = without_leaving(of_query, query, version, bronze=bronze_path, clean=clean, dead=dead_path)
+    taken = retained.taken_of(lake, "bronze", source.table)
+    books = _books(*map(taken.filter_kept, (finished, silver, dead))).persist()
+    try:
+        wrong = books.select(*COORDINATES, _what().alias("what")).where("what IS NOT NULL")
+        unknown = books.where("bronze = 0").join(
+            tables.read(spark, bronze_path), list(COORDINATES), "left_anti"
+        )
+        strange = unknown.select(*COORDINATES, F.lit("not in bronze").alias("what"))
+        named = wrong.select(*COORDINATES).union(strange.select(*COORDINATES))
+        sums = books.agg(
+            *(F.sum(name).alias(name) for name in ("bronze", "silver", *_STATUSES)),
+            F.count_if(F.col("bronze") == 0).alias("in_flight"),
+            F.count_if((F.col("let_in") > 0) & (F.col(OPEN) > 0)).alias("to_be_closed"),
+        ).first()
+        totals = {} if sums is None else {name: value or 0 for name, value in sums.asDict().items()}
+        open_rows = totals.pop("to_be_closed", 0)
+        to_close = (
+            [f"{open_rows:,} open letters of replayed records are still to be closed"] if open_rows else []
+        )
+        note = (
+            "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "
+            "open, {discarded:,} discarded{closed}; {in_flight:,} of an unfinished micro-batch"
+        ).format(**totals, closed="".join(f", {totals[one]:,} {one}" for one in _MORE if totals[one]))
+        subject = Compared(stream.name, "records", f"bronze.{source.table} = {query} + dead letters")
+        notes = [note, *to_close, *taken.notes(), *_other_ids(lake, source)]
+        other = differing(lake, stream, source, now).join(named, list(COORDINATES), "left_anti")
+        return [subject.compared(totals["bronze"], [wrong, strange, other], notes)]
+    finally:
+        books.unpersist()
+
+
+def _other_ids(lake: Lake, source: Source) -> list[str]:
+    """Return a note if silver was written with other ids than the current ones; else nothing."""
+    made = spec(source)
+    told = f"{made.qualified_name} was made with other ids: run `lakehouse rebuild silver`"
+    return [told] if lake.is_made_otherwise(made) else []
+
+
+def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame:
+    """Return one row per record: its counts in bronze, in silver, and in the dead letters by status."""
+    none = F.lit(0)
+    places = ("bronze", "silver", "let_in", *_STATUSES)
+
+    def of(rows: DataFrame, *counted: str) -> DataFrame:
+        marks = [(F.lit(1) if name in counted else none).alias(name) for name in places]
+        return rows.select(*COORDINATES, *marks)
+
+    admitted = F.col("admitted").isNotNull().cast("int").alias("let_in")
+    marks = [none.alias("bronze"), F.lit(1).alias("silver"), admitted]
+    of_silver = silver.select(*COORDINATES, *marks, *(none.alias(name) for name in _STATUSES))
+
+    by_status = dead.select(
+        *COORDINATES,
+        none.alias("bronze"),
+        none.alias("silver"),
+        none.alias("let_in"),
+        *((F.col("status") == status).cast("int").alias(status) for status in _STATUSES),
+    )
+    rows = of(finished, "bronze").unionByName(of_silver).unionByName(by_status)
+    return rows.groupBy(*COORDINATES).agg(*(F.sum(name).alias(name) for name in places))
+
+
+def _is_wrong_with_row(status: str) -> Column:
+    """Return whether a silver row with a letter of this status is an error.
+
+    It is not for an open letter of a replayed record: after a killed replay the next one closes the letter.
+    """
+    return F.col("let_in") == 0 if status == OPEN else F.lit(True)
+
+
+def _what() -> Column:
+    letters = reduce(Column.__add__, map(F.col, _STATUSES))
+
+    def times(count: Column, where: str) -> Column:
+        return F.when(count > 1, F.concat(count.cast("string"), F.lit(f" times in {where}")))
+
+    return F.coalesce(
+        times(F.col("bronze"), "bronze"),
+        times(F.col("silver"), "silver"),
+        times(letters, "the dead letters"),
+        F.when((F.col("silver") == 0) & (letters == 0), F.lit("neither in silver nor a dead letter")),
+        *(
+            F.when(
+                (F.col("silver") == 1) & (F.col(status) == 1) & _is_wrong_with_row(status),
+                F.lit(f"both in silver and {'an' if status == OPEN else 'a'} {status} dead letter"),
+            )
+            for status in _ELSEWHERE
+        ),
+        F.when((F.col("silver") == 0) & (F.col("replayed") == 1), F.lit("replayed, but not in silver")),
+    )

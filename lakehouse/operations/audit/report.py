@@ -1,0 +1,107 @@
+"""The audit's report: one check per comparison, with the differences and their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lakehouse.common.rows_as_text import differing
+
+EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One difference: the key of the row, and what is wrong with it."""
+
+    key: dict[str, Any]
+    what: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison: its subject, the numbers of compared rows and of differences, and examples of these.
+
+    `notes` explain expected deviations: gaps, expired offsets, in-flight rows. `not_compared` names rows that
+    could not be compared, and why: such a check is not clean, even without differences.
+    """
+
+    stream: str
+    name: str
+    subject: str
+    compared: int
+    differences: int
+    examples: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+    not_compared: tuple[str, ...] = ()
+
+    @property
+    def is_clean(self) -> bool:
+        """Tell whether everything was compared and nothing differs."""
+        return not self.differences and not self.not_compared
+
+
+@dataclass(frozen=True)
+class Report:
+    """The checks of one audit, and its time (UTC)."""
+
+    at: datetime
+    checks: tuple[Check, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Tell whether everything was compared and nothing differs."""
+        return all(check.is_clean for check in self.checks)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as a dictionary that can be serialized as JSON."""
+        return {
+            "clean": self.is_clean,
+            "at": self.at.isoformat(),
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The subject of a check: the stream, the check's name, and the tables, topics or files compared."""
+
+    stream: str
+    name: str
+    subject: str
+
+    def compared(
+        self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
+    ) -> Check:
+        """Return the check. The frames have one row per difference: `what`, and its key as other columns."""
+        found, examples = differing(different, EXAMPLES)
+        return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
+
+    def found(
+        self,
+        rows: int,
+        differences: int,
+        examples: Sequence[Difference],
+        notes: Sequence[str] = (),
+        not_compared: Sequence[str] = (),
+    ) -> Check:
+        """Return the check, given its differences."""
+        shown = tuple(examples[:EXAMPLES])
+        return Check(
+            self.stream, self.name, self.subject, rows, differences, shown, tuple(notes), tuple(not_compared)
+        )
+
+
+def summary_of(checks: Sequence[Check]) -> str:
+    """Return a summary in one line: clean, or the numbers of differences and of incomplete checks."""
+    differences = sum(check.differences for check in checks)
+    incomplete = sum(bool(check.not_compared) for check in checks)
+    found = [f"{differences:,} differences"] if differences else []
+    if incomplete:
+        checks_ = "1 check" if incomplete == 1 else f"{incomplete:,} checks"
+        found.append(f"{checks_} could not compare everything")
+    return ", ".join(found) or "clean"

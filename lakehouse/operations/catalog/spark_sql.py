@@ -1,0 +1,170 @@
+"""Spark SQL over the lake: bronze., silver., gold. and ops. tables by name."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
+from pyspark.sql import SparkSession
+
+from lakehouse.common.errors import QueryError, first_line
+from lakehouse.common.rows_as_text import QueryResult
+from lakehouse.engine.layers import bronze, gold, silver
+from lakehouse.engine.ops_tables.data_losses import DATA_LOSSES
+from lakehouse.engine.ops_tables.event_table import EVENTS
+from lakehouse.engine.ops_tables.lateness import LATENESS
+from lakehouse.engine.ops_tables.retained import RETAINED_IDS, RETENTION
+from lakehouse.engine.ops_tables.unsent_rows import UNSENT_ROWS
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.quality.results import GATES, RESULTS
+from lakehouse.storage import tables
+from lakehouse.storage.spark import internals
+from lakehouse.storage.spark.collecting import collected
+from lakehouse.storage.tables import Lake, TableSpec, leases
+from lakehouse.streams.definition import GoldTable, Stream
+
+_SET_ASIDE = "keys_set_aside"
+_LOGICAL = "org.apache.spark.sql.catalyst.plans.logical"
+_READING = frozenset(
+    (
+        "DescribeColumn",
+        "DescribeDeltaDetailCommand",
+        "DescribeDeltaHistory",
+        "DescribeFunction",
+        "DescribeNamespace",
+        "DescribeQueryCommand",
+        "DescribeRelation",
+        "ExplainCommand",
+        "ShowColumns",
+        "ShowCreateTable",
+        "ShowFunctions",
+        "ShowNamespaces",
+        "ShowTableExtended",
+        "ShowTableProperties",
+        "ShowTables",
+        "ShowTablesCommand",
+        "ShowViews",
+    )
+)
+"""Commands that only show what exists; any other command counts as a change."""
+_RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
+"""Nodes that are not commands themselves, but run commands."""
+
+
+def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
+    """Return the specifications of all tables of the lake, whether they exist yet or not."""
+    sources = [source for stream in streams for source in stream.sources]
+    merged = [table for stream in streams for table in stream.tables]
+    return (
+        *(bronze.spec(source) for source in sources),
+        *(silver.spec(source) for source in sources),
+        DEAD_LETTERS,
+        *(gold.spec(table) for table in merged),
+        DATA_LOSSES,
+        UNSENT_ROWS,
+        RETENTION,
+        RETAINED_IDS,
+        LATENESS,
+        RESULTS,
+        GATES,
+        EVENTS,
+    )
+
+
+def tables_here(known: Collection[str], lake: str) -> str:
+    """Return a phrase that lists the available tables."""
+    return f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake} yet"
+
+
+def register(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
+    """Register the lake's tables in the session by name, and return the names of those that exist.
+
+    Only tables named in the statement are registered, because each takes time; without such a name, all are.
+    The view ops.keys_set_aside has the rows whose total does not fit its type.
+    """
+    statement = statement.lower()
+    all_specs = specs(streams)
+    named = [spec for spec in all_specs if spec.name in statement]
+    if named and _SET_ASIDE in statement:
+        named = list(all_specs)
+    found = []
+    for spec in named or all_specs:
+        if lake.exists(spec.layer, spec.name):
+            tables.register(lake.spark, spec, lake.path(spec.layer, spec.name))
+            found.append(spec.qualified_name)
+    if not named or _SET_ASIDE in statement:
+        _view_set_aside(lake.spark, streams, found)
+    return found
+
+
+def _view_set_aside(spark: SparkSession, streams: Sequence[Stream], known: Collection[str]) -> None:
+    kept = [table for stream in streams for table in stream.gold if f"gold.{table.name}" in known]
+    totals = [_rows_set_aside(table, table.total) for table in kept if table.total is not None]
+    if totals:
+        spark.sql("CREATE DATABASE IF NOT EXISTS ops")
+        spark.sql(f"CREATE OR REPLACE VIEW ops.{_SET_ASIDE} AS {' UNION ALL '.join(totals)}")
+
+
+def _rows_set_aside(table: GoldTable, total: str) -> str:
+    key = ", ".join(f"`{name}`" for name in table.keys)
+    return (
+        f"SELECT 'gold.{table.name}' AS `table`, to_json(struct({key})) AS key, "  # noqa: S608
+        f"'beyond_total' AS reason, count FROM gold.{table.name} WHERE `{total}` IS NULL"
+    )
+
+
+@contextmanager
+def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Iterator[None]:
+    """Lease the gold tables that a statement names: their micro-batches wait until the block ends.
+
+    Micro-batches rewrite gold's files, so a statement that changes rows would conflict with every one of
+    them. A side table is leased through its main table. Raises TableError if another process holds a lease.
+    """
+    statement = statement.lower()
+    with ExitStack() as held:
+        for table in (table for stream in streams for table in stream.gold):
+            is_named = any(one.name in statement for one in (table, *table.sides))
+            if is_named and lake.exists("gold", table.name):
+                path, name = lake.path("gold", table.name), f"gold.{table.name}"
+                held.enter_context(leases.held(lake.spark, path, name))
+        yield
+
+
+class WriteRefusedError(QueryError):
+    """A statement would change something, but only reading is allowed."""
+
+
+def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> QueryResult:
+    """Run a SQL statement and return at most `limit` rows.
+
+    A statement that changes a table runs only with `write`, and is retried if another writer has changed what
+    it read. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if the
+    statement is refused or fails.
+    """
+    # PySpark would also log the error before raising it, as JSON with a stack trace.
+    PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
+    try:
+        if not write and (what := _change_in(spark, statement)) is not None:
+            raise WriteRefusedError(f"this statement does more than read ({what}); --write allows changes")
+        frame = tables.retry_on_conflict(lambda: spark.sql(statement))
+        rows = collected(frame.limit(limit + 1))
+    except PySparkException as error:
+        raise QueryError(first_line(error)) from None
+    return QueryResult(frame.schema, rows[:limit], truncated=len(rows) > limit)
+
+
+def _change_in(spark: SparkSession, statement: str) -> str | None:
+    """Return the class of the plan node that does more than read; null if there is none."""
+    plans = [internals.parsed(spark, statement)]
+    while plans:
+        plan = plans.pop()
+        name = internals.class_name(plan)
+        kinds = (f"{_LOGICAL}.Command", f"{_LOGICAL}.ParsedStatement")
+        is_command = any(internals.is_a(spark, plan, kind) for kind in kinds)
+        is_command |= name.endswith(("Command", "Statement"))  # Delta's own commands
+        if name in _RUNNING or (is_command and name not in _READING):
+            return name
+        plans += internals.children(plan)
+    return None

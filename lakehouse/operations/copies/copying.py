@@ -1,0 +1,248 @@
+"""Copies a whole lake byte by byte to another directory or store, while the streams run.
+
+Files of a lake never change. A table's copy has the files in its directory and its log up to the chosen
+version (`choosing`), so ids, versions, positions, change feeds, properties and times are the original's. The
+files of all tables are copied first, then the logs, with bronze first and gold last. So a copy stays
+consistent while it is updated, and a rerun finishes a killed one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JError
+
+from lakehouse.common.errors import TableError
+from lakehouse.common.paths import location
+from lakehouse.engine.formats.schemas import DIRECTORY as SCHEMAS
+from lakehouse.engine.progress import sent
+from lakehouse.operations.copies import marker as markers
+from lakehouse.operations.copies.choosing import Chosen, choose, newest
+from lakehouse.operations.copies.marker import Copied, Marker
+from lakehouse.storage import tables
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.spark.query_errors import what_of
+from lakehouse.storage.tables import Lake
+from lakehouse.storage.tables.entries import LOG
+from lakehouse.streams.definition import Stream
+
+_AT_ONCE = 8  # files in parallel, because most of the time is a store's latency
+_ATTEMPTS = 3
+_OF_LOG = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*parquet)")
+_HINT = "_last_checkpoint"  # without it, Delta lists the log to find its last checkpoint
+_FEED = "_change_data/"
+_OPS = "ops"
+
+
+@dataclass
+class Counted:
+    """The number of tables in the copy, and the files and bytes that were copied just now."""
+
+    tables: int = 0
+    files: int = 0
+    bytes: int = 0
+
+
+Tell = Callable[[str, int, int], None]
+"""A progress callback: gets a table's name, the number of its files copied so far, and of all to copy."""
+
+
+@dataclass
+class Copying:
+    """Copies the lake to `to`; `tell` is called after each file."""
+
+    lake: Lake
+    to: Lake
+    streams: Sequence[Stream]
+    tell: Tell = lambda _table, _done, _all: None
+    done: Counted = field(default_factory=Counted)
+
+    def run(self) -> Marker:
+        """Copy the lake, or update an existing copy, and return the copy's marker.
+
+        A rerun copies only missing files. Raises TableError if the destination is neither empty nor a copy of
+        this lake, if it was written to or cannot be written, or if files are removed faster than copied.
+        """
+        refuse_nesting(self.lake.root, self.to.root)
+        try:
+            standing = self._standing()
+            for _ in range(_ATTEMPTS):
+                made = self._attempt(standing)
+                if made is not None:
+                    return made
+        except (OSError, Py4JError) as error:
+            raise TableError(
+                f"{self.lake.root} could not be copied to {self.to.root}: {what_of(error)}. To continue, "
+                "run the same command again; copied files are kept"
+            ) from error
+        raise TableError(
+            f"files of {self.lake.root} were removed faster than they could be copied. Set "
+            "LAKEHOUSE_FILES_KEPT_H and LAKEHOUSE_LOG_KEPT_H to more hours than a copy takes, and rerun it"
+        )
+
+    def _standing(self) -> Marker:
+        """Return the existing copy's marker, or a new one; raises TableError for any other directory."""
+        spark, root = self.to.spark, self.to.root
+        found = markers.read(spark, root)
+        if found is None:
+            if storage.names(spark, root):
+                raise TableError(f"{root} is not empty and not a copy of a lake; choose another place")
+            return Marker(self.lake.root)
+        for layer in storage.names(spark, root):
+            for name in () if layer.startswith("_") else storage.names(spark, f"{root}/{layer}"):
+                self._refuse_other(layer, name, found)
+        return found
+
+    def _refuse_other(self, layer: str, name: str, marker: Marker) -> None:
+        table, version = f"{layer}.{name}", newest(self.to, layer, name)
+        noted = marker.known.get(table)
+        if version < 0 or layer == _OPS:  # commands on the copy record events there
+            return
+        if noted is None or version > noted.version:
+            raise TableError(
+                f"{table} at {self.to.root} was written to after it was copied, so it is no longer a "
+                "copy; choose another place"
+            )
+        path = self.lake.path(layer, name)
+        id_ = tables.table_id(self.lake.spark, path) if self.lake.exists(layer, name) else None
+        if id_ != noted.id:
+            there = "is gone" if id_ is None else f"has id {id_}"
+            raise TableError(
+                f"{self.to.root} is a copy of another lake, or {table} was recreated since: there it has id "
+                f"{noted.id}, and at {path} it {there}. Choose another place"
+            )
+
+    def _attempt(self, standing: Marker) -> Marker | None:
+        """Copy everything once; null if files were removed meanwhile, so newer versions must be chosen."""
+        self.done = Counted()
+        notes, at = self._notes(), markers.now()
+        chosen = choose(self.lake, self.streams)
+        towards = {one.qualified_name: self._copied(one) for one in chosen}
+        marker = replace(standing, towards={**standing.known, **towards})
+        markers.write(self.to.spark, self.to.root, marker)
+        lying = {one: self._copy_files(one) for one in chosen}
+        if not all(self._is_whole(one, lying[one]) for one in chosen):
+            return None
+        for one in chosen:
+            if one.layer == _OPS:
+                self._forget_own(one, marker)
+        if not all(self._copy_log(one, at_once=standing.tables is None) for one in reversed(chosen)):
+            return None
+        for one in chosen:
+            self._forget_old(one, lying[one])
+        for file, text in notes.items():
+            storage.write_text(self.to.spark, file, text)
+        if storage.on_this_machine(self.to.spark, self.to.root) is not None:
+            os.sync()
+        made = Marker(self.lake.root, at, towards)
+        markers.write(self.to.spark, self.to.root, made)
+        return made
+
+    def _notes(self) -> dict[str, str]:
+        """Return the texts of the exports' notes and of the record schemas, by destination path.
+
+        They are read before the versions are chosen, so no chosen version is older than the notes.
+        """
+        found, spark = dict[str, str](), self.lake.spark
+        for file in storage.names(spark, f"{self.lake.root}/{SCHEMAS}"):
+            if file.endswith(".json") and not file.startswith("."):
+                text = storage.read_text(spark, f"{self.lake.root}/{SCHEMAS}/{file}")
+                found[f"{self.to.root}/{SCHEMAS}/{file}"] = text
+        for name in storage.names(spark, f"{self.lake.root}/gold"):
+            source, target = (sent.directory_of(one.path("gold", name)) for one in (self.lake, self.to))
+            for file in storage.names(spark, source):
+                if file.endswith(".json") and not file.startswith("."):
+                    found[f"{target}/{file}"] = storage.read_text(spark, f"{source}/{file}")
+        return found
+
+    def _copied(self, one: Chosen) -> Copied:
+        return Copied(tables.table_id(self.lake.spark, self.lake.path(one.layer, one.name)), one.version)
+
+    def _copy_files(self, one: Chosen) -> dict[str, int] | None:
+        """Copy a table's files except its log, and return them; null if some were removed meanwhile."""
+        lying, there = _files(self.lake, one), _files(self.to, one)
+        missing = {name: size for name, size in lying.items() if there.get(name) != size}
+        self.done.tables += 1
+        return lying if self._copy(one, missing, at_once=True) else None
+
+    def _is_whole(self, one: Chosen, lying: Mapping[str, int] | None) -> bool:
+        """Tell whether all files of the table's chosen version were copied."""
+        if lying is None:
+            return False
+        path = self.lake.path(one.layer, one.name)
+        named = {unquote(file.path) for file in tables.files(self.lake.spark, path, one.version)}
+        return named <= lying.keys()
+
+    def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:
+        """Copy a table's log, oldest commits first; return false if a file was removed meanwhile."""
+        lying, there = (_log(lake, one) for lake in (self.lake, self.to))
+        missing = {name: size for name, size in lying.items() if there.get(name) != size}
+        commits = {name: missing.pop(name) for name in sorted(missing) if name.endswith(".json")}
+        is_whole = self._copy(one, missing, at_once=True) and self._copy(one, commits, at_once=at_once)
+        if is_whole:
+            self._remove(one, there.keys() - lying.keys())
+        return is_whole
+
+    def _forget_own(self, one: Chosen, marker: Marker) -> None:
+        """Remove the commits of commands on the copy, since the original's commits have the same versions."""
+        known = (marker.tables or {}).get(one.qualified_name)
+        last = -1 if known is None else known.version
+        names = storage.names(self.to.spark, f"{self.to.path(one.layer, one.name)}/{LOG}")
+        own = [name for name in names if name == _HINT or _version(name) > last]
+        self._remove(one, [f"{LOG}/{name}" for name in own])
+
+    def _forget_old(self, one: Chosen, lying: Mapping[str, int] | None) -> None:
+        """Remove files that the original no longer has."""
+        self._remove(one, _files(self.to, one).keys() - (lying or {}).keys())
+
+    def _copy(self, one: Chosen, files: Mapping[str, int], *, at_once: bool) -> bool:
+        source, target = (lake.path(one.layer, one.name) for lake in (self.lake, self.to))
+
+        def copied(name: str) -> bool:
+            return storage.copy(self.lake.spark, f"{source}/{name}", f"{target}/{name}")
+
+        self.tell(one.qualified_name, 0, len(files))
+        with ThreadPoolExecutor(_AT_ONCE if at_once else 1) as pool:
+            are_there = []
+            for number, is_there in enumerate(pool.map(copied, files), start=1):
+                are_there.append(is_there)
+                self.tell(one.qualified_name, number, len(files))
+        self.done.files += sum(are_there)
+        self.done.bytes += sum(
+            size for size, is_there in zip(files.values(), are_there, strict=True) if is_there
+        )
+        return all(are_there)
+
+    def _remove(self, one: Chosen, names: Iterable[str]) -> None:
+        path = self.to.path(one.layer, one.name)
+        for name in names:
+            storage.delete(self.to.spark, f"{path}/{name}")
+
+
+def refuse_nesting(root: str, to: str) -> None:
+    """Raise TableError if one of two directories contains the other."""
+    one, other = (f"{location(place).rstrip('/')}/" for place in (root, to))
+    if one.startswith(other) or other.startswith(one):
+        raise TableError(f"one of {to} and {root} contains the other; copy the lake to another place")
+
+
+def _files(lake: Lake, one: Chosen) -> dict[str, int]:
+    """Return the sizes of a table's data and change feed files, by name."""
+    lying = storage.lying(lake.spark, lake.path(one.layer, one.name))
+    return {name: size for name, size in lying.items() if not name.startswith("_") or name.startswith(_FEED)}
+
+
+def _log(lake: Lake, one: Chosen) -> dict[str, int]:
+    """Return the sizes of a table's log files up to the chosen version, by name."""
+    lying = storage.lying(lake.spark, f"{lake.path(one.layer, one.name)}/{LOG}")
+    return {f"{LOG}/{name}": size for name, size in lying.items() if 0 <= _version(name) <= one.version}
+
+
+def _version(name: str) -> int:
+    found = _OF_LOG.fullmatch(name.rpartition("/")[2])
+    return -1 if found is None else int(found[1])

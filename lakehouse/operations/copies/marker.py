@@ -1,0 +1,107 @@
+"""The marker file at the root of a copy, with the original's path and the copied version of each table.
+
+While the file exists, the copy is read-only. `lakehouse adopt` removes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+
+from lakehouse.common.errors import TableError
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables import Lake
+
+_NAME = "_lakehouse_copy.json"
+_SEE = "docs/backups.md"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A table's id, and its newest version in the copy."""
+
+    id: str
+    version: int
+
+
+@dataclass(frozen=True)
+class Marker:
+    """The original of a copy (`of`), the time when its versions were chosen (ISO 8601, UTC), and its tables.
+
+    `tables` is null if the copy was never finished. `towards` has the versions that are being copied, or that
+    a killed run was copying.
+    """
+
+    of: str
+    at: str = ""
+    tables: Mapping[str, Copied] | None = None
+    towards: Mapping[str, Copied] | None = None
+
+    @property
+    def known(self) -> Mapping[str, Copied]:
+        """The tables that may be in the copy, each with the newest version that may be there."""
+        return {**(self.tables or {}), **(self.towards or {})}
+
+
+def read(spark: SparkSession, root: str) -> Marker | None:
+    """Return a copy's marker, null if the lake is not a copy. Raises TableError if it cannot be read."""
+    file = _file(root)
+    if not storage.exists(spark, file):
+        return None
+    try:
+        said = json.loads(storage.read_text(spark, file))
+        found = {name: _tables(said[name]) for name in ("tables", "towards")}
+        return Marker(said["of"], said["at"], **found)
+    except (ValueError, LookupError, TypeError) as error:
+        raise TableError(f"{file} cannot be read, so it is unknown what {root} is a copy of") from error
+
+
+def write(spark: SparkSession, root: str, marker: Marker) -> None:
+    """Write the marker, replacing an earlier one."""
+    storage.write_text(spark, _file(root), json.dumps(asdict(marker)))
+
+
+def remove(spark: SparkSession, root: str) -> None:
+    """Remove the marker, which makes the copy an ordinary lake."""
+    storage.delete(spark, _file(root))
+
+
+def refuse_copy(lake: Lake) -> None:
+    """Raise TableError if the lake is a copy, before anything writes to it."""
+    marker = refuse_unfinished(lake)
+    if marker is not None:
+        raise TableError(
+            f"{lake.root} is a copy of {marker.of} as of {marker.at}. To use it instead of that "
+            f"lake, stop everything that still runs there, and run `lakehouse adopt`; {_SEE}"
+        )
+
+
+def refuse_unfinished(lake: Lake) -> Marker | None:
+    """Return a copy's marker, as `read` does; also raises TableError if the copy is unfinished."""
+    marker = read(lake.spark, lake.root)
+    if marker is not None and marker.tables is None:
+        raise TableError(
+            f"{lake.root} is an unfinished copy of {marker.of}: run `lakehouse copy` there again; {_SEE}"
+        )
+    return marker
+
+
+def now() -> str:
+    """Return the current time in the format of `Marker.at`."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _tables(said: object) -> dict[str, Copied] | None:
+    if said is None:
+        return None
+    if not isinstance(said, dict):
+        raise TypeError
+    return {name: Copied(one["id"], one["version"]) for name, one in said.items()}
+
+
+def _file(root: str) -> str:
+    return f"{root.rstrip('/')}/{_NAME}"

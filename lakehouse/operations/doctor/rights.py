@@ -1,0 +1,72 @@
+"""The rights that the pipeline needs in Kafka, as a list for the brokers' administrator."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from lakehouse.settings import Settings
+from lakehouse.storage.kafka.rights import Right
+from lakehouse.streams.definition import Stream
+
+_PREFIX = "lakehouse-"
+_TABLE = "{table}"
+
+
+def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Right]:
+    """Return the rights for `lakehouse run`, `audit`, `alert` and `serve` on these streams.
+
+    The pipeline also works without those that are not `is_required`: it assumes Kafka's own limits if it may
+    not read a topic's, and topics must exist if it may not create them.
+    """
+    streams = list(streams)
+    read = [settings.topic(source.topic) for stream in streams for source in stream.sources]
+    sent = [
+        settings.topic(table.export.topic)
+        for stream in streams
+        for table in stream.tables
+        if table.export.topic is not None
+    ]
+    alerts = [settings.alert_topic, f"{settings.alert_topic}-state"]
+    sent += [settings.dead_letter_topic] if settings.dead_letter_topic else []
+    return [
+        *(Right("Read", "topic", topic, "to read the records") for topic in read),
+        *_of_sender([*sent, *alerts]),
+        *_of_groups(settings),
+        Right(
+            "Write", "transactional id", _PREFIX, "to send rows and alerts in transactions", is_prefix=True
+        ),
+        *(
+            Right(
+                "DescribeConfigs",
+                "topic",
+                topic,
+                "to read its limits; else Kafka's defaults are assumed",
+                is_required=False,
+            )
+            for topic in [*read, *sent]
+        ),
+        *(
+            Right("Create", "topic", topic, "to create the topic, if it is missing", is_required=False)
+            for topic in [*read, *sent, *alerts]
+        ),
+    ]
+
+
+def rights_of_producer(streams: Iterable[Stream], settings: Settings) -> list[Right]:
+    """Return the rights for `lakehouse produce`."""
+    topics = [settings.topic(source.topic) for stream in streams for source in stream.sources]
+    return [Right("Write", "topic", topic, "to send sample events") for topic in topics]
+
+
+def _of_sender(topics: Sequence[str]) -> Iterator[Right]:
+    for topic in topics:
+        yield Right("Write", "topic", topic, "to send to it")
+        yield Right("Read", "topic", topic, "to find its position after a restart, and for the audit")
+
+
+def _of_groups(settings: Settings) -> Iterator[Right]:
+    yield Right("Read", "group", _PREFIX, "positions of exports, webhooks and bronze", is_prefix=True)
+    group = settings.consumer_group
+    if group and not group.startswith(_PREFIX):
+        name, separator, _ = group.partition(_TABLE)
+        yield Right("Read", "group", name, "the position of bronze", is_prefix=bool(separator))

@@ -1,0 +1,264 @@
+"""Retention: deletes rows older than their table's `kept_days`, unless remaining rows depend on them.
+
+Whole days (UTC) are deleted. The limit is the end of the last deleted day.
+
+    bronze        records that landed before the limit, once silver has read them with the current ids
+    silver        rows with an event time before the limit whose record is no longer in bronze, and which gold
+                  does not need for later records
+    gold          final rows that end before the limit and that no later record can change; the export sends
+                  their deletions like any other
+    dead letters  settled letters whose record is no longer in bronze. Open letters stay. With `sequence_by`,
+                  letters that later records of an id are compared with stay while the id has a row.
+    ops           rows from before the limit
+
+The limit is first noted in ops.retention (`lakehouse.engine.ops_tables.retained`), so that audits and
+rebuilds leave out the rows before it. With `sequence_by`, the ids of deleted rows and letters are noted in
+ops.retained_ids, with the last deleted sequence; silver waits meanwhile. A rerun deletes nothing. If
+retention is killed, run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, time, timedelta
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.engine.layers import silver
+from lakehouse.engine.layers.holding import holding
+from lakehouse.engine.layers.letters import are_processed
+from lakehouse.engine.ops_tables import retained
+from lakehouse.engine.ops_tables.retained import TakenRows
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS, DISCARDED, REPLAYED, RESENT
+from lakehouse.engine.records.identity import CLOSED, DELETION, id_of_row
+from lakehouse.operations.maintenance.fold_state import out_of_reach
+from lakehouse.operations.maintenance.readers import Reader, have_read
+from lakehouse.storage import tables
+from lakehouse.storage.spark.offset_ranges import OffsetRange, within
+from lakehouse.storage.tables import DELETED, Lake, TableSpec, Why
+from lakehouse.streams.contract import OWN_TIME
+from lakehouse.streams.definition import GoldTable, MergedTable, Source, Stream
+
+_LANDING = timedelta(hours=1)  # the maximum time between a record's `ingested_at` and its commit
+_SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
+
+
+@dataclass(frozen=True)
+class Cut:
+    """The condition on the rows to delete from a table, and their note in ops.retention; null: no note.
+
+    `stay` has the `id` of rows to keep in spite of the condition; null: none. `frozen` has, for each source,
+    the ids with deleted rows or letters, as `retained.note_ids` takes them.
+    """
+
+    where: Column
+    taken: TakenRows | None = None
+    stay: DataFrame | None = None
+    frozen: Mapping[Source, DataFrame] = field(default_factory=dict)
+
+
+CutMaker = Callable[[Lake, datetime], Cut | None]
+"""Returns the cut of a table as of now (UTC); null if no row may be deleted."""
+
+
+def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
+    """Delete the rows of a cut and return their number; a dry run only counts them.
+
+    Raises TableError if ids have to be noted while a replay or a rebuild of their source is running.
+    """
+    cut = make(lake, now)
+    if cut is None:
+        return 0
+    rows = _going(lake, spec, cut).count()
+    if not rows or dry_run:
+        return rows
+    with ExitStack() as held:
+        for source in cut.frozen:
+            held.enter_context(holding(lake, source, "retention"))
+        decided = make(lake, now) if cut.frozen else cut  # silver and replays may have changed the first cut
+        return 0 if decided is None else _take(lake, spec, decided, now)
+
+
+def _take(lake: Lake, spec: TableSpec, cut: Cut, now: datetime) -> int:
+    path = lake.path(spec.layer, spec.name)
+    if cut.taken is not None:
+        retained.note(lake, spec.layer, spec.name, cut.taken, now)
+    for source, ids in cut.frozen.items():
+        retained.note_ids(lake, source, ids)
+    if cut.stay is None:
+        return tables.delete(lake.spark, path, cut.where, why=Why.RETAINED)
+    gone = _going(lake, spec, cut).select("id", F.lit(True).alias(DELETED)).persist()
+    try:
+        return tables.replace(gone, path, ("id",), within=cut.where, why=Why.RETAINED)
+    finally:
+        gone.unpersist()
+
+
+def _going(lake: Lake, spec: TableSpec, cut: Cut) -> DataFrame:
+    rows = lake.read(spec.layer, spec.name).where(cut.where)
+    return rows if cut.stay is None else rows.join(cut.stay, "id", "left_anti")
+
+
+def bronze_cut(source: Source, days: int) -> CutMaker:
+    """Cut by landing time: in each partition, all offsets up to the last one that landed before the limit."""
+    reader = Reader(silver.query_name(source), ("silver", source.table))
+
+    def make(lake: Lake, now: datetime) -> Cut | None:
+        before, path = _midnight(now - timedelta(days=days)), lake.path("bronze", source.table)
+        if not have_read(lake, [reader], path, before + _LANDING):
+            return None
+        if lake.is_made_otherwise(silver.spec(source)):  # a rebuild with the current ids has yet to read them
+            return None
+        old = tables.read(lake.spark, path).where(F.col("ingested_at") < F.lit(before))
+        taken = retained.taken_of(lake, "bronze", source.table)
+        gone = _joined(taken.gone, _last_of(old))
+        front = retained.latest((taken.front, _front_of(lake, source, gone)))
+        return Cut(within(gone), TakenRows(gone=gone, front=front))
+
+    return make
+
+
+def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
+    """Return the greatest own event time (UTC) of valid records at these offsets; null: none."""
+    times = silver.sound_times(lake, source, within(gone))
+    found = times.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
+    return None if found is None or found.micros is None else tables.from_micros(found.micros)
+
+
+def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
+    """Cut by event time, among rows whose record is no longer in bronze."""
+
+    def make(lake: Lake, now: datetime) -> Cut | None:
+        gone = retained.taken_of(lake, "bronze", source.table).gone
+        reading = [table for table in stream.gold if source.table in table.reads]
+        before = _cut_for(lake, stream, reading, now - timedelta(days=days))
+        if before is None or not gone:
+            return None
+        where = (F.col("event_time") < F.lit(before)) & within(gone)
+        if source.sequence_by is None:
+            return Cut(where, TakenRows(before))
+        ids = _closed_for_good(lake.read("silver", source.table).where(where), source)
+        return Cut(where, TakenRows(before), frozen={source: ids})
+
+    return make
+
+
+def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) -> CutMaker:
+    """Cut by the end of the row's time."""
+
+    def make(lake: Lake, now: datetime) -> Cut | None:
+        before = _cut_for(lake, stream, [made_by], now - timedelta(days=days))
+        if before is None or table.time_columns is None:
+            return None
+        is_final = F.lit(True) if table.final is None else table.final()
+        return Cut((F.col(table.time_columns[1]) < F.lit(before)) & is_final, TakenRows(before))
+
+    return make
+
+
+def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
+    """Cut by the time when a dead letter was first seen, among settled letters."""
+
+    def make(lake: Lake, now: datetime) -> Cut | None:
+        before = _midnight(now - timedelta(days=days))
+        old = F.col("status").isin(*_SETTLED) & (F.col("first_seen") < F.lit(before))
+        of, stay, frozen = list[Column](), list[DataFrame](), dict[Source, DataFrame]()
+        for stream, source in ((one, source) for one in streams for source in one.sources):
+            gone = retained.taken_of(lake, "bronze", source.table).gone
+            if not gone:
+                continue
+            own = old & (F.col("job") == silver.query_name(source)) & within(gone)
+            of.append(own)
+            if source.sequence_by is not None:
+                counting = lake.read_or_empty(DEAD_LETTERS).where(own & _counts())
+                standing = _standing(lake, stream, source)
+                stay.append(counting.join(standing, "unique_id", "left_semi").select("id"))
+                going = counting.join(standing, "unique_id", "left_anti").select("unique_id").distinct()
+                frozen[source] = _deleted(lake, source, going)
+        if not of:
+            return None
+        staying = reduce(DataFrame.union, stay) if stay else None
+        return Cut(reduce(Column.__or__, of), stay=staying, frozen=frozen)
+
+    return make
+
+
+def _counts() -> Column:
+    """Select the letters that later records of the same id are compared with, under `sequence_by`.
+
+    Replayed, discarded and resent letters are not among them: a row has taken their place, or nothing.
+    """
+    return F.col("status").isin(*CLOSED) & F.col("unique_id").isNotNull()
+
+
+def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
+    """Return the ids of silver rows, marked so that no later record of them is accepted."""
+    never = F.lit(None).cast("timestamp")
+    own = id_of_row(source).alias("id")
+    return rows.select(own, F.lit(None).cast("long").alias("bar"), never.alias("until"), never.alias("since"))
+
+
+def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
+    """Return the given ids, which have no row that may change, with their deletions by their letters.
+
+    Grain: one row per id, and one more for an id with a row that retention has reached: no later record of
+    such an id is accepted. Letters of an unfinished silver micro-batch are left out.
+    """
+    query, clean = silver.query_name(source), lake.path("silver", source.table)
+    finished = (F.col("job") == query) & are_processed(lake.spark, query, clean)
+    letters = lake.read_or_empty(DEAD_LETTERS).where(finished & _counts())
+    sent = F.coalesce("kafka_timestamp", "ingested_at")
+    is_deletion = F.col("status") == DELETION
+    known = letters.join(ids, "unique_id", "left_semi").groupBy(F.col("unique_id").alias("id"))
+    found = known.agg(
+        F.max("sequence").alias("bar"),
+        F.max(F.when(is_deletion & F.col("sequence").isNull(), sent)).alias("until"),
+        F.min(F.when(~is_deletion, sent)).alias("since"),
+    )
+    rows = _closed_for_good(lake.read("silver", source.table), source)
+    return found.union(rows.join(ids, F.col("id") == F.col("unique_id"), "left_semi"))
+
+
+def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
+    """Return the ids with a row that may still be corrected; the only column is `unique_id`."""
+    closed = retained.closed_before(lake, stream, source)
+    rows = lake.read("silver", source.table)
+    may_change = F.lit(True) if closed is None else F.col("event_time") >= F.lit(closed)
+    return rows.where(may_change).select(id_of_row(source).alias("unique_id"))
+
+
+def ops_cut(column: str, days: int) -> CutMaker:
+    """Cut by a timestamp column."""
+    return lambda _lake, now: Cut(F.col(column) < F.lit(_midnight(now - timedelta(days=days))))
+
+
+def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:
+    """Return the last midnight (UTC) before `oldest` and before every row that may change; null: unknown."""
+    bounds = [oldest]
+    for table in made:
+        reached = out_of_reach(lake, stream, table)
+        if reached is None:
+            return None
+        bounds.append(reached - table.merge_radius)
+    return _midnight(min(bounds))
+
+
+def _midnight(moment: datetime) -> datetime:
+    return datetime.combine(moment.astimezone(UTC).date(), time(), UTC)
+
+
+def _last_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
+    found = rows.groupBy("topic", "partition").agg(F.max("offset").alias("last")).collect()
+    return tuple(OffsetRange(row.topic, row.partition, 0, row.last) for row in found)
+
+
+def _joined(*parts: Sequence[OffsetRange]) -> tuple[OffsetRange, ...]:
+    last = dict[tuple[str, int], int]()
+    for one in (one for part in parts for one in part):
+        place = one.topic, one.partition
+        last[place] = max(one.last, last.get(place, -1))
+    return tuple(OffsetRange(topic, partition, 0, end) for (topic, partition), end in sorted(last.items()))

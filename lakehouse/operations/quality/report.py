@@ -1,0 +1,63 @@
+"""The result of a check: one finding per expectation of a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from lakehouse.streams.definition import Severity
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one expectation of a table, with the keys of some failing rows as `examples`.
+
+    `unexpected` is the number of failing rows, or of rows that its query returned. `error` is the reason if
+    it could not be evaluated; it then counts as failed.
+    """
+
+    expectation: str
+    severity: Severity
+    success: bool
+    observed: str
+    unexpected: int
+    examples: tuple[Mapping[str, Any], ...] = ()
+    error: str | None = None
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """The result of a table's suite as of a version; `rows` is the number of checked rows."""
+
+    table: str
+    version: int
+    rows: int
+    findings: tuple[Finding, ...]
+    duration_s: float
+
+    @property
+    def failed(self) -> tuple[Finding, ...]:
+        """The findings of severity `fail` that do not hold."""
+        return tuple(one for one in self.findings if not one.success and one.severity == "fail")
+
+    @property
+    def has_errors(self) -> bool:
+        """Tell whether an expectation could not be evaluated."""
+        return any(one.error for one in self.findings)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as a dictionary that can be serialized as JSON."""
+        return {**asdict(self), "success": not self.failed}
+
+
+def summary(reports: Sequence[TableReport]) -> str:
+    """Return a summary in one line: the numbers of expectations that do not hold, by severity."""
+    broken = [one for report in reports for one in report.findings if not one.success]
+    looked = [one for one in broken if not one.error]
+    counts = {
+        "could NOT be evaluated": len(broken) - len(looked),
+        "do NOT hold": sum(one.severity == "fail" for one in looked),
+        "do not hold, as warnings": sum(one.severity == "warn" for one in looked),
+    }
+    return ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "all hold"

@@ -1,0 +1,182 @@
+"""The results of checks, in ops.expectation_results and ops.gates.
+
+Grain of ops.expectation_results: one row per run, table and expectation; key: run_id, table, expectation.
+`checked_at` is UTC and the same for all rows of a run; `version` is the table's version, `rows` the number of
+checked rows. `unexpected` is the number of failing rows, `examples` has keys of some as JSON, `error` is null
+unless the expectation could not be evaluated. Rows are only appended.
+
+Grain of ops.gates: one row per stream and change of its gate; key: stream, changed_at (UTC). `reasons` has
+the expectations that did not hold, and is empty when the gate opened.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, StringType
+
+from lakehouse.operations.quality.report import TableReport
+from lakehouse.storage import tables
+from lakehouse.storage.tables import Lake, TableSpec, described
+
+RESULTS_SCHEMA = described(
+    ("run_id", "string", "The run that checked."),
+    ("checked_at", "timestamp", "When the run began, UTC."),
+    ("table", "string", "The table, as layer.name."),
+    ("version", "long", "The table's version that was checked."),
+    ("rows", "long", "How many rows were checked."),
+    ("expectation", "string", "The expectation."),
+    ("severity", "string", "fail or warn."),
+    ("success", "boolean", "Whether the expectation held."),
+    ("observed", "string", "What was found."),
+    ("unexpected", "long", "How many rows broke it."),
+    ("examples", "string", "Keys of some of these rows, as JSON."),
+    ("error", "string", "Why it could not be evaluated; null if it was."),
+    ("duration_s", "double", "How long the table's checks took, in seconds."),
+)
+RESULTS = TableSpec(
+    "ops",
+    "expectation_results",
+    RESULTS_SCHEMA,
+    stats=("checked_at", "table"),
+    comment="One row per run, table and expectation.",
+)
+
+GATES_SCHEMA = described(
+    ("stream", "string", "The stream."),
+    ("changed_at", "timestamp", "When its gate changed, UTC."),
+    ("is_open", "boolean", "Whether the gate is open since then."),
+    ("reasons", ArrayType(StringType()), "The expectations that did not hold; empty when it opened."),
+)
+GATES = TableSpec(
+    "ops",
+    "gates",
+    GATES_SCHEMA,
+    stats=("stream", "changed_at"),
+    comment="One row per stream and change of its gate.",
+)
+
+
+@dataclass(frozen=True)
+class HistoryRow:
+    """The result of a table's expectation in one run."""
+
+    run_id: str
+    checked_at: datetime
+    table: str
+    expectation: str
+    severity: str
+    success: bool
+    observed: str
+
+
+@dataclass(frozen=True)
+class Trend:
+    """An expectation's results in several runs, null for runs that did not check it."""
+
+    table: str
+    expectation: str
+    runs: tuple[HistoryRow | None, ...]
+
+    @property
+    def checked(self) -> int:
+        """The number of runs that checked it."""
+        return sum(run is not None for run in self.runs)
+
+    @property
+    def held(self) -> int:
+        """The number of runs in which it held."""
+        return sum(run is not None and run.success for run in self.runs)
+
+
+@dataclass(frozen=True)
+class GateState:
+    """The state of a stream's gate since `changed_at` (UTC), with the reasons if it is closed."""
+
+    stream: str
+    changed_at: datetime
+    is_open: bool
+    reasons: tuple[str, ...]
+
+
+def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) -> None:
+    """Append a run's findings to ops.expectation_results; a rerun with the same `run_id` adds nothing."""
+    rows = [
+        (
+            run_id,
+            at,
+            report.table,
+            report.version,
+            report.rows,
+            one.expectation,
+            one.severity,
+            one.success,
+            one.observed,
+            one.unexpected,
+            json.dumps(list(one.examples), ensure_ascii=False),
+            one.error,
+            report.duration_s,
+        )
+        for report in reports
+        for one in report.findings
+    ]
+    path = lake.ensure(RESULTS)
+    key = ("run_id", "table", "expectation")
+    tables.insert_missing(
+        lake.spark.createDataFrame(rows, RESULTS_SCHEMA), path, key, F.col("checked_at") == F.lit(at)
+    )
+
+
+def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[HistoryRow]:
+    """Return the results of the last runs that checked one of these tables, oldest first."""
+    results = lake.read_or_empty(RESULTS).where(F.col("table").isin(list(names)))
+    last = results.select("run_id", "checked_at").distinct().orderBy(F.desc("checked_at")).limit(runs)
+    rows = results.join(last.select("run_id"), "run_id", "left_semi").select(
+        "run_id",
+        F.unix_micros("checked_at").alias("checked_at"),
+        "table",
+        "expectation",
+        "severity",
+        "success",
+        F.coalesce("error", "observed").alias("observed"),
+    )
+    found = (row.asDict() for row in rows.orderBy("checked_at", "table", "expectation").collect())
+    return [HistoryRow(**{**one, "checked_at": tables.from_micros(one["checked_at"])}) for one in found]
+
+
+def note_gate(lake: Lake, state: GateState) -> None:
+    """Append a change of a stream's gate to ops.gates; a rerun adds nothing."""
+    path = lake.ensure(GATES)
+    row = (state.stream, state.changed_at, state.is_open, list(state.reasons))
+    change = lake.spark.createDataFrame([row], GATES_SCHEMA)
+    tables.insert_missing(change, path, ("stream", "changed_at"), F.lit(True))
+
+
+def trends(found: Sequence[HistoryRow]) -> list[Trend]:
+    """Return the trend of every expectation, by table and name, with the runs oldest first."""
+    order = list(dict.fromkeys(run.run_id for run in sorted(found, key=lambda run: run.checked_at)))
+    by_place = {(run.table, run.expectation, run.run_id): run for run in found}
+    names = sorted({(run.table, run.expectation) for run in found})
+    return [Trend(*name, tuple(by_place.get((*name, run_id)) for run_id in order)) for name in names]
+
+
+def gates(lake: Lake) -> Mapping[str, GateState]:
+    """Return the last state of each stream's gate, for streams whose gate has been checked."""
+    changes = lake.read_or_empty(GATES).withColumn("changed_at", F.unix_micros("changed_at"))
+    return last_of(
+        GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))
+        for row in changes.collect()
+    )
+
+
+def last_of(changes: Iterable[GateState]) -> dict[str, GateState]:
+    """Return the last change of each stream's gate."""
+    last: dict[str, GateState] = {}
+    for one in changes:
+        if one.stream not in last or last[one.stream].changed_at < one.changed_at:
+            last[one.stream] = one
+    return last

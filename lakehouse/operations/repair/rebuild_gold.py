@@ -1,0 +1,202 @@
+"""Rebuilds gold: corrects rows that differ from a recomputation from silver, and leaves all others unchanged.
+
+During a rebuild the table's micro-batches wait (`lakehouse.storage.tables.leases`). The rebuild recomputes
+rows from exactly the silver rows that the table has merged, and upserts those that differ. It repeats this
+until nothing differs, so a micro-batch that was still running does no harm. If a rebuild is killed, completed
+commits remain; rerun it to finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.common.errors import TableError
+from lakehouse.engine.layers import gold
+from lakehouse.engine.layers.recomputing import settled
+from lakehouse.engine.progress import cuts
+from lakehouse.operations.repair import recompute
+from lakehouse.operations.repair.recompute import DOUBLED, NO_SUCH_ROW
+from lakehouse.storage import tables
+from lakehouse.storage.tables import DELETED, Lake, leases
+from lakehouse.streams.definition import GoldTable, MergedTable, Stream
+
+MOST_TAKEN_AWAY = 0.2
+"""The greatest share of a table's rows that a rebuild deletes without `force`."""
+
+_ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class WindowSpan:
+    """The time range [first, end), UTC; null: unbounded on that side."""
+
+    first: datetime | None = None
+    end: datetime | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Tell whether both sides are unbounded."""
+        return self.first is None and self.end is None
+
+
+@dataclass(frozen=True)
+class GoldRebuilt:
+    """The result of a rebuild for a table: its rows in the span now, and the corrected and deleted rows."""
+
+    table: str
+    rows: int
+    changed: int
+    deleted: int
+
+    def and_then(self, more: GoldRebuilt) -> GoldRebuilt:
+        """Return the sum of this round and a later one."""
+        return GoldRebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
+
+
+def rebuild_gold(
+    lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool = False, dry_run: bool = False
+) -> list[GoldRebuilt]:
+    """Correct the rows of the table and its side tables; a rerun finds nothing to do.
+
+    Rows whose records retention has deleted from silver stay as they are. If the table was made with other
+    settings, its rows are rewritten with those of `table`; until that has ended, no micro-batch is merged and
+    no row exported. A dry run takes no lease, writes nothing, and returns the expected result. `span` refers
+    to the row's first time column (window_start, ts).
+
+    Raises TableError if a span is given although the rows have no time or were made with other settings, and
+    if the table keeps changing. Without `force`, it is also raised, before any write, if more than
+    MOST_TAKEN_AWAY of a table's rows have no silver rows.
+    """
+    kept = (table, *table.sides)
+    if not span.is_whole and any(one.time_columns is None for one in kept):
+        raise TableError(
+            f"rows of gold.{table.name} have no time column: rebuild the whole table, without --from and --to"
+        )
+    is_made_otherwise = any(lake.is_made_otherwise(gold.spec(one)) for one in kept)
+    if is_made_otherwise and not span.is_whole:
+        raise TableError(
+            f"gold.{table.name} was made with other settings ({', '.join(table.pinned_settings)}): rebuild "
+            "the whole table, without --from and --to"
+        )
+    for one in kept:
+        if not lake.exists("gold", one.name):
+            lake.ensure(gold.spec(one))
+    if dry_run:
+        return list(_put_right(lake, table, span, force=True, dry_run=True).values())
+    by = " with the current settings" if is_made_otherwise else ""
+    if is_made_otherwise and not force:
+        _put_right(lake, table, span, by, force=False, dry_run=True)  # raises before any write
+    done = {one.name: GoldRebuilt(one.name, 0, 0, 0) for one in kept}
+    with ExitStack() as held:
+        held.enter_context(leases.held(lake.spark, lake.path("gold", table.name), f"gold.{table.name}"))
+        for one in kept:
+            held.enter_context(lake.made_anew(gold.spec(one)))
+        for _ in range(_ROUNDS):
+            once = _put_right(lake, table, span, by, force=force)
+            done = {name: done[name].and_then(more) for name, more in once.items()}
+            if not any(more.changed or more.deleted for more in once.values()):
+                return list(done.values())
+    raise TableError(f"gold.{table.name} kept changing while it was rebuilt: does a second job write it?")
+
+
+def _put_right(
+    lake: Lake, table: GoldTable, span: WindowSpan, by: str = "", *, force: bool, dry_run: bool = False
+) -> dict[str, GoldRebuilt]:
+    """Write the rows that differ, side tables first, as micro-batches do; a dry run only counts them.
+
+    `by` is added to the message of the error about too many deletions.
+    """
+    cut = recompute.cut_of(lake, table)
+    anew = recompute.made_anew(cut)
+    kept = (*table.sides, table)
+    looks = [_Look(cut.found[one.name], anew[one.name], one, span) for one in kept]
+    try:
+        if not force:
+            for look in looks:
+                look.refuse_to_take_away_many(by)
+        return {look.table.name: look.counts() if dry_run else look.write(lake) for look in looks}
+    finally:
+        for look in looks:
+            look.wrong.unpersist()
+
+
+class _Look:
+    """The differences between a table's rows and the recomputed ones in a span; `wrong` has their keys."""
+
+    def __init__(self, found: DataFrame, anew: DataFrame, table: MergedTable, span: WindowSpan) -> None:
+        within = _within(table, span)
+        self.table = table
+        self._standing = found
+        self._found, self._anew = found.where(within), anew.where(within)
+        self.wrong = recompute.differences(self._found, self._anew, table).persist()
+        counts = (F.count_if(F.col("what") == what) for what in (NO_SUCH_ROW, DOUBLED))
+        found_wrong: Sequence[int] = self.wrong.agg(F.count("*"), *counts).first() or (0, 0, 0)
+        every, self._invented, self._doubled = found_wrong
+        self._changed = every - self._invented - self._doubled
+
+    def refuse_to_take_away_many(self, by: str) -> None:
+        """Raise TableError if too many of the table's rows have no silver rows; `by` ends that clause."""
+        rows = self._standing.count() if self._invented else 0
+        if self._invented > MOST_TAKEN_AWAY * rows:
+            raise TableError(
+                f"gold.{self.table.name} would lose {self._invented:,} of its {rows:,} rows, because silver "
+                f"has no records for them{by}; more than {MOST_TAKEN_AWAY:.0%} are only deleted with "
+                "--force. Nothing was written. `lakehouse audit` checks whether silver is complete"
+            )
+
+    def write(self, lake: Lake) -> GoldRebuilt:
+        """Correct the differences. All rows of a duplicate key are deleted; the next round inserts one."""
+        keys = list(self.table.keys)
+        if self._changed or self._invented or self._doubled:
+            leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
+            gone = self.wrong.where(leaves).select(*keys, F.lit(True).alias(DELETED))
+            right = settled(self._found, self._anew, self.table)
+            right = right.join(self.wrong.where(~leaves), keys, "left_semi")
+            rows = right.withColumn(DELETED, F.lit(False)).unionByName(gone, allowMissingColumns=True)
+            rows.persist()
+            try:
+                tables.replace(rows, lake.path("gold", self.table.name), keys, within=F.lit(True))
+            finally:
+                rows.unpersist()
+        return self.counts()
+
+    def counts(self) -> GoldRebuilt:
+        """Return the numbers of rows and differences."""
+        return GoldRebuilt(self.table.name, self._anew.count(), self._changed, self._invented + self._doubled)
+
+
+def _within(table: MergedTable, span: WindowSpan) -> Column:
+    within = F.lit(True)
+    if table.time_columns is not None and span.first is not None:
+        within &= F.col(table.time_columns[0]) >= F.lit(span.first)
+    if table.time_columns is not None and span.end is not None:
+        within &= F.col(table.time_columns[0]) < F.lit(span.end)
+    return within
+
+
+def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
+    """Return the newest version of each silver table of the stream, by name."""
+    names = [source.table for source in stream.sources]
+    return {name: tables.version_of(lake.spark, lake.path("silver", name)) for name in names}
+
+
+def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
+    """Return the gold tables that have unread silver rows from before these versions."""
+    return [
+        f"gold.{table.name}"
+        for table in stream.gold
+        if lake.exists("gold", table.name)
+        and any(_is_behind(lake, table, name, versions[name]) for name in table.reads)
+    ]
+
+
+def _is_behind(lake: Lake, table: GoldTable, name: str, version: int) -> bool:
+    query, spark, path = f"gold.{table.name}", lake.spark, lake.path("silver", name)
+    position = cuts.position_of(spark, query, lake.path("gold", table.name), path)
+    return cuts.has_unread(spark, path, position, version)

@@ -1,0 +1,477 @@
+"""Rebuilds silver: validates every processed record again with the current rules and settings.
+
+A rebuild first writes newly refused records to the dead letters, then changes silver in one commit, then
+closes the letters of records that are now in silver. So every record is always in silver or in the dead
+letters; if a rebuild is killed, rerun it to finish. Records deleted from silver by hand come back. If a
+record is there twice, because a RESTORE of bronze had it read again, one row stays. Records of an unfinished
+silver micro-batch are left alone, and so are records passed over by --skip: only a replay tries them again.
+Gold does not follow, because it skips commits that rewrite rows.
+
+The rebuild has an exclusive lease on the source's letters (`lakehouse.storage.tables.leases`), so no replay,
+discard or other rebuild comes between its writes. A source whose records have ids is rebuilt as a whole, and
+its silver waits meanwhile, because the outcome of a record depends on the other records of its id. Bronze and
+gold go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from lakehouse.engine.formats.decode import decoded
+from lakehouse.engine.layers import silver
+from lakehouse.engine.layers.frozen import Frozen
+from lakehouse.engine.layers.holding import holding
+from lakehouse.engine.layers.identities import columns_of_ids
+from lakehouse.engine.layers.letters import are_processed, without_leaving
+from lakehouse.engine.ops_tables import fronts, lateness, retained
+from lakehouse.engine.progress import cuts
+from lakehouse.engine.records import comparing, identity
+from lakehouse.engine.records.dead_letters import (
+    DISCARDED,
+    OPEN,
+    REPLAYED,
+    RESENT,
+    attempted,
+    is_skipped,
+    own_time_by,
+    status_by,
+    to_dead_letters,
+)
+from lakehouse.engine.records.shown import shown
+from lakehouse.engine.records.validation import filter_dead, judge, late_reason, silver_schema
+from lakehouse.storage import tables
+from lakehouse.storage.spark.execution import are_few, executing_a_handful
+from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, runs_of, within
+from lakehouse.storage.tables import DELETED, Lake, Why, from_micros
+from lakehouse.streams.contract import COORDINATES, OWN_TIME
+from lakehouse.streams.definition import Source, Stream
+
+_KEYS = list(COORDINATES)
+_RENAMED = "_renamed"
+
+
+@dataclass(frozen=True)
+class Landed:
+    """A range of Kafka timestamps, [since, until), UTC; null: unbounded on that side.
+
+    A record without a timestamp is selected by its landing time.
+    """
+
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def condition(self) -> Column:
+        """Return the condition on bronze rows."""
+        ends = {
+            "since": _at(lambda time: time >= F.lit(self.since)),
+            "until": _at(lambda time: time < F.lit(self.until)),
+        }
+        given = (end for name, end in ends.items() if getattr(self, name) is not None)
+        return reduce(Column.__and__, given, F.lit(True))
+
+
+def _at(is_within: Callable[[Column], Column]) -> Column:
+    """Return a condition on the time when a record was sent, in a form that allows data skipping."""
+    time = F.col("timestamp")
+    return is_within(time) | (time.isNull() & is_within(F.col("ingested_at")))
+
+
+@dataclass(frozen=True)
+class SilverRebuilt:
+    """The result of a rebuild: validated records, silver's rows by outcome, and letters.
+
+    `newly_refused` counts letters that are new or open again, `newly_accepted` letters that are now replayed,
+    `skipped` records passed over by --skip, which were not validated. `made_anew` tells whether silver had
+    been made with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the least
+    and the greatest event time (UTC), old or new, of inserted, removed and changed rows; null for none.
+    """
+
+    judged: int = 0
+    inserted: int = 0
+    changed: int = 0
+    removed: int = 0
+    newly_refused: int = 0
+    newly_accepted: int = 0
+    skipped: int = 0
+    made_anew: bool = False
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def __add__(self, other: SilverRebuilt) -> SilverRebuilt:
+        """Return the sum of both."""
+        return SilverRebuilt(
+            self.judged + other.judged,
+            self.inserted + other.inserted,
+            self.changed + other.changed,
+            self.removed + other.removed,
+            self.newly_refused + other.newly_refused,
+            self.newly_accepted + other.newly_accepted,
+            self.skipped + other.skipped,
+            self.made_anew or other.made_anew,
+            min((at for at in (self.first, other.first) if at is not None), default=None),
+            max((at for at in (self.last, other.last) if at is not None), default=None),
+        )
+
+
+def rebuild_silver(
+    lake: Lake,
+    stream: Stream,
+    span: Landed,
+    now: datetime,
+    *,
+    allow_late: bool = False,
+    dry_run: bool = False,
+) -> SilverRebuilt:
+    """Validate the records that silver has processed again, and correct silver and the dead letters.
+
+    Records in silver are not late. Letters refused as late stay so. Another record that the current rules
+    accept is late if it is before its watermark, by the lateness allowed when it landed
+    (`lakehouse.engine.ops_tables.lateness`); records of a backfill are not late. With `allow_late` no record
+    is late, unless retention has deleted the rows that it belongs to. Records deleted from bronze are not
+    validated. Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes
+    no row. A dry run takes no lease, writes nothing, and returns the expected result.
+
+    Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
+    """
+    places = (_SourceRebuild(lake, stream, source, now) for source in stream.sources)
+    done = (place.rebuild(span, allow_late=allow_late, dry_run=dry_run) for place in places)
+    return reduce(SilverRebuilt.__add__, done, SilverRebuilt())
+
+
+class _SourceRebuild:
+    """The rebuild of one source."""
+
+    def __init__(self, lake: Lake, stream: Stream, source: Source, now: datetime) -> None:
+        self._lake = lake
+        self._stream = stream
+        self._source = source
+        self._now = now
+        self._origin = silver.origin_of(stream, source, now)
+        self.paths = silver.opened(lake, source)
+        self._frozen = Frozen(lake, stream, source)
+        self._are_other_ids = lake.is_made_otherwise(silver.spec(source))
+
+    def rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
+        spark = self._lake.spark
+        handful = executing_a_handful(spark) if self._is_small else nullcontext()
+        with nullcontext() if dry_run else self._alone(), handful:
+            return self._rebuild(span, allow_late=allow_late, dry_run=dry_run)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether records have ids, by the current settings or those that silver was made with."""
+        return self._source.unique_by is not None or self._are_other_ids
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the source during the block, and note the current id settings at its end."""
+        made = self._lake.made_anew(silver.spec(self._source), columns_of_ids)
+        with holding(self._lake, self._source, "rebuild", is_whole=self.is_whole), made:
+            yield
+
+    def _rebuild(self, span: Landed, *, allow_late: bool, dry_run: bool) -> SilverRebuilt:
+        landed = tables.read(self._lake.spark, self.paths.bronze)
+        if not self.is_whole:
+            landed = landed.where(span.condition())
+        ranges = ranges_of(landed)
+        if not ranges:
+            return SilverRebuilt()
+        landed, skipped = self.without_skipped(landed, ranges)
+        again = 0 if dry_run else self._keep_one(within(ranges))
+        judged = self.verdicts(landed, ranges, allow_late=allow_late)
+        kinds = _work() | ({_RENAMED: self._is_renamed()} if self._are_other_ids else {})
+        work = judged.withColumns(kinds).where(" OR ".join(kinds)).dropDuplicates(_KEYS).persist()
+        try:
+            found = _found(work)
+            if not dry_run:
+                self._write(work, found, within(ranges_of(work)))
+            return SilverRebuilt(
+                judged=judged.count(),
+                inserted=found["_inserted"],
+                changed=found["_changed"],
+                removed=found["_removed"] + again,
+                newly_refused=found["_refused"] + found["_reopened"],
+                newly_accepted=found["_accepted"],
+                skipped=skipped,
+                made_anew=self._are_other_ids,
+                first=None if found.first is None else from_micros(found.first),
+                last=None if found.last is None else from_micros(found.last),
+            )
+        finally:
+            work.unpersist()
+
+    def _keep_one(self, lie: Column) -> int:
+        """Remove duplicate rows and letters of records, and return the number of removed rows."""
+        tables.keep_one(self._lake.spark, self.paths.dead, ("id",), lie)
+        return tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, lie, why=Why.CORRECTED)
+
+    def verdicts(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
+        """Return the verdicts on processed records, compared with other records of their ids."""
+        judged = self._once(self.judged(landed, ranges, allow_late=allow_late))
+        return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged))
+
+    def _once(self, rows: DataFrame) -> DataFrame:
+        """Checkpoint the rows of a small table, because planning them for each use would dominate."""
+        return rows.localCheckpoint() if self._is_small else rows
+
+    @property
+    def _is_small(self) -> bool:
+        return are_few(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze))
+
+    def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
+        """Return the records without those passed over by --skip, and the number of these."""
+        letters = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
+        skipped = runs_of(letters.where((F.col("job") == self._origin.job) & is_skipped()))
+        return landed.where(~within(skipped)), sum(one.last - one.first + 1 for one in skipped)
+
+    def judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
+        """Return the verdicts on processed records, each with its silver row and its letter.
+
+        `_standing` is the silver row, null for none; `_letter`, `_status` and `_said` are its letter's id,
+        status and reasons, null for none.
+        """
+        names = silver_schema(self._source).names
+        done = self._done().where(within(ranges))  # read before the tables, so that they are complete
+        version = tables.version_of(self._lake.spark, self.paths.clean)
+        clean = self._as_declared(tables.read_version(self._lake.spark, self.paths.clean, version))
+        clean = clean.where(within(ranges))
+        standing = clean.select(*_KEYS, F.struct(*names).alias("_standing"))
+        letters = (
+            self._letters(version)
+            .where(within(ranges))
+            .select(
+                *_KEYS,
+                F.col("id").alias("_letter"),
+                F.col("status").alias("_status"),
+                F.col("reasons").alias("_said"),
+                F.col("admitted").alias("_admitted"),
+                F.struct("unique_id", "sequence").alias("_known_as"),
+            )
+        )
+        is_lost = F.col("_done") & F.col("_status").isNull()
+        is_decided = F.col("_status").isin(DISCARDED, RESENT) & ~self._was_answered_by_id()
+        finished = F.col("_standing").isNotNull() | ~is_decided | is_lost
+        judged = judge(decoded(landed, self._source, self._lake.root), self._source, None)
+        before = silver.fronts_before(self._lake, self._source, landed)
+        judged = judged.join(F.broadcast(before), "ingested_at")
+        known = judged.join(standing, _KEYS, "left").join(letters, _KEYS, "left").join(done, _KEYS, "left")
+        known = known.where(finished)
+        row = F.struct(*(F.col(name) for name in names))
+        let_in = F.coalesce("_standing.admitted", "_admitted")
+        known = known.withColumn("admitted", let_in).withColumn("_row", row)
+        known = known.withColumn("reasons", self._reasons(allow_late=allow_late))
+        return known if self._source.unique_by is None else self._closed(known)
+
+    def _as_declared(self, clean: DataFrame) -> DataFrame:
+        """Return silver rows with all declared columns; a table made without ids lacks theirs."""
+        return tables.as_declared(clean, silver_schema(self._source))
+
+    def _was_answered_by_id(self) -> Column:
+        """Tell whether a letter is `resent` only by former id settings; a user's decision stays."""
+        last = F.try_element_at("_said", F.lit(-1))
+        return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
+
+    def _closed(self, known: DataFrame) -> DataFrame:
+        """Mark the records whose ids retention has closed; their silver rows and reasons stay."""
+        self._frozen.look()
+        marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")))
+        if marked is None:
+            return known
+        stands = F.col("_standing").isNotNull()
+        is_closed = F.col(identity.IS_CLOSED) & ~stands
+        is_said = is_closed & F.col("_said").isNotNull() & (F.col("_status") != REPLAYED)
+        reasons = F.when(stands, F.col("_own")).when(is_said, F.col("_said")).otherwise(F.col("reasons"))
+        return marked.withColumns({"reasons": reasons, identity.IS_CLOSED: is_closed}).drop("_own")
+
+    def _letters(self, version: int) -> DataFrame:
+        """Return the letters of records that silver had processed as of a version."""
+        spark, paths, query = self._lake.spark, self.paths, self._origin.job
+        is_own = (F.col("job") == query) & are_processed(spark, query, paths.clean, version)
+        found = tables.read(spark, paths.dead).where(is_own)
+        return without_leaving(found, query, version, bronze=paths.bronze, clean=paths.clean, dead=paths.dead)
+
+    def among_their_ids(self, judged: DataFrame) -> DataFrame:
+        """Return the verdicts, compared with other records of their ids in landing order.
+
+        Silver rows and letters whose records retention has deleted count as landed before them.
+        """
+        spark, source = self._lake.spark, self._source
+        places = judged.select(*_KEYS)
+        older = self._as_declared(tables.read(spark, self.paths.clean)).join(places, _KEYS, "left_anti")
+        letters = tables.read(spark, self.paths.dead).where(F.col("job") == self._origin.job)
+        letters = letters.where(identity.are_compared()).join(places, _KEYS, "left_anti")
+        own = judged.where(F.col(identity.OF_ID).isNotNull())
+        letters = self._frozen.with_taken_letters(letters, own)
+        return comparing.with_outcome(judged, comparing.compared(source, own, older, letters))
+
+    def _done(self) -> DataFrame:
+        """Return the records of silver's finished micro-batches."""
+        spark, path = self._lake.spark, self.paths.bronze
+        read = cuts.position_of(spark, silver.query_name(self._source), self.paths.clean, path)
+        rows = cuts.read_up_to(spark, path, read)
+        return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
+
+    def _reasons(self, *, allow_late: bool) -> Column:
+        """Return the reasons against a record, including lateness unless it is in silver.
+
+        If silver was made with other ids, its records may be late too: they may have been accepted because
+        their id was known.
+        """
+        of_time = F.array(F.lit("future"), F.lit(identity.LATE))
+        rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
+        reasons = F.when(F.col("admitted").isNotNull(), rest).otherwise(F.col("reasons"))
+        closed = retained.closed_before(self._lake, self._stream, self._source)
+        if allow_late and closed is None:
+            return reasons
+        by_front = F.lit(None).cast("timestamp")
+        if not allow_late:
+            by_front = lateness.read(self._lake, self._origin.job).watermark(F.col(fronts.FRONT))
+        watermark = F.greatest(by_front, F.lit(closed).cast("timestamp"))
+        was_late = F.filter("_said", lambda one: one.getField("rule") == "late")
+        stands, is_flawless = F.col("_standing").isNotNull(), F.size(reasons) == 0
+        is_closed = F.col("_status").isin(*identity.CLOSED)
+        in_time = F.col("admitted").isNotNull() if self._are_other_ids else stands | is_closed
+        return (
+            F.when(F.coalesce(in_time, F.lit(False)), reasons)
+            .when(stands, F.when(is_flawless, _late(by_front)).otherwise(reasons))
+            .when(F.lit(not allow_late) & (F.size(was_late) > 0), F.concat(reasons, was_late))
+            .when(is_flawless, _late(watermark))
+            .otherwise(reasons)
+        )
+
+    def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
+        """Write newly refused letters, then silver, then close the letters of records now in silver."""
+        if found["_refused"]:
+            letters = to_dead_letters(filter_dead(work.where("_refused")), self._origin)
+            tables.insert_missing(letters, self.paths.dead, ("id",), lie)
+        if found["_reopened"] or found["_reworded"]:
+            own_time = own_time_by(F.col("reasons")).alias(OWN_TIME)
+            again = work.where("_reopened OR _reworded").select(
+                F.col("_letter").alias("id"), "reasons", own_time
+            )
+            is_sound = identity.is_sound_alone(F.col("s.reasons"))
+            values = {
+                "status": status_by(F.col("s.reasons")),
+                "reasons": F.col("s.reasons"),
+                OWN_TIME: F.when(is_sound, F.coalesce(f"t.{OWN_TIME}", f"s.{OWN_TIME}")),
+            }
+            self._amend(again, F.col("t.status") != DISCARDED, values, lie)
+        if self._are_other_ids:
+            self._rename(work.where(_RENAMED), lie)
+        if found["_inserted"] or found["_changed"] or found["_removed"]:
+            rows = work.where("_inserted OR _changed OR _removed").select(
+                "_row.*", F.col("_removed").alias(DELETED)
+            )
+            tables.replace(rows, self.paths.clean, _KEYS, within=lie, why=Why.CORRECTED)
+        if found["_accepted"]:
+            closed = work.where("_accepted").select(F.col("_letter").alias("id"))
+            self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
+
+    def _rename(self, letters: DataFrame, lie: Column) -> None:
+        """Set the letters' ids and sequences according to the current settings."""
+        id_, sequence = self._ids()
+        known = letters.select(F.col("_letter").alias("id"), id_.alias("of"), sequence.alias("place"))
+        values = {"unique_id": F.col("s.of"), "sequence": F.col("s.place")}
+        tables.update_matched(known, self.paths.dead, ("id",), F.lit(True), values, within=lie)
+
+    def _is_renamed(self) -> Column:
+        id_, sequence = self._ids()
+        known = F.struct(id_.alias("unique_id"), sequence.alias("sequence"))
+        return F.col("_letter").isNotNull() & ~F.col("_known_as").eqNullSafe(known)
+
+    def _ids(self) -> tuple[Column, Column]:
+        """Return a judged record's id and sequence, null if its source has none."""
+        if self._source.unique_by is None:
+            return F.lit(None).cast("string"), F.lit(None).cast("long")
+        return F.col(identity.OF_ID), F.col(identity.OF_SEQUENCE)
+
+    def _amend(self, rows: DataFrame, where: Column, values: Mapping[str, Column], lie: Column) -> None:
+        new = attempted(values, self._now)
+        tables.update_matched(rows, self.paths.dead, ("id",), where, new, within=lie)
+
+
+def _late(watermark: Column) -> Column:
+    return F.array_compact(F.array(late_reason(watermark)))
+
+
+def is_waiting(lake: Lake, source: Source) -> bool:
+    """Tell whether the source's silver waits during a rebuild: if its records have ids, or had others."""
+    return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
+
+
+def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
+    """Return the records whose silver row or letter differs from a new validation of bronze.
+
+    Grain: one row per record; key: its coordinates; `what` describes the difference. Bronze is validated as
+    of `now` (UTC). Nothing is written.
+    """
+    place = _SourceRebuild(lake, stream, source, now)
+    landed = tables.read(lake.spark, place.paths.bronze)
+    ranges = ranges_of(landed)
+    landed, _ = place.without_skipped(landed, ranges)
+    stands = F.col("_standing").isNotNull()
+    should = F.when(identity.is_sound(), F.lit("a row")).otherwise(status_by(F.col("reasons")))
+    found = F.when(stands, F.lit("a row")).otherwise(F.col("_status"))
+    says = F.concat(F.lit("it is "), found, F.lit(", but should be "), should)
+    is_wrong = found.isNotNull() & (found != should)
+    what = F.when(is_wrong, says).when(stands, _said_other())
+    known = place.verdicts(landed, ranges, allow_late=False).withColumn("_other", _other_value(source))
+    return known.select(*_KEYS, what.alias("what")).where("what IS NOT NULL")
+
+
+def _other_value(source: Source) -> Column:
+    """Return the first column in which a silver row differs from bronze, with both values; null for none."""
+
+    def of(name: str) -> Column:
+        there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
+        texts = there.cast("string").alias("there"), here.cast("string").alias("here")
+        return F.when(~there.eqNullSafe(here), F.struct(F.lit(name).alias("name"), *texts))
+
+    return F.coalesce(*map(of, silver_schema(source).names))
+
+
+def _said_other() -> Column:
+    there, here = (F.coalesce(shown(F.col(f"_other.{side}")), F.lit("null")) for side in ("there", "here"))
+    said = F.concat(F.col("_other.name"), F.lit(" is "), there, F.lit(", but should be "), here)
+    return F.when(F.col("_other").isNotNull(), said)
+
+
+def _work() -> dict[str, Column]:
+    """Return the changes due for a record: the first three to its silver row, the others to its letter."""
+    stands, passes, has_letter = (
+        F.col("_standing").isNotNull(),
+        identity.is_sound(),
+        F.col("_letter").isNotNull(),
+    )
+    same_reasons = F.sort_array("reasons.rule").eqNullSafe(F.sort_array("_said.rule"))
+    work = {
+        "_inserted": ~stands & passes,
+        "_changed": stands & passes & ~F.col("_row").eqNullSafe(F.col("_standing")),
+        "_removed": stands & ~passes,
+        "_refused": ~passes & ~has_letter,
+        "_reopened": ~passes & (F.col("_status") == REPLAYED),
+        "_reworded": ~passes
+        & F.col("_status").isin(OPEN, RESENT, *identity.CLOSED)
+        & (~same_reasons | (F.col("_status") != status_by(F.col("reasons")))),
+        "_accepted": passes & has_letter & (F.col("_status") != REPLAYED),
+    }
+    return {name: F.coalesce(condition, F.lit(False)) for name, condition in work.items()}
+
+
+def _found(work: DataFrame) -> Row:
+    """Return the number of changes of each kind, and the affected range of event times (microseconds)."""
+    moves = F.col("_inserted") | F.col("_changed") | F.col("_removed")
+    old, new = F.col("_standing.event_time"), F.when(~F.col("_removed"), F.col("event_time"))
+    (found,) = work.agg(
+        *(F.count_if(name).alias(name) for name in _work()),
+        F.unix_micros(F.min(F.when(moves, F.least(old, new)))).alias("first"),
+        F.unix_micros(F.max(F.when(moves, F.greatest(old, new)))).alias("last"),
+    ).collect()
+    return found

@@ -1,0 +1,412 @@
+"""Replay of dead letters into silver, and discarding of dead letters.
+
+A replay validates the bronze rows of open letters again with silver's code, by the current rules and
+settings. Rows that pass are inserted into silver unless they are there; only then do their letters become
+`replayed`. A killed replay may leave open letters whose rows are in silver; the next replay or discard finds
+and closes them first. Silver's stream only appends, so it does not conflict. If two replays insert at once,
+one of them retries. However often a record is replayed, silver has it once. Records passed over by --skip may
+fail again, or hang, so they are only validated if the selection names them. A rebuild of silver uses the same
+letters: replays and discards of a source share a lease on them (`lakehouse.storage.tables.leases`), and a
+rebuild takes it exclusively.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import partial, reduce
+from typing import Any, Self
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.engine.formats.decode import decoded
+from lakehouse.engine.layers import identities, silver
+from lakehouse.engine.layers.identities import Identities
+from lakehouse.engine.layers.letters import Verdicts, are_processed, put
+from lakehouse.engine.ops_tables import fronts, lateness, retained
+from lakehouse.engine.records.dead_letters import (
+    DEAD_LETTERS,
+    DISCARDED,
+    OPEN,
+    REPLAYED,
+    Selection,
+    attempted,
+    count_by_rule,
+    is_skipped,
+    status_by,
+    to_dead_letters,
+)
+from lakehouse.engine.records.identity import is_sound
+from lakehouse.engine.records.validation import filter_clean, judge
+from lakehouse.storage import tables
+from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
+from lakehouse.storage.tables import Lake, leases
+from lakehouse.storage.tables.specs import EPOCH
+from lakehouse.streams.contract import COORDINATES
+from lakehouse.streams.definition import Source, Stream
+
+_KEYS = list(COORDINATES)
+
+
+class _Counted:
+    """Counts of letters, in total or by rule, that can be added over sources."""
+
+    def __add__(self, other: Self) -> Self:
+        """Return the sum of both."""
+        theirs = vars(other)
+        return type(self)(**{name: _added(mine, theirs[name]) for name, mine in vars(self).items()})
+
+
+@dataclass(frozen=True)
+class Replayed(_Counted):
+    """The result of a replay: numbers of letters.
+
+    Records of `passed` letters are now in silver; those of `there_already` letters already were. All others
+    stay open: `failed` letters; `gone` letters, whose bronze row no longer exists; `skipped` letters, passed
+    over by --skip and not named by the selection; and letters `in_flight`, of an unfinished silver
+    micro-batch. `failing` counts failed letters by rule; a letter with two rules counts for both.
+    """
+
+    passed: int = 0
+    there_already: int = 0
+    failed: int = 0
+    gone: int = 0
+    failing: Mapping[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    in_flight: int = 0
+
+
+@dataclass(frozen=True)
+class Tried(_Counted):
+    """The expected result of a replay: numbers of letters.
+
+    `asked` is the number of letters to replay, the sum of the next four. Records of `there_already` letters
+    are in silver; these letters would only be closed. `gone` letters no longer have a bronze row. `failing`
+    counts failing letters by rule; a letter with two rules counts for both. Not included in `asked`:
+    `skipped` letters, passed over by --skip and not named by the selection, and letters `in_flight`, of an
+    unfinished silver micro-batch.
+    """
+
+    asked: int = 0
+    would_pass: int = 0
+    there_already: int = 0
+    would_fail: int = 0
+    gone: int = 0
+    failing: Mapping[str, int] = field(default_factory=dict)
+    skipped: int = 0
+    in_flight: int = 0
+
+
+@dataclass(frozen=True)
+class Discarded(_Counted):
+    """The result of a discard: numbers of discarded letters, in total and by rule.
+
+    A letter with two rules counts for both. Records of `there_already` letters were in silver, after a killed
+    replay; these letters are now `replayed`. Letters `in_flight`, of an unfinished silver micro-batch, stay
+    open.
+    """
+
+    count: int = 0
+    there_already: int = 0
+    by_rule: Mapping[str, int] = field(default_factory=dict)
+    in_flight: int = 0
+
+
+def replay(
+    lake: Lake,
+    streams: Sequence[Stream],
+    selection: Selection,
+    now: datetime,
+    *,
+    allow_late: bool = False,
+) -> Replayed:
+    """Validate the selected open letters again and insert records that pass into silver, each once.
+
+    The allowed lateness is the greater of the one when the record landed and the current one. With
+    `allow_late` no record is late, unless retention has deleted the rows that it belongs to. A rerun only
+    finds letters that still fail. Raises TableError while a rebuild of silver of one of the sources is
+    running.
+    """
+    places = _places(lake, streams, selection, now)
+    return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
+
+
+def try_replay(
+    lake: Lake,
+    streams: Sequence[Stream],
+    selection: Selection,
+    now: datetime,
+    *,
+    allow_late: bool = False,
+) -> Tried:
+    """Validate the selected open letters as `replay` would now, without writing anything."""
+    places = _places(lake, streams, selection, now)
+    return reduce(Tried.__add__, (one.tried(allow_late=allow_late) for one in places), Tried())
+
+
+def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
+    """Discard the selected open letters; a rerun finds none.
+
+    Raises TableError while a rebuild of silver of one of the sources is running.
+    """
+    places = _places(lake, streams, selection, now)
+    return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
+
+
+def _places(
+    lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime
+) -> list[_SelectedLetters]:
+    """Return the sources with selected letters."""
+    letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & _is_unsettled())
+    jobs = {row.job for row in letters.select("job").distinct().collect()}
+    return [
+        _SelectedLetters(lake, stream, source, selection=selection, now=now)
+        for stream in streams
+        for source in stream.sources
+        if silver.query_name(source) in jobs
+    ]
+
+
+class _SelectedLetters:
+    """The selected letters of one source, and its tables."""
+
+    def __init__(
+        self,
+        lake: Lake,
+        stream: Stream,
+        source: Source,
+        *,
+        selection: Selection,
+        now: datetime,
+    ) -> None:
+        self._lake = lake
+        self._stream = stream
+        self._source = source
+        self._selected = selection.condition() & (F.col("job") == silver.query_name(source)) & _is_unsettled()
+        self._leaves_skipped = not selection.names_skipped
+        self._now = now
+        self._paths = silver.paths_of(lake, source)
+
+    def replay(self, *, allow_late: bool) -> Replayed:
+        with self._sharing("replay"):
+            return self._replay(allow_late=allow_late)
+
+    def discard(self) -> Discarded:
+        with self._sharing("discard"):
+            return self._discard()
+
+    def tried(self, *, allow_late: bool) -> Tried:
+        letters, skipped, in_flight = self._due()
+        letters = letters.persist()
+        try:
+            ranges = ranges_of(letters)
+            there, waiting = self._apart(letters, ranges)
+            judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            judged = self._compared(judged)
+            try:
+                (found, failed), in_silver, open_ = _count(judged), there.count(), waiting.count()
+                return Tried(
+                    asked=in_silver + open_,
+                    would_pass=found - failed,
+                    there_already=in_silver,
+                    would_fail=failed,
+                    gone=open_ - found,
+                    skipped=skipped,
+                    in_flight=in_flight,
+                    failing=count_by_rule(judged),
+                )
+            finally:
+                judged.unpersist()
+        finally:
+            letters.unpersist()
+
+    def _sharing(self, what: str) -> AbstractContextManager[None]:
+        """Upgrade the source's tables, and share the lease on its letters, which excludes rebuilds."""
+        silver.ensure(self._lake, self._source)
+        name = silver.query_name(self._source)
+        return leases.held_part(
+            self._lake.spark, self._paths.dead, self._source.table, f"{what} of {name}", alone=False
+        )
+
+    def _replay(self, *, allow_late: bool) -> Replayed:
+        letters, skipped, in_flight = self._due()
+        letters = letters.persist()
+        try:
+            ranges = ranges_of(letters)
+            there, waiting = self._settle(letters, ranges)
+            judged = self._judge(waiting, ranges, allow_late=allow_late).persist()
+            if self._source.unique_by is not None:
+                judged = tables.retry_on_conflict(partial(self._settle_ids, judged))
+            try:
+                found, failed = _count(judged)
+                passed = self._insert(judged, ranges) if found > failed else 0
+                if found:
+                    self._note_attempt(judged, ranges)
+                return Replayed(
+                    passed=passed,
+                    there_already=there + found - failed - passed,
+                    failed=failed,
+                    gone=waiting.count() - found,
+                    skipped=skipped,
+                    in_flight=in_flight,
+                    failing=count_by_rule(judged),
+                )
+            finally:
+                judged.unpersist()
+        finally:
+            letters.unpersist()
+
+    def _discard(self) -> Discarded:
+        letters, in_flight = self._letters()
+        letters = letters.persist()
+        try:
+            ranges = ranges_of(letters)
+            there, waiting = self._settle(letters, ranges)
+            by_rule = count_by_rule(waiting)
+            count = self._give_up(waiting, ranges) if by_rule else 0
+            return Discarded(count, there, by_rule, in_flight)
+        finally:
+            letters.unpersist()
+
+    def _due(self) -> tuple[DataFrame, int, int]:
+        """Return the letters to validate, and the numbers of skipped and in-flight letters left out."""
+        (letters, in_flight), is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
+        if not self._leaves_skipped:
+            return letters, 0, in_flight
+        return letters.where(~is_left), letters.where(is_left).count(), in_flight
+
+    def _letters(self) -> tuple[DataFrame, int]:
+        """Return the selected letters, and the number of others of an unfinished silver micro-batch."""
+        spark, query = self._lake.spark, silver.query_name(self._source)
+        finished = are_processed(spark, query, self._paths.clean)
+        selected = tables.read(spark, self._paths.dead).where(self._selected)
+        found = selected.where(finished).select("id", *_KEYS, "status", "reasons")
+        return found, selected.where(~finished & (F.col("status") == OPEN)).count()
+
+    def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
+        """Close the letters whose rows are in silver; return their number and the other open letters."""
+        there, waiting = self._apart(letters, ranges)
+        count = there.count()
+        if count:
+            self._amend(there, ranges, {"status": F.lit(REPLAYED)}, F.lit(True))
+        return count, waiting
+
+    def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
+        """Return the letters whose rows are in silver, and the other open letters."""
+        clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
+        there = letters.join(clean, _KEYS, "left_semi")
+        return there, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
+
+    def _give_up(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> int:
+        given_up = {"status": F.lit(DISCARDED)}
+        is_open = F.col("t.status") == OPEN
+        return tables.update_matched(
+            letters, self._paths.dead, ("id",), is_open, given_up, within=within(ranges)
+        )
+
+    def _judge(self, waiting: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
+        rows = tables.read(self._lake.spark, self._paths.bronze).where(within(ranges))
+        closed = F.lit(retained.closed_before(self._lake, self._stream, self._source)).cast("timestamp")
+        known = lateness.read(self._lake, silver.query_name(self._source))
+        chosen = rows.join(waiting, _KEYS, "left_semi").dropDuplicates(_KEYS)
+        in_time = F.lit(None).cast("timestamp")
+        if not allow_late:
+            before = silver.fronts_before(self._lake, self._source, chosen)
+            chosen = chosen.join(F.broadcast(before), "ingested_at")
+            in_time = known.watermark(F.col(fronts.FRONT), or_s=self._source.allowed_lateness_s)
+        judged = judge(
+            decoded(chosen, self._source, self._lake.root), self._source, F.greatest(in_time, closed)
+        )
+        judged = judged.join(waiting.select(F.col("id").alias("_letter"), *_KEYS), _KEYS)
+        return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
+
+    def _admission(self) -> Column:
+        """Return the admission of valid records: after all that silver has processed or admitted before."""
+        spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
+        noted = tables.transactions(spark, clean)
+        landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
+        known = [tables.read(spark, path).select("admitted.at") for path in (clean, dead)]
+        last = known[0].union(known[1]).agg(F.unix_micros(F.max("at"))).first()
+        micros = (self._now - EPOCH) // timedelta(microseconds=1)
+        at = tables.from_micros(max(micros, (last[0] or 0) + 1 if last else 0))
+        return F.struct(F.lit(landed).cast("timestamp").alias("after"), F.lit(at).alias("at"))
+
+    def _compared(self, judged: DataFrame) -> DataFrame:
+        """Return the verdicts, compared with other records of their ids."""
+        if self._source.unique_by is None:
+            return judged
+        commit = tables.begin(judged.sparkSession, self._paths.clean)
+        return self._identities().settle(judged, commit).rows
+
+    def _settle_ids(self, judged: DataFrame) -> DataFrame:
+        """Write records that pass to silver, where they replace rows that they correct.
+
+        Return the verdicts, compared with other records of their ids.
+        """
+        commit = tables.begin(judged.sparkSession, self._paths.clean)
+        settled = self._identities().settle(judged, commit)
+        if settled.removed is not None:
+            origin = silver.origin_of(self._stream, self._source, self._now)
+            letters = to_dead_letters(identities.letters_of(settled.removed, self._paths.bronze), origin)
+            self._put_letters(Verdicts(new=letters))
+        if settled.changed is not None:
+            self._put_letters(Verdicts(changed=settled.changed))
+        identities.put(replace(settled, rows=settled.rows.drop("_letter")), commit)
+        return settled.rows
+
+    def _put_letters(self, verdicts: Verdicts) -> None:
+        put(self._paths.dead, silver.STAGE, verdicts, self._now)
+
+    def _identities(self) -> Identities:
+        return silver.identities_of(self._lake, self._stream, self._source)
+
+    def _insert(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> int:
+        if self._source.unique_by is not None:
+            return judged.where(is_sound()).count()  # already written by _settle_ids
+        rows = filter_clean(judged).drop("_letter")
+        return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
+
+    def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
+        """Close the letters of rows that passed, and update the reasons of the others."""
+        passed = F.size("s.reasons") == 0
+        verdicts = {
+            "status": F.when(passed, REPLAYED).otherwise(
+                F.when(F.col("t.status") == OPEN, status_by(F.col("s.reasons"))).otherwise(F.col("t.status"))
+            ),
+            "reasons": F.when(passed, F.col("t.reasons")).otherwise(F.col("s.reasons")),
+            "admitted": F.coalesce("s.admitted", "t.admitted"),
+        }
+        self._amend(
+            judged.select(F.col("_letter").alias("id"), "reasons", "admitted"),
+            ranges,
+            verdicts,
+            passed | (F.col("t.status") == OPEN),
+        )
+
+    def _amend(
+        self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
+    ) -> None:
+        """Update the letters that are not replayed yet and match `where`; this counts as an attempt."""
+        pending = F.col("t.status") != REPLAYED
+        new = attempted(values, self._now)
+        tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))
+
+
+def _is_unsettled() -> Column:
+    """Select open and discarded letters."""
+    return F.col("status").isin(OPEN, DISCARDED)
+
+
+def _count(judged: DataFrame) -> tuple[int, int]:
+    """Return the number of rows, and the number of rows with reasons."""
+    found, failed = judged.agg(F.count(F.lit(1)), F.count_if(F.size("reasons") > 0)).first() or (0, 0)
+    return found, failed
+
+
+def _added(mine: Any, theirs: Any) -> Any:
+    if isinstance(mine, int):
+        return mine + theirs
+    return {name: mine.get(name, 0) + theirs.get(name, 0) for name in sorted({*mine, *theirs})}

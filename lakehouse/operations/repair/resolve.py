@@ -1,0 +1,186 @@
+"""Resolves dead letters whose records were sent again, and so have a silver row at another offset.
+
+A letter is resolved by a silver row that the user names, or that matches the letter's record in given columns
+of the contract, if the match is unique on both sides. The letter's status becomes `resent`, and the row's
+record is added as its last reason. A row resolves at most one letter. Bronze has both records and silver the
+second one, so still bronze = silver + letters. A rerun finds letters that are still open. The layers may run
+meanwhile; like a rebuild of silver, it takes an exclusive lease on the source's letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.common.errors import QueryError
+from lakehouse.engine.formats.decode import decoded
+from lakehouse.engine.layers import silver
+from lakehouse.engine.records.dead_letters import (
+    DEAD_LETTERS,
+    OPEN,
+    RESENT,
+    SENT_AGAIN_AS,
+    Selection,
+    attempted,
+    place,
+    resent_as,
+)
+from lakehouse.engine.records.validation import judge
+from lakehouse.storage import tables
+from lakehouse.storage.spark.offset_ranges import OffsetRange, ranges_of, within
+from lakehouse.storage.tables import Lake, leases
+from lakehouse.streams.contract import COORDINATES
+from lakehouse.streams.definition import Source, Stream
+
+_KEYS = list(COORDINATES)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Numbers of letters: selected (`asked`), and now `resent`.
+
+    Of the others, `unmatched` letters match no silver row; `ambiguous` letters match several, or one that
+    another letter matches too.
+    """
+
+    asked: int = 0
+    resent: int = 0
+    unmatched: int = 0
+    ambiguous: int = 0
+
+    def __add__(self, other: Resolved) -> Resolved:
+        """Return the sum of both."""
+        return Resolved(
+            self.asked + other.asked,
+            self.resent + other.resent,
+            self.unmatched + other.unmatched,
+            self.ambiguous + other.ambiguous,
+        )
+
+
+def resolve_by_record(
+    lake: Lake, streams: Sequence[Stream], selection: Selection, record: OffsetRange, now: datetime
+) -> Resolved:
+    """Close the single selected open letter as resent by a record of the same source.
+
+    `record` is a range of one offset. Raises QueryError unless there is exactly one such letter, silver has a
+    row of the record, and the row resolves no other letter.
+    """
+    selected = _open(lake, selection)
+    count = len(selected.limit(2).collect())
+    if count != 1:
+        raise QueryError(
+            f"{'several open letters are' if count else 'no open letter is'} selected; a record resolves "
+            "exactly one letter. Select it with --id"
+        )
+    ((_, source, name),) = _sources(lake, streams, selection)
+    place = f"{record.topic}/{record.partition}/{record.first}"
+    with _holding(lake, source):
+        rows = tables.read(lake.spark, silver.paths_of(lake, source).clean).where(within([record]))
+        if rows.isEmpty():
+            raise QueryError(f"{name} has no row of {place}, so that record cannot resolve the letter")
+        if _free(lake, rows.select(*_KEYS)).isEmpty():
+            raise QueryError(f"{place} already resolves another letter, or has an open letter itself")
+        pairs = selected.select("id", F.lit(place).alias("place"))
+        return Resolved(asked=1, resent=_close(lake, pairs, ranges_of(selected), now))
+
+
+def resolve_by_columns(
+    lake: Lake, streams: Sequence[Stream], selection: Selection, columns: Sequence[str], now: datetime
+) -> Resolved:
+    """Close the selected open letters whose records match exactly one silver row each in all `columns`.
+
+    A record's columns are parsed as silver does, even if the record has other errors; null matches nothing.
+    Raises QueryError for a column that is not in the contract of a selected letter's source.
+    """
+    found = list(_sources(lake, streams, selection))
+    for _, source, name in found:
+        known = [field.column for field in source.contract.fields]
+        if unknown := [column for column in columns if column not in (*known, "event_time")]:
+            raise QueryError(
+                f"the contract of {name} has no column {', '.join(unknown)}; it has {', '.join(known)} and "
+                "event_time"
+            )
+    done = (_by_columns(lake, source, selection, columns, now) for _, source, _ in found)
+    return reduce(Resolved.__add__, done, Resolved())
+
+
+def _by_columns(
+    lake: Lake, source: Source, selection: Selection, columns: Sequence[str], now: datetime
+) -> Resolved:
+    spark, paths = lake.spark, silver.paths_of(lake, source)
+    with _holding(lake, source):
+        letters = _open(lake, selection).where(F.col("job") == silver.query_name(source)).persist()
+        try:
+            ranges = ranges_of(letters)
+            bronze = tables.read(spark, paths.bronze).where(within(ranges))
+            came = bronze.join(letters.select(*_KEYS), _KEYS, "left_semi").dropDuplicates(_KEYS)
+            said = (
+                judge(decoded(came, source, lake.root), source, None)
+                .select(*_KEYS, *columns)
+                .join(letters.select("id", *_KEYS), _KEYS)
+            )
+            rows = _free(lake, tables.read(spark, paths.clean).select(*_KEYS, *columns))
+            pairs = said.drop(*_KEYS).join(rows, list(columns)).select("id", place().alias("place"))
+            counted = _times(_times(pairs, "id"), "place").persist()
+            try:
+                matched = counted.select("id").distinct().count()
+                only = counted.where("times_id = 1 AND times_place = 1").select("id", "place")
+                asked, resent = letters.count(), _close(lake, only, ranges, now)
+                return Resolved(asked, resent, asked - matched, matched - resent)
+            finally:
+                counted.unpersist()
+        finally:
+            letters.unpersist()
+
+
+def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> list[tuple[Stream, Source, str]]:
+    """Return the sources with selected open letters, each with its stream and the name of its query."""
+    jobs = {row.job for row in _open(lake, selection).select("job").distinct().collect()}
+    return [
+        (stream, source, silver.query_name(source))
+        for stream in streams
+        for source in stream.sources
+        if silver.query_name(source) in jobs
+    ]
+
+
+def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
+    """Take the source's letters exclusively, since two resolves could close two letters with one row."""
+    name, dead = silver.query_name(source), silver.ensure(lake, source).dead
+    return leases.held_part(lake.spark, dead, source.table, f"resolve of {name}", alone=True)
+
+
+def _open(lake: Lake, selection: Selection) -> DataFrame:
+    letters = lake.read_or_empty(DEAD_LETTERS)
+    return letters.where(selection.condition() & (F.col("status") == OPEN))
+
+
+def _free(lake: Lake, rows: DataFrame) -> DataFrame:
+    """Keep the silver rows whose records do not resolve a letter yet, and have no open letter themselves."""
+    letters = lake.read_or_empty(DEAD_LETTERS)
+    last = F.element_at("reasons.message", -1)
+    said = F.when(F.col("status") == RESENT, F.substring(last, len(SENT_AGAIN_AS) + 1, 1_000))
+    stands_for = F.coalesce(said, F.when(F.col("status") == OPEN, place()))
+    taken = letters.select(stands_for.alias("_place"))
+    return rows.withColumn("_place", place()).join(taken, "_place", "left_anti").drop("_place")
+
+
+def _times(pairs: DataFrame, column: str) -> DataFrame:
+    """Add a column `times_<column>`: the number of pairs with the same value in the column."""
+    counts = pairs.groupBy(column).agg(F.count(F.lit(1)).alias(f"times_{column}"))
+    return pairs.join(counts, column)
+
+
+def _close(lake: Lake, pairs: DataFrame, ranges: Sequence[OffsetRange], now: datetime) -> int:
+    """Close open letters as resent, each by the place of a record; return their number."""
+    values = resent_as(F.col("s.place"))
+    path = lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name)
+    is_open = F.col("t.status") == OPEN
+    return tables.update_matched(pairs, path, ("id",), is_open, attempted(values, now), within=within(ranges))

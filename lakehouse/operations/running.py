@@ -1,0 +1,268 @@
+"""Runs layers with all that belongs to a run: output, telemetry, upkeep, standby, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
+from dataclasses import replace
+from datetime import timedelta
+
+from lakehouse.common.errors import RefusedError, SettingsError
+from lakehouse.common.events import Kind, note
+from lakehouse.common.extras import needed
+from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.step import LAYERS, Gate, LayerName
+from lakehouse.engine.ops_tables.event_table import recorded
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.engine.runtime.preconditions import few_wait, require_services, warn_of_services
+from lakehouse.engine.runtime.refusals import RefusalCounts, warning
+from lakehouse.engine.runtime.runner import BatchDone, RunOptions, Upkeep, run, utc_now
+from lakehouse.engine.runtime.signals import Stop, stopping_on_signals
+from lakehouse.engine.runtime.standby import Doing, take_turns
+from lakehouse.engine.runtime.tracebacks import logged
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW, check_trigger, interval_ms
+from lakehouse.engine.runtime.warm_up import warm_up
+from lakehouse.engine.runtime.watch import Watches, unraised
+from lakehouse.operations.catalog.metastore_names import registering
+from lakehouse.operations.copies.marker import refuse_copy
+from lakehouse.operations.maintenance.rounds import Rounds
+from lakehouse.operations.maintenance.upkeep import tasks
+from lakehouse.operations.telemetry import ObservationCollector, Observer
+from lakehouse.operations.telemetry.consumer_groups import committing
+from lakehouse.operations.telemetry.driver import DriverMetrics
+from lakehouse.operations.telemetry.heartbeat import Heartbeat, beating
+from lakehouse.operations.telemetry.lines import JsonLines, Lines, TextLines
+from lakehouse.operations.telemetry.live_lines import LiveLines
+from lakehouse.operations.telemetry.server import serving
+from lakehouse.settings import Settings
+from lakehouse.storage.spark.session import activate, is_small
+from lakehouse.storage.tables import Lake, open_lake
+from lakehouse.streams.definition import Stream
+
+
+def run_layers(
+    settings: Settings,
+    layers: Sequence[LayerName],
+    streams: Sequence[Stream],
+    options: RunOptions,
+    *,
+    gated_by: Sequence[Stream] = (),
+    standby: bool = False,
+    verbose: bool = False,
+) -> None:
+    """Run the layers of the streams with a line for every micro-batch.
+
+    On a terminal, a run with an interval shows a line per stream instead, which it redraws.
+
+    The caller chooses `trigger`, `allow`, `skip` and `is_backfill`; the other options are set here. With
+    `gated_by`, all streams of the lake, gold is exported only while its suites hold. With `standby`, the run
+    works only while no other such run of the same layers and streams does, and warms up while it waits.
+    `verbose` prints tracebacks, which otherwise only go to the log.
+
+    Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails
+    is reported in a line and retried while others continue. Raises LakehouseError for what still fails at the
+    end, and for what a user can mend: RefusedError if it has caught up and silver has refused too much.
+    Starts, stops and failures are kept in ops.events.
+    """
+    trigger, named = options.trigger, _named(layers)
+    _check(layers, options, standby=standby)
+    is_live = trigger != AVAILABLE_NOW
+    with recorded(settings.lake, f"lakehouse {named}"), ExitStack() as run_:
+        without = require_services(settings, layers, streams)
+        lines, shown = _lines(streams, layers, settings, is_live=is_live)
+        said = ", ".join(stream.name for stream in streams)
+        how = f"trigger {trigger}{', backfill' if options.is_backfill else ''}"
+        lines.say(f"{named} of {said}, {how}, lake {settings.lake}")
+        brief = not is_live and is_small(settings.lake) and few_wait(settings, streams, layers)
+        lake = run_.enter_context(open_lake(settings, f"lakehouse {named}", brief=brief))
+        if not options.adopts:
+            refuse_copy(lake)
+        stop = run_.enter_context(stopping_on_signals(lake.spark))
+        warn_of_services(settings, streams, layers, without, lines.notice)
+        run_.enter_context(shown)
+        metrics, served = run_.enter_context(_telemetry(streams, settings, lines))
+        log_file = run_.enter_context(logged(settings.home, verbose=verbose))
+        refusals = RefusalCounts(
+            streams,
+            lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name),
+            settings.refused_limit,
+            lines.notice,
+            is_live=is_live,
+        )
+        options = replace(
+            options,
+            log_file=log_file,
+            on_notice=unraised(lines.notice),
+            gate=_gate(lake, gated_by, settings, lines.notice) if gated_by else None,
+            at_once=2 if brief else 1,  # one plans while the other reads or writes
+            upkeep=_upkeep(lake, streams, settings, lines.notice),
+        )
+
+        def work(stop: Stop) -> None:
+            with ExitStack() as turn:
+                turn.enter_context(noted_run(streams, layers, trigger, stop))
+                if is_live:
+                    lines.say("running; Ctrl-C finishes the micro-batch and stops")
+                if is_live and settings.metastore:
+                    turn.enter_context(registering(lake, streams, settings.metastore, lines.notice))
+                if "bronze" in layers:
+                    turn.enter_context(committing(streams, settings, lines.notice))
+                heartbeat = Heartbeat(layers, [stream.name for stream in streams], served)
+                turn.enter_context(beating(heartbeat, settings.home, lines.notice))
+                told = (lines.batch, metrics.on_batch, heartbeat.on_batch, refusals.on_batch)
+                observers = [unraised(one) for one in told]
+
+                def on_batch(done: BatchDone) -> None:
+                    for tell in observers:
+                        tell(done)
+
+                watch = Watches([metrics, heartbeat])
+                run(
+                    lake,
+                    streams,
+                    layers,
+                    settings,
+                    replace(options, stop=stop, on_batch=on_batch, watch=watch),
+                )
+
+        def warm() -> None:
+            warm_up(lake, streams, settings, stop)
+            lines.say("warmed up")
+
+        if standby:
+            doing = Doing(work, warm, lines.say)
+            take_turns(lake, {*layers, *(stream.name for stream in streams)}, stop, doing)
+        else:
+            work(stop)
+        activate(lake.spark)
+        _conclude(refusals, lines, stop, may_refuse=not (is_live or options.adopts))
+
+
+def _conclude(refusals: RefusalCounts, lines: Lines, stop: Stop, *, may_refuse: bool) -> None:
+    """Say what the run has refused, and how it ended.
+
+    Raises RefusedError if that is more than allowed of what it has caught up with, and if it may.
+    """
+    too_much = []
+    for stream, one in refusals.ended():
+        lines.say(str(one))
+        for cause in one.causes:
+            lines.say(f"  {cause}")
+        if one.is_over:
+            too_much.append(warning(stream, one, "in this run"))
+    lines.say("stopped" if stop.requested else "caught up")
+    if too_much and may_refuse and not stop.requested:
+        raise RefusedError("; ".join(too_much))
+
+
+def _check(layers: Sequence[LayerName], options: RunOptions, *, standby: bool) -> None:
+    """Raise SettingsError for what is no trigger, and for options that have no meaning in this run."""
+    trigger = options.trigger
+    check_trigger(trigger)
+    if standby and trigger == AVAILABLE_NOW:
+        raise SettingsError(
+            f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
+        )
+    if options.skip and not {"bronze", "silver"} & set(layers):
+        raise SettingsError(
+            "--skip passes over records that bronze reads or silver judges: use it with one of these layers, "
+            "or with all"
+        )
+    if options.is_backfill and "silver" not in layers:
+        raise SettingsError(
+            "--backfill says how silver judges records: use it with silver, or with all layers"
+        )
+
+
+def _lines(
+    streams: Sequence[Stream],
+    layers: Sequence[LayerName],
+    settings: Settings,
+    *,
+    is_live: bool,
+) -> tuple[Lines, AbstractContextManager[None]]:
+    """Return the run's output, and a block during which it is shown."""
+    console = Console()
+    if settings.log_format == "json":
+        return JsonLines(
+            streams, lambda line: print(f"{line}\n", end="", file=console.file, flush=True)
+        ), nullcontext()
+    if not is_live or not console.is_terminal:
+        return TextLines(console), nullcontext()
+    observer = Observer(streams, settings)
+    lines = LiveLines(console, streams, layers, look=observer.latest)
+
+    @contextmanager
+    def shown() -> Iterator[None]:
+        with closing(observer), lines.shown():
+            yield
+
+    return lines, shown()
+
+
+@contextmanager
+def _telemetry(
+    streams: Sequence[Stream], settings: Settings, lines: Lines
+) -> Iterator[tuple[DriverMetrics, int | None]]:
+    """Yield the run's metrics, and the port that serves them: null for none.
+
+    The streams' backlog is served there as well.
+    """
+    metrics, port = DriverMetrics(streams), settings.telemetry_port
+    if port < 0:
+        yield metrics, None
+        return
+    observer = Observer(streams, settings)
+    metrics.registry.register(ObservationCollector(observer.latest))
+    try:
+        with serving(metrics.registry, metrics.readiness, port, settings.telemetry_host) as served:
+            lines.notice(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
+            yield metrics, served
+    finally:
+        observer.close()
+
+
+@contextmanager
+def noted_run(
+    streams: Sequence[Stream], layers: Sequence[LayerName], trigger: str, stop: Stop
+) -> Iterator[None]:
+    """Note when the layers of each stream start and stop, and how the run ended."""
+
+    def note_each(kind: Kind, text: str, ended: str | None = None) -> None:
+        how = {"layers": list(layers), "trigger": trigger} | ({} if ended is None else {"ended": ended})
+        for stream in streams:
+            one = layers[0] if len(layers) == 1 else None
+            note(kind, text, stream=stream.name, layer=one, details=how)
+
+    named = _named(layers)
+    note_each(Kind.START, f"{named} started, trigger {trigger}")
+    ended = "failed"
+    try:
+        yield
+        ended = "stopped" if stop.requested else "caught up"
+    finally:
+        note_each(Kind.STOP, f"{named} {ended}", ended)
+
+
+def _named(layers: Sequence[LayerName]) -> str:
+    return "all layers" if len(layers) == len(LAYERS) else ", ".join(layers)
+
+
+def _upkeep(
+    lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
+) -> Upkeep | None:
+    every_ms = interval_ms(settings.maintain_every)
+    if every_ms is None:  # never
+        return None
+    every = timedelta(milliseconds=every_ms)
+    todo = tasks(streams, settings)
+    return Rounds(lake, todo, settings, every=every, clock=utc_now, on_notice=on_notice)
+
+
+def _gate(
+    lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
+) -> Gate:
+    with needed("expect", "--gate"):
+        from lakehouse.operations.quality.gate import SuiteGate  # takes seconds, which others need not wait
+
+    return SuiteGate(lake, streams, settings, on_notice)

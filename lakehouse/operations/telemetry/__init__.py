@@ -1,0 +1,47 @@
+"""Monitoring: the pipeline's activity, backlog and health, for terminals, Prometheus, the API and alerts.
+
+Observer ─ observe ── Observation ─┬─ lakehouse status
+(tables' logs, broker)             ├─ ObservationCollector ── /metrics of any process
+                                   └─ the API, alerts
+DriverMetrics ──────────────────────── /metrics of `lakehouse run --telemetry-port`
+Heartbeat ── HOME/running ── Observer  which processes run a stream
+"""
+
+from lakehouse.operations.telemetry.exposition import ObservationCollector
+from lakehouse.operations.telemetry.lag import Observer, observe
+from lakehouse.operations.telemetry.values import (
+    Audit,
+    EventTimes,
+    Health,
+    LayerLag,
+    Observation,
+    PartitionLag,
+    QueryRun,
+    QueryState,
+    Refused,
+    Run,
+    StreamGate,
+    StreamState,
+    TableState,
+    Word,
+)
+
+__all__ = [
+    "Audit",
+    "EventTimes",
+    "Health",
+    "LayerLag",
+    "Observation",
+    "ObservationCollector",
+    "Observer",
+    "PartitionLag",
+    "QueryRun",
+    "QueryState",
+    "Refused",
+    "Run",
+    "StreamGate",
+    "StreamState",
+    "TableState",
+    "Word",
+    "observe",
+]

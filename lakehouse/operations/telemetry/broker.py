@@ -1,0 +1,150 @@
+"""The end offsets of topics, and the times of their first unread records, over persistent connections.
+
+A record's time is that of its batch.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from lakehouse.common.errors import ServiceError
+from lakehouse.operations.telemetry.open_transactions import open_transactions
+from lakehouse.operations.telemetry.values import OpenTransaction
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.clients import Admin, KafkaError, TopicPartition
+from lakehouse.storage.kafka.internals import HeaderConsumer
+from lakehouse.storage.kafka.offsets import ends_of
+from lakehouse.storage.kafka.probe import require_listening, why_not
+from lakehouse.storage.kafka.refusals import denied
+from lakehouse.storage.spark.query_errors import what_of
+
+_REQUEST_MS = 2_000
+_LOOK_S = 2.0
+
+Coordinate = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The first existing offset of a partition, and the one after the last committed record.
+
+    `open_transaction` is the transaction that hides later records, null for none.
+    """
+
+    first: int
+    end: int
+    open_transaction: OpenTransaction | None = None
+
+
+class Broker:
+    """A client for metadata of topics. Not thread-safe."""
+
+    def __init__(self, access: KafkaAccess) -> None:
+        self._access = access
+        self.denied: Mapping[str, str] = {}
+        self._consumer: HeaderConsumer | None = None
+        self._admin: Admin | None = None
+        self._times: dict[tuple[str, int, int], int] = {}
+
+    def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
+        """Return the ends of every partition of those topics that exist.
+
+        Topics that may not be described are in `denied`, with the reason. Raises ServiceError with the reason
+        if no broker answers within seconds.
+        """
+        try:
+            consumer = self._connected()
+            found = {topic: consumer.partitions_for_topic(topic) or set() for topic in topics}
+            self.denied = self._denied([topic for topic, numbers in found.items() if not numbers])
+            partitions = [TopicPartition(topic, one) for topic, numbers in found.items() for one in numbers]
+            first, end = ends_of(consumer, partitions)
+            held = self._held(end)
+        except (KafkaError, OSError) as error:
+            self.close()
+            why = why_not(self._access, _REQUEST_MS / 1000) or what_of(error)
+            raise ServiceError(f"the broker at {self._access} does not answer: {why}") from error
+        except ServiceError:
+            self.close()
+            raise
+        return {
+            topic: {
+                one.partition: Ends(first[one], end[one], held.get(one))
+                for one in (TopicPartition(topic, number) for number in sorted(numbers))
+            }
+            for topic, numbers in found.items()
+            if numbers
+        }
+
+    def times_of(self, offsets: Mapping[Coordinate, int]) -> dict[Coordinate, int]:
+        """Return the timestamp in ms of the batch with the first record at or after each offset.
+
+        Offsets without an answer are left out. Answers are cached.
+        """
+        wanted = {(*place, offset) for place, offset in offsets.items()}
+        self._times = {place: ms for place, ms in self._times.items() if place in wanted}
+        try:
+            self._look_up([one for one in wanted if one not in self._times])
+        except Exception:  # noqa: BLE001 - the lag in records is known even without times
+            self.close()
+        known = ((place, self._times.get((*place, offset))) for place, offset in offsets.items())
+        return {place: ms for place, ms in known if ms is not None}
+
+    def close(self) -> None:
+        """Disconnect, even if the broker is down."""
+        for client in (self._consumer, self._admin):
+            if client is not None:
+                with suppress(Exception):
+                    client.close()
+        self._consumer = self._admin = None
+
+    def _denied(self, missing: Collection[str]) -> dict[str, str]:
+        """Return those of the missing topics that may not be described, each with the reason."""
+        if not missing:
+            return {}
+        reasons = {
+            str(one["name"]): denied(
+                self._access, int(one["error_code"]), {"topic": f"Describe topic {one['name']}"}
+            )
+            for one in self._administering().describe_topics(list(missing))
+        }
+        return {topic: str(reason) for topic, reason in reasons.items() if reason is not None}
+
+    def _administering(self) -> Admin:
+        if self._admin is None:
+            self._admin = Admin(self._access, _REQUEST_MS / 1000)
+        return self._admin
+
+    def _held(self, end: Mapping[TopicPartition, int]) -> dict[TopicPartition, OpenTransaction]:
+        """Return the open transactions at the last stable offsets; none if the broker cannot list them."""
+        try:
+            return open_transactions(self._administering(), end)
+        except KafkaError:
+            return {}
+
+    def _look_up(self, missing: Collection[tuple[str, int, int]]) -> None:
+        if not missing:
+            return
+        consumer, deadline = self._connected(), time.monotonic() + _LOOK_S
+        for topic, number, offset in missing:
+            if time.monotonic() > deadline:
+                return
+            if (ms := consumer.batch_ms(topic, number, offset)) is not None:
+                self._times[topic, number, offset] = ms
+
+    def _connected(self) -> HeaderConsumer:
+        # If the broker is down, a client retries until its request times out. Checking the port fails fast.
+        require_listening(self._access, timeout_s=0.5)
+        if self._consumer is None:
+            self._consumer = HeaderConsumer(
+                self._access,
+                group_id=None,
+                isolation_level="read_committed",
+                allow_auto_create_topics=False,
+                metadata_max_age_ms=10_000,
+                request_timeout_ms=_REQUEST_MS,
+                bootstrap_timeout_ms=_REQUEST_MS,
+            )
+        return self._consumer

@@ -1,0 +1,110 @@
+"""The metrics of a run's own process: micro-batches, rows by outcome, failures.
+
+They are updated once per micro-batch, from values that the run already has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from lakehouse.engine.runtime.watch import Watch
+from lakehouse.operations.telemetry.queries import query_of, streams_by_query
+from lakehouse.operations.telemetry.server import Readiness
+from lakehouse.sinks.registry import labels
+from lakehouse.streams.definition import Stream
+
+if TYPE_CHECKING:
+    from lakehouse.engine.runtime.runner import BatchDone
+
+_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_QUERY = ("stream", "layer", "table")
+
+
+class DriverMetrics(Watch):
+    """The metrics of one run, in a registry, and its current failures. Thread-safe."""
+
+    def __init__(self, streams: Sequence[Stream], registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._stream_of = streams_by_query(streams)
+        self._lock = threading.Lock()
+        self._failing: dict[str, str] = {}
+        self._read = self._counter("records", "Rows that micro-batches have read.", _QUERY)
+        self._written = self._counter(
+            "records_written",
+            "Rows written by micro-batches, by outcome.",
+            (*_QUERY, "outcome"),
+        )
+        self._refused = self._counter("records_refused", "Rows that silver has refused.", _QUERY)
+        self._failures = self._counter(
+            "query_failures", "Failures of queries, of their clock-driven work, and of gates.", _QUERY
+        )
+        self._restarts = self._counter("query_restarts", "Restarts of queries after a failure.", _QUERY)
+        self._duration = self._histogram(
+            "batch_duration_seconds", "Duration of micro-batches, by phase.", (*_QUERY, "phase")
+        )
+        self._stores = {
+            store: self._histogram(
+                f"{store}_write_seconds",
+                f"Time spent by micro-batches on writes to {label}.",
+                _QUERY,
+            )
+            for store, label in labels().items()
+        }
+
+    def on_batch(self, done: BatchDone) -> None:
+        """Count a written micro-batch."""
+        labels = self._labels(done.query)
+        self._read.labels(*labels).inc(done.result.rows)
+        if done.result.refused:
+            self._refused.labels(*labels).inc(done.result.refused)
+        for outcome, rows in done.result.written.items():
+            self._written.labels(*labels, outcome).inc(rows)
+        if done.batch is None:  # clock-driven work, which has no phases
+            self._duration.labels(*labels, "process").observe(done.duration_s)
+        for store, took_s in done.result.seconds.items():
+            self._stores[store].labels(*labels).observe(took_s)
+
+    def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
+        """Record the durations of a micro-batch's phases."""
+        labels = self._labels(name)
+        for phase, took_ms in durations_ms.items():
+            self._duration.labels(*labels, phase).observe(took_ms / 1000)
+
+    def on_failure(self, name: str, reason: str) -> None:
+        """Count a failure; the process is not ready until recovery."""
+        with self._lock:
+            self._failing[name] = reason
+        self._failures.labels(*self._labels(name)).inc()
+
+    def on_restart(self, name: str) -> None:
+        """Count a restart of a query."""
+        self._restarts.labels(*self._labels(name)).inc()
+
+    def on_recovery(self, name: str) -> None:
+        """Note that a failed query or gate works again."""
+        with self._lock:
+            self._failing.pop(name, None)
+
+    def readiness(self) -> Readiness:
+        """Return whether everything works, with the current failures."""
+        with self._lock:
+            reasons = tuple(f"{name}: {why}" for name, why in self._failing.items())
+        return Readiness(not reasons, reasons)
+
+    def _counter(self, name: str, help_: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(f"lakehouse_{name}", help_, labels, registry=self.registry)
+
+    def _histogram(self, name: str, help_: str, labels: tuple[str, ...]) -> Histogram:
+        return Histogram(f"lakehouse_{name}", help_, labels, buckets=_SECONDS, registry=self.registry)
+
+    def _labels(self, name: str) -> tuple[str, str, str]:
+        """Return stream, layer and table for the name of a query or a gate; unknown parts are empty."""
+        query = query_of(name)
+        if name.startswith("gate of "):
+            return name.removeprefix("gate of "), "gate", ""
+        layer, _, table = query.partition(".")
+        return self._stream_of.get(query, ""), layer, table

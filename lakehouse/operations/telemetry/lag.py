@@ -1,0 +1,304 @@
+"""Observes the pipeline from outside its driver, by Delta logs and the broker, without a JVM.
+
+    observer = Observer(STREAMS, settings)
+    observation = observer.observe(datetime.now(UTC))  # may be called every second: reads are incremental
+
+The result is correct whether jobs are running, idle or dead; the backlog is 0 once every record has been
+processed. Missing or damaged tables and an unreachable broker become reasons in the result, never exceptions.
+A problem in a stream's own tables only affects that stream.
+
+With an object store, an observation takes one request per table and per export's note, and three per new
+commit. Streams are read in parallel.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+
+from lakehouse.engine.ops_tables.event_table import EVENTS
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
+from lakehouse.operations.quality.results import GATES
+from lakehouse.operations.telemetry import measures, progress, runs
+from lakehouse.operations.telemetry.broker import Broker, Ends
+from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.operations.telemetry.happenings import AuditsAndStops
+from lakehouse.operations.telemetry.health import health_of
+from lakehouse.operations.telemetry.progress import ExportProgress
+from lakehouse.operations.telemetry.queries import StreamQuery, gate_of, queries_of, tables_of
+from lakehouse.operations.telemetry.small_tables import Gates, OpenLetters
+from lakehouse.operations.telemetry.values import (
+    Health,
+    LayerLag,
+    Observation,
+    PartitionLag,
+    QueryState,
+    Run,
+    StreamState,
+    Word,
+)
+from lakehouse.settings import Settings
+from lakehouse.storage.files import files_of
+from lakehouse.storage.spark.query_errors import what_of
+from lakehouse.storage.tables.specs import Position, TableSpec, path_of
+from lakehouse.streams.contract import OWN_TIME
+from lakehouse.streams.definition import Stream
+
+_RECENT = timedelta(seconds=0.5)
+
+
+def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
+    """Return a single observation of the streams (`now` is UTC); for repeated ones, keep an Observer."""
+    observer = Observer(streams, settings)
+    try:
+        return observer.observe(now)
+    finally:
+        observer.close()
+
+
+class Observer:
+    """Observes streams repeatedly. Thread-safe: observations are serialized."""
+
+    def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._latest: Observation | None = None
+        self._broker = Broker(settings.kafka)
+        self._streams = [_Watched(stream, settings) for stream in streams]
+        self._files, self._was_there = files_of(settings.lake), False
+        self._letters = OpenLetters(_log_of(settings, DEAD_LETTERS))
+        self._gates = Gates(_log_of(settings, GATES))
+        self._happenings = AuditsAndStops(_log_of(settings, EVENTS))
+
+    def observe(self, now: datetime) -> Observation:
+        """Return an observation of the streams as of `now` (UTC)."""
+        with self._lock:
+            # Read the lake before the topics, else records that land meanwhile would be beyond the topics'
+            # ends.
+            lake_reason = self._lake_away()
+            others_reason = None if lake_reason is not None else self._look_at_lake()
+            ends, broker_reason = self._ends()
+            found = runs.read_runs(self._settings.home, now)
+            seen = _Seen(
+                ends,
+                broker_reason,
+                lake_reason,
+                self._broker,
+                self._letters,
+                self._gates,
+                self._happenings,
+                found,
+            )
+            states = tuple(one.state(seen, now) for one in self._streams)
+            self._latest = Observation(now, states, lake_reason or others_reason, broker_reason)
+            return self._latest
+
+    def latest(self) -> Observation:
+        """Return the last observation, or a new one if it is older than half a second."""
+        now = datetime.now(UTC)
+        seen = self._latest
+        return seen if seen is not None and abs(now - seen.at) < _RECENT else self.observe(now)
+
+    def close(self) -> None:
+        """Disconnect from the broker."""
+        with self._lock:
+            self._broker.close()
+
+    def _ends(self) -> tuple[Mapping[str, Mapping[int, Ends]], str | None]:
+        try:
+            return self._broker.ends([topic for one in self._streams for topic in one.topics]), None
+        except Exception as error:  # noqa: BLE001 - clients raise many kinds
+            return {}, what_of(error)
+
+    def _lake_away(self) -> str | None:
+        """Return why the lake cannot be read, null if it can."""
+        lake = self._settings.lake
+        try:
+            self._was_there = (self._was_there and self._files.is_far) or self._files.exist()
+        except Exception as error:  # noqa: BLE001 - file systems raise many kinds
+            return f"the lake at {lake} cannot be read: {what_of(error)}"
+        return None if self._was_there else f"there is no lake at {lake} yet"
+
+    def _look_at_lake(self) -> str | None:
+        """Read new commits of all tables; return why shared tables cannot be read, null if they can."""
+        shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
+        looks: list[Callable[[], str | None]] = [
+            *(one.refresh for one in self._streams),
+            *(partial(_reason, spec.qualified_name, one.refresh) for spec, one in shared),
+        ]
+        if self._files.is_far:
+            with ThreadPoolExecutor(len(looks)) as threads:
+                reasons = list(threads.map(lambda look: look(), looks))
+        else:
+            reasons = [look() for look in looks]
+        return "; ".join(reason for reason in reasons if reason is not None) or None
+
+
+def _log_of(settings: Settings, spec: TableSpec) -> Log:
+    return Log(path_of(settings.lake, spec.layer, spec.name))
+
+
+def _reason(what: str, look: Callable[[], None]) -> str | None:
+    """Call `look`, and return why it failed, null if it did not."""
+    try:
+        look()
+    except Exception as error:  # noqa: BLE001 - a damaged table may cause any error
+        return f"{what} cannot be read: {what_of(error)}"
+    return None
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The shared part of an observation: topics, dead letters, gates, events and processes."""
+
+    ends: Mapping[str, Mapping[int, Ends]]
+    broker_reason: str | None
+    lake_reason: str | None
+    broker: Broker
+    letters: OpenLetters
+    gates: Gates
+    happenings: AuditsAndStops
+    runs: Sequence[Run]
+
+
+def _log_named(settings: Settings, name: str) -> Log:
+    layer, _, table = name.partition(".")
+    return Log(path_of(settings.lake, layer, table), OWN_TIME if layer == "silver" else None)
+
+
+class _Watched:
+    """A stream with its tables' logs and its exports' notes, as of the last `refresh`."""
+
+    def __init__(self, stream: Stream, settings: Settings) -> None:
+        self._stream = stream
+        self._settings = settings
+        self._queries = queries_of(stream)
+        self._logs = {name: _log_named(settings, name) for name in tables_of(stream)}
+        self._sent = {
+            f"export.{kept.name}": ExportProgress(
+                self._logs[f"gold.{kept.name}"],
+                None if kept.export.topic is None else settings.topic(kept.export.topic),
+            )
+            for kept in stream.tables
+        }
+        self.topics = tuple(settings.topic(source.topic) for source in stream.sources)
+        self._reason: str | None = None
+
+    def refresh(self) -> None:
+        """Read new commits and notes."""
+        self._reason = _reason(f"stream {self._stream.name} in the lake", self._refresh)
+
+    def _refresh(self) -> None:
+        # Refresh a query's target before its sources, so that they have everything that it has read.
+        for one in self._sent.values():
+            one.refresh()
+        for log in reversed(self._logs.values()):
+            log.refresh()
+
+    def state(self, seen: _Seen, now: datetime) -> StreamState:
+        """Return the stream's state; after an error, only the reason."""
+        try:
+            return self._state(seen, now)
+        except Exception as error:  # noqa: BLE001 - one stream's failure must not affect others
+            reason = f"the state of {self._stream.name} cannot be determined: {what_of(error)}"
+            health = Health(Word.UNKNOWN, reason)
+            return StreamState(
+                self._stream.name, health, (), (), (), (), (), None, None, None, None, lake_reason=reason
+            )
+
+    def _state(self, seen: _Seen, now: datetime) -> StreamState:
+        lake_reason, name = seen.lake_reason or self._reason, self._stream.name
+        has_lake = lake_reason is None
+        denied = (seen.broker.denied.get(topic) for topic in self.topics)
+        broker_reason = seen.broker_reason or next(filter(None, denied), None)
+        partitions = [
+            lag for one in self._queries if one.layer == "bronze" for lag in self._partitions(one, seen, now)
+        ]
+        layers = [
+            lag
+            for one in self._queries
+            if has_lake and one.layer != "bronze"
+            for lag in self._layers(one, now)
+        ]
+        queries = [self._query(one) for one in self._queries]
+        times = [found for name, log in self._logs.items() if (found := measures.event_times(name, log))]
+        newest = max((one.newest for one in times), default=None)
+        gate = seen.gates.of(name)
+        letters = seen.letters.by_stream
+        open_letters = None if letters is None or not has_lake else letters.get(name, 0)
+        refused = seen.happenings.refused_of(name) if has_lake else ()
+        ours = runs.of_stream(seen.runs, name, [*(one.name for one in self._queries), gate_of(name)])
+        health = health_of(
+            partitions,
+            layers,
+            queries,
+            gate=gate,
+            newest_event=newest,
+            unrun=runs.unrun(queries, ours, seen.happenings.stops_of(name), now),
+            now=now,
+            lag_limit=timedelta(seconds=self._settings.lag_limit_s),
+            fresh=timedelta(seconds=self._settings.expect_fresh_s),
+            refused=refused if open_letters != 0 else (),
+        )
+        if lake_reason is not None:
+            health = Health(Word.UNKNOWN, lake_reason)
+        elif broker_reason is not None and health.word in (
+            Word.WELL,
+            Word.EMPTY,
+            Word.STALE,
+            Word.BEHIND,
+            Word.REFUSING,
+        ):
+            health = Health(Word.UNKNOWN, broker_reason)
+        return StreamState(
+            name,
+            health,
+            tuple(partitions),
+            tuple(layers),
+            tuple(measures.table_state(name, log) for name, log in self._logs.items() if log.version >= 0),
+            tuple(queries),
+            tuple(times),
+            open_letters,
+            gate,
+            newest,
+            None if newest is None else (now - newest).total_seconds(),
+            ours,
+            seen.happenings.audit_of(name) if has_lake else None,
+            self._reason,
+            refused,
+        )
+
+    def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:
+        topic = self._settings.topic(*query.reads)
+        offsets = progress.kafka_offsets(self._logs[query.name], query.name, topic)
+        if seen.broker_reason is not None:
+            return measures.unknown_partitions(topic, offsets, seen.broker_reason)
+        if topic not in seen.ends:
+            why = seen.broker.denied.get(topic, f"the broker has no topic {topic}")
+            return measures.unknown_partitions(topic, offsets, why)
+        return measures.partition_lags(topic, offsets, seen.ends[topic], seen.broker, now)
+
+    def _layers(self, query: StreamQuery, now: datetime) -> list[LayerLag]:
+        return [
+            measures.layer_lag(query, name, self._logs[name], self._position(query, name), now)
+            for name in query.reads
+        ]
+
+    def _position(self, query: StreamQuery, source: str) -> Position | None:
+        if query.target is None:
+            return self._sent[query.name].position
+        return progress.position(self._logs[query.target], query.name, self._logs[source])
+
+    def _query(self, query: StreamQuery) -> QueryState:
+        if query.target is None:
+            sent = self._sent[query.name]
+            done = None if sent.position is None else sent.position.version - 1
+            behind = () if done is None else sent.behind
+            return QueryState(query.name, query.layer, done, None if done is None else sent.at, behind)
+        log = self._logs[query.target]
+        at = progress.written_at(log, query.name)
+        return QueryState(query.name, query.layer, None if at is None else log.version, at)

@@ -1,0 +1,105 @@
+"""The backlog of a query, from its tables' logs and the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from lakehouse.engine.ops_tables import lateness
+from lakehouse.operations.telemetry.backlog import Unread, unread_appends, unread_changes
+from lakehouse.operations.telemetry.broker import Broker, Ends
+from lakehouse.operations.telemetry.delta_log import Log, from_ms
+from lakehouse.operations.telemetry.queries import StreamQuery
+from lakehouse.operations.telemetry.values import EventTimes, LayerLag, PartitionLag, TableState
+from lakehouse.storage.spark.kafka_times import NO_TIMESTAMP
+from lakehouse.storage.tables.specs import Position
+
+_CLOCKS_DIFFER = timedelta(minutes=5)
+
+
+def partition_lags(
+    topic: str, offsets: Mapping[int, int], ends: Mapping[int, Ends], broker: Broker, now: datetime
+) -> list[PartitionLag]:
+    """Return bronze's backlog in each partition of a topic."""
+    positions = {number: offsets.get(number, there.first) for number, there in ends.items()}
+    # Records that the broker has deleted do not count; bronze skips them only if allowed to.
+    unread = {number: max(positions[number], there.first) for number, there in ends.items()}
+    waiting = {
+        (topic, number): unread[number] for number, there in ends.items() if unread[number] < there.end
+    }
+    times = broker.times_of(waiting)
+    found = []
+    for number, there in ends.items():
+        if positions[number] > there.end:
+            reason = f"bronze has read up to offset {positions[number]:,}: the topic was recreated"
+            found.append(PartitionLag(topic, number, positions[number], there.end, None, None, reason))
+            continue
+        records, at = there.end - unread[number], times.get((topic, number))
+        seconds = _age_s(at, now) if records else 0.0
+        said = "is unknown" if at is None else f"is {at} ms, which is not plausible"
+        reason = f"the time of the record at offset {unread[number]:,} of partition {number} {said}"
+        why, held = reason if seconds is None else None, there.open_transaction
+        found.append(PartitionLag(topic, number, positions[number], there.end, records, seconds, why, held))
+    return found
+
+
+def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
+    """Return the partitions with bronze's positions only, since the broker gave no answer."""
+    return [
+        PartitionLag(topic, number, offset, None, None, None, reason)
+        for number, offset in sorted(offsets.items())
+    ]
+
+
+def layer_lag(
+    query: StreamQuery, source: str, log: Log, position: Position | None, now: datetime
+) -> LayerLag:
+    """Return the backlog of a query in one of its source tables."""
+    if log.version < 0:
+        return LayerLag(query.layer, query.name, source, 0, 0.0, 0)
+    if position is not None and position.version > log.version + 1:
+        unread = Unread(
+            None, reason=f"{source} is older than its reader's position: it was restored or recreated"
+        )
+    elif query.layer == "export":
+        unread = unread_changes(log, position)
+    else:
+        unread = unread_appends(log, position)
+    if unread.rows is None:
+        return LayerLag(query.layer, query.name, source, None, None, None, unread.reason)
+    seconds = _age_s(unread.since_ms, now) if unread.rows else 0.0
+    reason = None if seconds is not None else f"the time of a commit to {source} is unknown"
+    return LayerLag(query.layer, query.name, source, unread.rows, seconds, unread.commits, reason)
+
+
+def table_state(name: str, log: Log) -> TableState:
+    """Return a table's state as of its newest commit."""
+    at = None if log.committed_ms is None else from_ms(log.committed_ms)
+    return TableState(name, log.version, at, len(log.files), log.size_bytes, log.rows)
+
+
+def event_times(name: str, log: Log) -> EventTimes | None:
+    """Return a silver table's greatest own event time and its watermark; null if there is none.
+
+    During a backfill, the watermark is the one that applies after it.
+    """
+    newest = log.newest
+    if newest is None:
+        return None
+    try:
+        allowed_s = lateness.setting_in(log.transactions, log.properties, name)
+        watermark = newest - timedelta(seconds=allowed_s)
+    except OverflowError:  # before the year 1
+        watermark = newest
+    return EventTimes(name, newest, watermark)
+
+
+def _age_s(ms: int | None, now: datetime) -> float | None:
+    """Return the age of a time in ms since the epoch; null if it is not plausible as a time of writing.
+
+    Producers may write any number: -1 for none, microseconds, the far future.
+    """
+    at = None if ms is None or ms == NO_TIMESTAMP else from_ms(ms)
+    if at is None or at - now > _CLOCKS_DIFFER:
+        return None
+    return max((now - at).total_seconds(), 0.0)

@@ -1,0 +1,67 @@
+"""The progress of queries, from the logs of their target tables, without a JVM."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from lakehouse.engine.progress import sent
+from lakehouse.engine.progress.positions import application, offsets_in, position_in, sources_in
+from lakehouse.operations.telemetry.delta_log import Log, from_ms
+from lakehouse.storage.files import Found, files_of
+from lakehouse.storage.tables.specs import Position, Progress
+
+
+def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
+    """Return the query's position in each partition of a topic: the first offset that has not landed."""
+    found = dict[int, int]()
+    for source in {one.rpartition("/")[0] for one in sources_in(log.transactions, query)}:
+        if source.rpartition(":")[0] == topic:
+            found |= offsets_in(log.transactions, query, source)
+    return found
+
+
+def position(log: Log, query: str, source: Log) -> Position | None:
+    """Return the position in `source` of the query that writes the table of `log`; null for none."""
+    return position_in(log.transactions, application(query, source.table_id or ""))
+
+
+def written_at(log: Log, query: str) -> datetime | None:
+    """Return when the query last wrote a micro-batch to its target table (UTC); null for never."""
+    prefix = application(query, "")
+    at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
+    return None if at is None else from_ms(at)
+
+
+class ExportProgress:
+    """The progress of an export, by its note in the lake, as of the last `refresh`.
+
+    `position` is null before the first micro-batch, and if the note belongs to another table. `behind` has
+    the names of stores that were unavailable or full: they lack rows up to the position. `at` (UTC) is the
+    note's time.
+    """
+
+    def __init__(self, table: Log, topic: str | None) -> None:
+        self._table = table
+        self._files, self._name = files_of(table.path), sent.name_of(topic)
+        self._found: Found | None = None
+        self.at: datetime | None = None
+        self._noted: Progress | None = None
+        self.behind: tuple[str, ...] = ()
+
+    @property
+    def position(self) -> Position | None:
+        """The export's position in the table."""
+        noted = self._noted
+        return noted.position if noted is not None and noted.is_of(self._table.table_id) else None
+
+    def refresh(self) -> None:
+        """Read the note if it has changed."""
+        found = self._files.find(self._name)
+        if found is None:
+            self.at, self._noted, self.behind = None, None, ()
+        elif self._found is None or found.stamp != self._found.stamp:
+            text = found.text()
+            self._noted, self.at = sent.progress_in(text), from_ms(found.modified_ms)
+            self.behind = tuple(sorted(sent.behind_in(text)))
+        self._found = found

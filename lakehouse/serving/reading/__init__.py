@@ -1,0 +1,1 @@
+"""Gold rows, dead letters, checks and events, read without a JVM."""

@@ -1,0 +1,129 @@
+"""Dead letters read without Spark: counts, lists, and single ones; empty if nothing was ever refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS, SCHEMA
+from lakehouse.serving.reading import delta
+from lakehouse.serving.reading.delta import FirstRows, Found, Order, Snapshot, Table
+from lakehouse.storage.tables.specs import path_of
+from lakehouse.streams.messages.layout import Row
+
+RAW = ("key", "value", "headers")
+LISTED = tuple(name for name in SCHEMA.names if name not in RAW)
+_NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
+
+
+@dataclass(frozen=True)
+class WantedLetters:
+    """A selection of letters: those that match all given conditions; times are in microseconds, UTC."""
+
+    stream: str | None = None
+    rule: str | None = None
+    status: str | None = None
+    since: int | None = None
+    until: int | None = None
+    after: tuple[Any, ...] | None = None
+
+    def conditions(self) -> list[ds.Expression]:
+        """Return the conditions on columns: all except the rule."""
+        found = [] if self.stream is None else [delta.equals("stream", self.stream)]
+        found += [] if self.status is None else [delta.equals("status", self.status)]
+        found += [] if self.since is None else [delta.since("first_seen", self.since)]
+        return found + ([] if self.until is None else [delta.before("first_seen", self.until)])
+
+    def keep(self, part: pa.Table) -> pa.Table:
+        """Keep the letters that have the rule among their reasons."""
+        if self.rule is None:
+            return part
+        letters, rules = _rules(part)
+        return part.take(pc.unique(letters.filter(pc.equal(rules, self.rule))))
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names of streams and rules that letters have."""
+
+    streams: Collection[str]
+    rules: Collection[str]
+
+
+class Letters:
+    """The dead letters of a lake; its methods block, and raise TableAwayError."""
+
+    def __init__(self, lake: str) -> None:
+        self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
+
+    def versions(self) -> dict[str, tuple[int, int]]:
+        """Return the table's generation and version by its name in SQL, empty if it cannot be read."""
+        return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
+
+    def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:
+        """Return the number of letters by stream, rule and status; one with two rules counts under both."""
+
+        def read(snapshot: Snapshot) -> list[dict[str, Any]]:
+            counter = Counter[tuple[str, str, str]]()
+            columns = ("stream", "status", "reasons")
+            for part in snapshot.rows(columns, delta.everything(wanted.conditions())):
+                counter.update(_counted(wanted.keep(part)))
+            names = ("stream", "rule", "status", "count")
+            return [dict(zip(names, (*group, counter[group]), strict=True)) for group in sorted(counter)]
+
+        return delta.read_or(self._table, read, [])
+
+    def names(self) -> Names:
+        """Return the streams and rules that letters have."""
+        found = self.counts(WantedLetters()).value
+        return Names({one["stream"] for one in found}, {one["rule"] for one in found})
+
+    def newest(self, wanted: WantedLetters, most: int) -> Found[FirstRows]:
+        """Return letters without their raw bytes, newest first."""
+        order = Order(_NEWEST, wanted.after)
+        return delta.read_or(
+            self._table,
+            lambda snapshot: delta.first_rows(
+                snapshot, LISTED, wanted.conditions(), order=order, most=most, keep=wanted.keep
+            ),
+            FirstRows([]),
+        )
+
+    def letter(self, id_: str) -> Found[Row | None]:
+        """Return one letter without its raw bytes, null if there is none."""
+
+        def read(snapshot: Snapshot) -> Row | None:
+            for part in snapshot.rows(LISTED, delta.equals("id", id_)):
+                for row in delta.as_rows(part, LISTED):
+                    return row
+            return None
+
+        return delta.read_or(self._table, read, None)
+
+    def record(self, id_: str) -> Found[Row | None]:
+        """Return the raw bytes of one letter's record, and its status; null if there is no letter."""
+        columns = ("status", *RAW)
+        return delta.read_or(self._table, lambda snapshot: snapshot.one("id", id_, columns), None)
+
+
+def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """Return the letter's index and the rule of each reason."""
+    reasons = part["reasons"].combine_chunks()
+    return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), "rule")
+
+
+def _counted(part: pa.Table) -> dict[tuple[str, str, str], int]:
+    if not part.num_rows:
+        return {}
+    letters, rules = _rules(part)
+    names = {name: part[name].combine_chunks().take(letters) for name in ("stream", "status")}
+    table = pa.table({"letter": letters, "rule": rules, **names})
+    once = table.group_by(["letter", "stream", "rule", "status"]).aggregate([])
+    found = once.group_by(["stream", "rule", "status"]).aggregate([([], "count_all")])
+    return {(one["stream"], one["rule"], one["status"]): one["count_all"] for one in found.to_pylist()}

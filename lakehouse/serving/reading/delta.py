@@ -1,0 +1,310 @@
+"""Delta tables read without Spark: they stay open, and each read checks for the next commit.
+
+Rows are mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.streams.messages.layout`
+expects them, so that a time may be in any year.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, Generic, Literal, TypeVar, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from pyarrow.fs import SubTreeFileSystem
+
+from lakehouse.common.errors import TableError, first_line
+from lakehouse.common.paths import location
+from lakehouse.storage.files import arrow_directory, files_of
+from lakehouse.storage.tables.direct import refuse_files_outside
+from lakehouse.storage.tables.entries import commit_name
+from lakehouse.streams.messages.layout import Row
+
+MOST_BYTES = 8 * 1024 * 1024
+"""Maximum size of a page's rows; a single row may be larger."""
+_IDENTIFIED_EVERY_S = 30.0
+_LOOKED_AFTER_S = 0.1
+_LOOKED_FAR_AFTER_S = 0.5
+_T = TypeVar("_T")
+_BUFFER, _ROWS = 1024 * 1024, 16  # read sizes for rows with large values
+_MICROS = pa.timestamp("us", tz="UTC")
+
+
+class TableAwayError(Exception):
+    """A table cannot be read; the message is the reader's."""
+
+
+class NoTableError(TableAwayError):
+    """There is no table at the path: nothing has been written to it yet."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A version of a table; `generation` is its creation time in ms, as in the export."""
+
+    generation: int
+    version: int
+    dataset: ds.Dataset
+
+    def rows(self, columns: Sequence[str], where: ds.Expression | None) -> Iterator[pa.Table]:
+        """Yield rows in parts of bounded size; columns that the table lacks are null."""
+        names = [name for name in columns if name in self.dataset.schema.names]
+        try:
+            scanner = self.dataset.scanner(
+                columns=names, filter=where, batch_readahead=2, fragment_readahead=2
+            )
+            for batch in scanner.to_batches():
+                yield pa.Table.from_batches([batch])
+        except (OSError, pa.ArrowException) as error:
+            raise TableAwayError(first_line(error)) from error
+
+    def one(self, column: str, value: str, columns: Sequence[str]) -> Row | None:
+        """Return the row whose `column` has this value, null for none; its `columns` may be large.
+
+        They are read only in the row group of the row, a few rows at a time.
+        """
+        try:
+            for fragment in self.dataset.get_fragments(equals(column, value)):
+                with fragment.open() as source:
+                    file = pq.ParquetFile(source, pre_buffer=False, buffer_size=_BUFFER)
+                    for group in range(file.num_row_groups):
+                        at = pc.index(file.read_row_group(group, [column])[column], value).as_py()
+                        if at >= 0:
+                            return _row(file, group, at, columns)
+        except (OSError, pa.ArrowException) as error:
+            raise TableAwayError(first_line(error)) from error
+        return None
+
+
+@dataclass(frozen=True)
+class Found(Generic[_T]):
+    """A value read from a version of a table; both numbers are null if there is no table."""
+
+    value: _T
+    generation: int | None
+    version: int | None
+
+
+class Table:
+    """A Delta table for repeated reads by any thread."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.files = files_of(path)
+        self._lock = Lock()
+        self._table: DeltaTable | None = None
+        self._identity: Hashable = None
+        self._identified = self._looked = 0.0
+        self._looked_after_s = _LOOKED_FAR_AFTER_S if self.files.is_far else _LOOKED_AFTER_S
+        self._snapshot: Snapshot | None = None
+
+    def snapshot(self) -> Snapshot:
+        """Return the newest version; raises NoTableError if there is no table, else TableAwayError.
+
+        Twice a minute, the table is reopened if the commit of its version has changed: it was recreated.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if self._snapshot is not None and now - self._looked < self._looked_after_s:
+                return self._snapshot
+            try:
+                self._snapshot = self._newest(now)
+            except TableNotFoundError as error:
+                self._forget()
+                raise NoTableError(f"there is no table at {self.path}") from error
+            except TableError as error:
+                self._forget()
+                raise TableAwayError(str(error)) from error
+            except (DeltaError, OSError, pa.ArrowException, ValueError) as error:
+                self._forget()
+                raise TableAwayError(f"{self.path} cannot be read: {first_line(error)}") from error
+            self._looked = time.monotonic()
+            return self._snapshot
+
+    def forget(self) -> None:
+        """Reopen the table at the next read, because its files have changed."""
+        with self._lock:
+            self._forget()
+
+    def _stamp(self, version: int) -> Hashable:
+        found = self.files.find(commit_name(version))
+        return None if found is None else found.stamp
+
+    def _forget(self) -> None:
+        self._table = self._snapshot = None
+
+    def _newest(self, now: float) -> Snapshot:
+        standing = self._snapshot
+        if standing is not None and now - self._identified > _IDENTIFIED_EVERY_S:
+            self._identified = now
+            standing = standing if self._stamp(standing.version) == self._identity else None
+        if standing is None or self._table is None:
+            self._table = DeltaTable(location(self.path))
+        elif self.files.find(commit_name(standing.version + 1)) is None:
+            return standing
+        else:
+            self._table.update_incremental()
+        refuse_files_outside(self._table, self.path)
+        version = self._table.version()
+        self._identity, self._identified = self._stamp(version), now
+        generation = self._table.metadata().created_time or 0
+        system, root = arrow_directory(self.path)  # deltalake's own has threads that may abort the process
+        return Snapshot(
+            generation, version, self._table.to_pyarrow_dataset(filesystem=SubTreeFileSystem(root, system))
+        )
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of pages, by columns that are never null and together identify a row.
+
+    `after` has the previous row's values of these columns; times are in microseconds.
+    """
+
+    columns: Mapping[str, Literal["ascending", "descending"]]
+    after: tuple[Any, ...] | None = None
+
+    def beyond(self, schema: pa.Schema) -> list[ds.Expression]:
+        """Return the condition that a row comes after `after`; empty if that is null."""
+        if self.after is None:
+            return []
+        beyond: ds.Expression | None = None
+        for (column, direction), value in reversed(list(zip(self.columns.items(), self.after, strict=True))):
+            is_time = column in schema.names and pa.types.is_timestamp(schema.field(column).type)
+            one = pa.scalar(value, _MICROS) if is_time else value
+            field = ds.field(column)
+            past = field > one if direction == "ascending" else field < one
+            beyond = past if beyond is None else past | ((field == one) & beyond)
+        return [cast("ds.Expression", beyond)]
+
+
+@dataclass(frozen=True)
+class FirstRows:
+    """The first rows of an order, and whether more rows follow."""
+
+    rows: list[Row]
+    has_more: bool = False
+
+
+def first_rows(
+    snapshot: Snapshot,
+    columns: Sequence[str],
+    where: Sequence[ds.Expression],
+    *,
+    order: Order,
+    most: int,
+    keep: Callable[[pa.Table], pa.Table] = lambda part: part,
+) -> FirstRows:
+    """Return the first rows of an order, at most `most`; rows that `keep` drops do not count.
+
+    If rows are large, fewer are returned (MOST_BYTES).
+    """
+    conditions = [*where, *order.beyond(snapshot.dataset.schema)]
+    best: pa.Table | None = None
+    has_more = False
+    for part in snapshot.rows(columns, everything(conditions)):
+        kept = keep(part)
+        both = kept if best is None else pa.concat_tables([best, kept])
+        if both.num_rows:
+            indices = pc.sort_indices(both, list(order.columns.items()))[:most]
+            best = both.take(indices[: _fitting(both, indices)])
+            has_more = has_more or best.num_rows < both.num_rows
+    return FirstRows([] if best is None else as_rows(best, columns), has_more)
+
+
+def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
+    """Read the newest version; if its files disappear meanwhile, read the next one."""
+    try:
+        return found(table.snapshot())
+    except NoTableError:
+        raise
+    except TableAwayError:
+        table.forget()
+    return found(table.snapshot())
+
+
+def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found[_T]:
+    """Read the newest version, and return it with its numbers; `nothing` if the table does not exist yet."""
+    try:
+        return read(table, lambda snapshot: Found(read_(snapshot), snapshot.generation, snapshot.version))
+    except NoTableError:
+        return Found(nothing, None, None)
+
+
+def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
+    """Return generation and version of each table that can be read, by its name."""
+    found = {}
+
+    def look(name: str) -> None:
+        with suppress(TableAwayError):
+            snapshot = tables[name].snapshot()
+            found[name] = snapshot.generation, snapshot.version
+
+    if tables:
+        next(iter(tables.values())).files.each(look, tables)
+    return found
+
+
+def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
+    """Return rows of an Arrow table as mappings; columns that it lacks are null."""
+    values = {
+        name: _values(found.column(name)) if name in found.column_names else [None] * found.num_rows
+        for name in columns
+    }
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+
+
+def equals(column: str, value: Any) -> ds.Expression:
+    """Return the condition that a column has a value."""
+    return cast("ds.Expression", ds.field(column) == value)
+
+
+def since(column: str, micros: int) -> ds.Expression:
+    """Return the condition that a column's time is this time or later."""
+    return cast("ds.Expression", ds.field(column) >= pa.scalar(micros, _MICROS))
+
+
+def before(column: str, micros: int) -> ds.Expression:
+    """Return the condition that a column's time is before this time."""
+    return cast("ds.Expression", ds.field(column) < pa.scalar(micros, _MICROS))
+
+
+def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
+    """Return the conjunction of these conditions, null for none."""
+    both: ds.Expression | None = None
+    for one in conditions:
+        both = one if both is None else both & one
+    return both
+
+
+def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> Row:
+    names = [name for name in columns if name in file.schema_arrow.names]
+    for rows in file.iter_batches(_ROWS, row_groups=[group], columns=names, use_threads=False):
+        if at < rows.num_rows:
+            return as_rows(pa.Table.from_batches([rows.slice(at, 1)]), columns)[0]
+        at -= rows.num_rows
+    raise TableAwayError(f"the expected row is {at:,} rows past the end of its row group")
+
+
+def _fitting(rows: pa.Table, indices: pa.Array) -> int:
+    """Return how many of these rows fit into a page, at least one; the other rows cannot be part of it."""
+    if rows.nbytes <= MOST_BYTES:
+        return len(indices)
+    left, number = MOST_BYTES, 0
+    while number < len(indices) and (left := left - rows.slice(indices[number].as_py(), 1).nbytes) >= 0:
+        number += 1
+    return max(1, number)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(_MICROS).cast(pa.int64())
+    return cast("list[Any]", column.to_pylist())

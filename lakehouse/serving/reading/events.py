@@ -1,0 +1,95 @@
+"""ops.events in the API: the newest events, and the last audit of each stream."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any
+
+from lakehouse.common.events import Event, Kind
+from lakehouse.engine.ops_tables import event_table
+from lakehouse.engine.ops_tables.event_table import EVENTS
+from lakehouse.serving.answers import in_camel_case
+from lakehouse.serving.reading import delta
+from lakehouse.serving.reading.delta import Found, Table
+from lakehouse.storage.tables.specs import path_of
+
+
+class Happenings:
+    """The events of a lake; its methods block, and raise TableAwayError and TableError."""
+
+    def __init__(self, lake: str) -> None:
+        self._lake = lake
+        self._table = Table(path_of(lake, EVENTS.layer, EVENTS.name))
+
+    def newest(
+        self,
+        *,
+        limit: int,
+        since: datetime | None,
+        before: tuple[datetime, str] | None,
+        kinds: Collection[Kind],
+        streams: Collection[str],
+    ) -> Found[list[Event]]:
+        """Return the newest events of these kinds and streams (empty: all), newest first.
+
+        `before`: only events older than the one with this time and id.
+        """
+
+        def read(_snapshot: object) -> list[Event]:
+            found = event_table.newest(
+                self._lake, limit=limit, since=since, before=before, kinds=kinds, streams=streams
+            )
+            return found[::-1]
+
+        return delta.read_or(self._table, read, [])
+
+    def audits(self, streams: Sequence[str]) -> Found[list[Event]]:
+        """Return the last audit of each audited stream."""
+
+        def read(_snapshot: object) -> list[Event]:
+            return [
+                event
+                for stream in streams
+                for event in event_table.newest(self._lake, limit=1, kinds=[Kind.AUDIT], streams=[stream])
+            ]
+
+        return delta.read_or(self._table, read, [])
+
+
+def told(event: Event) -> dict[str, Any]:
+    """Return an event for JSON, with `details` decoded and its keys unchanged."""
+    whole: dict[str, Any] = in_camel_case(asdict(event))
+    return whole | {"details": details_of(event)}
+
+
+def details_of(event: Event) -> Any:
+    """Return an event's decoded details, or their text if it is not JSON; NaN and infinities become text.
+
+    Tracebacks are removed: they may contain values of records, which not every caller may read.
+    """
+    try:
+        details = None if event.details is None else json.loads(event.details, parse_constant=str)
+    except ValueError:
+        return event.details
+    if isinstance(details, dict):
+        details.pop("traceback", None)
+    return details
+
+
+def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
+    """Merge the streams' last audits into one; null without any. Events without checks are ignored."""
+    found = [(event, details_of(event)) for event in events]
+    events = [event for event, details in found if isinstance(details, dict) and "checks" in details]
+    if not events:
+        return None
+    checks = [
+        {"stream": event.stream, "at": in_camel_case(event.at), **check}
+        for event in events
+        for check in details_of(event)["checks"]
+    ]
+    last = max(events, key=lambda event: event.at)
+    is_clean = not any(check["differences"] or check.get("not_compared") for check in checks)
+    return {"at": in_camel_case(last.at), "actor": last.actor, "isClean": is_clean, "checks": checks}

@@ -1,0 +1,46 @@
+"""Slow lookups, shared by all callers that ask at about the same time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from lakehouse.common.errors import LakehouseError
+
+_T = TypeVar("_T")
+
+
+class Shared(Generic[_T]):
+    """Calls `look`, which blocks, in a thread: at most once per `every_s` seconds for all callers.
+
+    A LakehouseError counts as a result: it is raised to everybody who asks meanwhile.
+    """
+
+    def __init__(self, look: Callable[[], _T], *, every_s: float = 1.0) -> None:
+        self._look = look
+        self._every_s = every_s
+        self._asking = asyncio.Lock()
+        self._thread = CapacityLimiter(1)
+        self._until = 0.0
+        self._found: _T | LakehouseError | None = None
+
+    async def seen(self) -> _T:
+        """Return the last result if it is recent, else a new one; raises LakehouseError as `look` does."""
+        async with self._asking:
+            if self._found is None or time.monotonic() >= self._until:
+                self._found = await to_thread.run_sync(self._tried, limiter=self._thread)
+                self._until = time.monotonic() + self._every_s
+            found = self._found
+        if isinstance(found, LakehouseError):
+            raise found.with_traceback(None)
+        return found
+
+    def _tried(self) -> _T | LakehouseError:
+        try:
+            return self._look()
+        except LakehouseError as error:
+            return error

@@ -1,0 +1,160 @@
+"""`/api/v1/dead-letters`: refused records with their reasons; raw bytes only with the scope `payload`."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+
+from lakehouse.engine.records.dead_letters import OPEN, RULES
+from lakehouse.serving import parameters
+from lakehouse.serving.answers import Origin, answered, camel, unkept
+from lakehouse.serving.paging import Cursor, Limit, Page
+from lakehouse.serving.problems import Problem, unprocessable
+from lakehouse.serving.reading.dead_letters import LISTED, Letters, WantedLetters
+from lakehouse.serving.reading.delta import Found
+from lakehouse.serving.reading.lookups import Lookups
+from lakehouse.serving.reading.raw_records import Part, bytes_of, outline, piece
+from lakehouse.serving.security.access import caller_of, requires
+from lakehouse.serving.security.tokens import Scope
+from lakehouse.serving.strictness import refuse_unknown
+from lakehouse.streams.messages.layout import Row
+
+Stream = Annotated[
+    str | None, Query(min_length=1, max_length=200, description="Only letters of this stream.")
+]
+Rule = Annotated[
+    str | None, Query(min_length=1, max_length=200, description="Only letters that break this rule.")
+]
+Status = Annotated[
+    Literal["open", "replayed", "discarded", "resent", "duplicate", "superseded", "deletion"] | None,
+    Query(description="Only letters with this status."),
+]
+Since = Annotated[
+    str | None, Query(max_length=64, description="Only letters first seen at this time or later.")
+]
+Until = Annotated[str | None, Query(max_length=64, description="Only letters first seen before this time.")]
+Id = Annotated[str, Path(alias="id", min_length=1, max_length=200, description="The letter's id.")]
+Which = Annotated[Part, Query(description="The part of the record to return.")]
+Header = Annotated[int, Query(ge=0, le=1_000_000, description="The header's index, counted from 0.")]
+Offset = Annotated[int, Query(ge=0, le=2**40, description="The offset of the first byte.")]
+
+_log = logging.getLogger(__name__)
+_TIMES = ("kafka_timestamp", "first_seen", "last_attempt")
+
+
+async def _wanted(
+    *,
+    stream: Stream = None,
+    rule: Rule = None,
+    status: Status = None,
+    since: Since = None,
+    until: Until = None,
+) -> WantedLetters:
+    return WantedLetters(
+        stream=stream,
+        rule=rule,
+        status=status,
+        since=None if since is None else parameters.micros("since", since),
+        until=None if until is None else parameters.micros("until", until),
+    )
+
+
+Filtered = Annotated[WantedLetters, Depends(_wanted)]
+
+
+def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIRouter:
+    """Return the routes over silver.dead_letters; `streams` are the names of the declared streams."""
+    routes = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
+
+    @routes.get("/counts")
+    async def counts(request: Request, wanted: Filtered, page: Page) -> Response:
+        """Return the number of letters by stream, rule and status; one with two rules counts under both."""
+        await _refuse_unnamed(wanted, lookups, letters, streams)
+        found = await lookups.scan(lambda: letters.counts(wanted))
+        shown, following = page.of("dead-letter counts", found.value)
+        origin = _origin(found, [one["status"] for one in found.value])
+        return answered(request, origin, {"counts": shown, **following})
+
+    @routes.get("")
+    async def newest(
+        request: Request, wanted: Filtered, limit: Limit = 50, cursor: Cursor = None
+    ) -> Response:
+        """Return letters without their raw bytes, newest first."""
+        await _refuse_unnamed(wanted, lookups, letters, streams)
+        after = None if cursor is None else parameters.from_cursor("dead_letters", cursor, [int, str])
+        found = await lookups.scan(lambda: letters.newest(replace(wanted, after=after), limit))
+        shown, following = found.value.rows, None
+        if found.value.has_more:
+            following = parameters.cursor("dead_letters", [shown[-1]["first_seen"], shown[-1]["id"]])
+        rows = [_listed(row) for row in shown]
+        origin = _origin(found, [row["status"] for row in shown])
+        return answered(request, origin, {"letters": rows, "count": len(rows), "next": following})
+
+    @routes.get("/{id}")
+    async def letter(request: Request, id_: Id) -> Response:
+        """Return one letter without its raw bytes."""
+        found = await lookups.scan(lambda: letters.letter(id_))
+        row = found.value
+        if row is None:
+            raise _unknown(id_)
+        return answered(request, _origin(found, [row["status"]]), _listed(row))
+
+    @routes.get("/{id}/record", dependencies=[Depends(requires(Scope.PAYLOAD))])
+    async def record(
+        request: Request, id_: Id, part: Which = "value", header: Header = 0, offset: Offset = 0
+    ) -> Response:
+        """Return 256 KiB of a record's value, key or header, and the length of each part; needs `payload`.
+
+        `bytes` is null if the part is null; its `next` is the offset of the bytes that follow.
+        """
+        found = await lookups.scan_large(lambda: letters.record(id_))
+        row = found.value
+        if row is None:
+            raise _unknown(id_)
+        try:
+            data = bytes_of(row, part, header)
+        except IndexError:
+            raise unprocessable("header", f"the record has {len(row['headers'] or [])} headers") from None
+        _log.info("%s reads the %s of the dead letter %s", caller_of(request).name, part, id_)
+        head = {"id": id_, "part": part, **outline(row)}
+        origin = _origin(found, [row["status"]])
+        return unkept(origin, head, f'"bytes":{piece(data, offset)}')
+
+    return routes
+
+
+async def _refuse_unnamed(
+    wanted: WantedLetters, lookups: Lookups, letters: Letters, streams: Collection[str]
+) -> None:
+    """Raise Problem for a stream or a rule that is neither declared nor in the table."""
+    stream, rule = wanted.stream, wanted.rule
+    if (stream is None or stream in streams) and (rule is None or rule in RULES):
+        return
+    there = await lookups.scan(letters.names)
+    refuse_unknown("stream", _given(stream), {*streams, *there.streams}, "stream")
+    refuse_unknown("rule", _given(rule), {*RULES, *there.rules}, "rule of a dead letter")
+
+
+def _given(value: str | None) -> list[str]:
+    return [] if value is None else [value]
+
+
+def _unknown(id_: str) -> Problem:
+    return Problem(HTTPStatus.NOT_FOUND, f"there is no dead letter {id_}")
+
+
+def _origin(found: Found[Any], statuses: Sequence[str]) -> Origin:
+    """Return the origin of letters; they are final once none of them is open."""
+    is_final = all(status != OPEN for status in statuses) if statuses else None
+    return Origin("silver", found.generation, found.version, is_final)
+
+
+def _listed(row: Row) -> dict[str, Any]:
+    """Return a letter without its raw bytes; times are ISO 8601 UTC."""
+    times = {name: parameters.iso(None if row[name] is None else row[name] // 1000) for name in _TIMES}
+    return {camel(name): times.get(name, row[name]) for name in LISTED}

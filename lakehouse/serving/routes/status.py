@@ -1,0 +1,167 @@
+"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the state of the pipeline, for on-call engineers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from lakehouse.common.errors import LakehouseError
+from lakehouse.common.events import Kind
+from lakehouse.operations.alerts.evaluating import Alert, AlertStatus
+from lakehouse.operations.alerts.rules import load_rules
+from lakehouse.operations.alerts.standing import Standing, standing, threshold_of
+from lakehouse.operations.telemetry import Observation, Observer
+from lakehouse.serving import parameters
+from lakehouse.serving.answers import Origin, answered, in_camel_case, plain
+from lakehouse.serving.paging import Cursor, Limit, Page
+from lakehouse.serving.reading.delta import Found
+from lakehouse.serving.reading.events import Happenings, audit_of, told
+from lakehouse.serving.reading.lookups import Lookups, away
+from lakehouse.serving.reading.sharing import Shared
+from lakehouse.serving.strictness import refuse_unknown
+from lakehouse.settings import Settings
+from lakehouse.storage.tables.specs import EPOCH
+from lakehouse.streams.definition import Stream
+
+_TOLD = 100
+_FIRST = datetime.min.replace(tzinfo=UTC)
+
+Kinds = Annotated[
+    list[Kind], Query(max_length=50, description="Only events of this kind; may be given again.")
+]
+StreamName = Annotated[str, Query(min_length=1, max_length=200)]
+Streams = Annotated[
+    list[StreamName], Query(max_length=50, description="Only events of this stream; may be given again.")
+]
+Since = Annotated[str | None, Query(max_length=64, description="Only events at this time or later.")]
+
+
+def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], observer: Observer) -> APIRouter:
+    """Return the routes; they do not close the observer."""
+    routes = APIRouter(prefix="/api/v1", tags=["watch"])
+    names, happened = [stream.name for stream in streams], Happenings(settings.lake)
+    observed = Shared[Observation](lambda: observer.observe(datetime.now(UTC)))
+    alerting = Shared[_Standing](partial(_alerts, settings, names))
+
+    @routes.get("/status")
+    async def status() -> Response:
+        """Return each stream's state and the backlog of each of its layers, at most a second old."""
+        seen = await observed.seen()
+        return plain(in_camel_case(asdict(seen)))
+
+    @routes.get("/happenings")
+    async def happenings(
+        request: Request,
+        *,
+        limit: Limit = 100,
+        cursor: Cursor = None,
+        kind: Kinds = [],  # noqa: B006 - the framework copies it
+        stream: Streams = [],  # noqa: B006 - the same
+        since: Since = None,
+    ) -> Response:
+        """Return events, newest first: starts, stops, failures, refusals and others."""
+        refuse_unknown("stream", stream, names, "stream")
+        moment = None if since is None else _moment(parameters.micros("since", since))
+        after = None if cursor is None else parameters.from_cursor("happenings", cursor, [int, str])
+        before = None if after is None else (_moment(after[0]), after[1])
+        found = await lookups.scan(
+            lambda: happened.newest(limit=limit + 1, since=moment, before=before, kinds=kind, streams=stream)
+        )
+        shown, following = found.value[:limit], None
+        if len(found.value) > limit:
+            place = (shown[-1].at - EPOCH) // timedelta(microseconds=1), shown[-1].id
+            following = parameters.cursor("happenings", place)
+        body = {"happenings": [told(event) for event in shown], "next": following}
+        return answered(request, _origin(found), body)
+
+    @routes.get("/audit")
+    async def audit(request: Request, page: Page) -> Response:
+        """Return the checks of each stream's last audit; null if there was none.
+
+        `at` and `actor` are those of the newest audit; each check has its own time.
+        """
+        found = await lookups.scan(lambda: happened.audits(names))
+        audit = audit_of(found.value)
+        checks, following = page.of("checks", [] if audit is None else audit["checks"])
+        body = {"audit": None if audit is None else {**audit, "checks": checks}, **following}
+        return answered(request, _origin(found), body)
+
+    @routes.get("/alerts")
+    async def alerts(page: Page) -> Response:
+        """Return firing alerts, the oldest first, then recently resolved ones, the newest first.
+
+        `isEvaluated` is false, with a `reason`, if no process evaluates the rules: then an empty list does
+        not mean that all is well.
+        """
+        try:
+            found = await alerting.seen()
+            shown, following = page.of("alerts", found.alerts)
+            why = found.standing.unwatched(datetime.now(UTC))
+            at = None if found.standing.beat is None else in_camel_case(found.standing.beat.at)
+            said = {"isEvaluated": why is None, "evaluatedAt": at, "reason": why}
+            return plain({"alerts": shown, **said, **following})
+        except LakehouseError as error:
+            raise away(str(error)) from error
+
+    return routes
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """The state of the alert topic, and its alerts as returned by the API."""
+
+    standing: Standing
+    alerts: Sequence[Mapping[str, Any]]
+
+
+def _origin(found: Found[Any]) -> Origin:
+    return Origin("ops", found.generation, found.version)
+
+
+def _moment(micros: int) -> datetime:
+    """Return a time (UTC); one before the year 1 becomes the start of the year 1."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return _FIRST
+
+
+def _alerts(settings: Settings, streams: Sequence[str]) -> _Standing:
+    rules = load_rules(settings.alerts, streams).rules
+    thresholds = {rule.name: threshold_of(rule) for rule in rules}
+    found = standing(settings.kafka, settings.alert_topic, _TOLD)
+    resolved = [one for one in found.told if one["status"] == AlertStatus.RESOLVED.value]
+    messages = [*(_message(one, found) for one in found.firing), *resolved]
+    return _Standing(found, [_alert(one, thresholds.get(one["rule"])) for one in messages])
+
+
+def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:
+    """Return a firing alert as it was sent; `at` and `value` are null if that was long ago."""
+    last = next((one for one in found.told if one["alert_id"] == alert.id), {})
+    return {
+        "alert_id": alert.id,
+        "status": AlertStatus.FIRING.value,
+        "rule": alert.rule,
+        "severity": alert.severity,
+        "labels": dict(alert.labels),
+        "what": alert.what,
+        "value": last.get("value"),
+        "since": alert.since.isoformat(),
+        "at": last.get("at"),
+    }
+
+
+def _alert(message: Mapping[str, Any], threshold: float | None) -> Mapping[str, Any]:
+    same = {name: message[name] for name in ("rule", "severity", "labels", "what", "value")}
+    times = {name: _iso(message[name]) for name in ("since", "at")}
+    return {"id": message["alert_id"], "state": message["status"], **same, **times, "threshold": threshold}
+
+
+def _iso(text: str | None) -> str | None:
+    said: str | None = in_camel_case(None if text is None else datetime.fromisoformat(text))
+    return said

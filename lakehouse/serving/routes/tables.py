@@ -1,0 +1,211 @@
+"""`/api/v1`: every gold table of every stream; the routes are generated from the declarations.
+
+Parameters are columns as in SQL; times are in epoch milliseconds or ISO 8601. Rows are exported messages;
+`row` and `rows` add their keys.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from inspect import Parameter, Signature
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Query, Request, Response
+from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, TimestampType
+
+from lakehouse.engine.progress.finality import made_with
+from lakehouse.serving import parameters
+from lakehouse.serving.answers import answered_rows, plain
+from lakehouse.serving.paging import Cursor, Limit
+from lakehouse.serving.reading.gold import RowSelection, is_time, sorted_by
+from lakehouse.serving.reading.lookups import Lookups, Said
+from lakehouse.streams.definition import MergedTable, Stream
+from lakehouse.streams.messages.layout import Row
+
+_LONG = 2**63 - 1
+_INTEGER = 2**31 - 1
+_MOST_TEXT = 1_000
+_TIME_IS = "epoch milliseconds, or ISO 8601 with an offset"
+
+Start = Annotated[
+    str | None, Query(max_length=64, description=f"Only rows at this time or later: {_TIME_IS}.")
+]
+End = Annotated[str | None, Query(max_length=64, description=f"Only rows before this time: {_TIME_IS}.")]
+Sorted = Annotated[Literal["oldest", "newest"], Query(description="The rows that come first.")]
+
+
+def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
+    """Return the routes over the gold tables of the streams."""
+    routes = APIRouter(prefix="/api/v1", tags=["tables"])
+    described = [_described(stream) for stream in streams]
+
+    @routes.get("/streams")
+    async def list_streams() -> Response:
+        """Return the streams, their gold tables and the parameters of each."""
+        return plain({"streams": described})
+
+    for stream in streams:
+        for table in stream.tables:
+            _add(routes, lookups, stream.name, table)
+    return routes
+
+
+def _add(routes: APIRouter, lookups: Lookups, stream: str, table: MergedTable) -> None:
+    path, view = f"/tables/{table.name}", table.export.redis
+    members = (*view.group.columns, *view.member.columns)
+
+    async def row(request: Request, **asked: Any) -> Response:
+        return await _answer_row(request, lookups, table, asked)
+
+    async def latest(request: Request, **asked: Any) -> Response:
+        return await _answer_row(request, lookups, table, asked, latest=True)
+
+    async def rows(request: Request, **asked: Any) -> Response:
+        return await _answer_page(request, lookups, table, asked)
+
+    key = {name: _required(table, name) for name in table.keys}
+    named = {name: _required(table, name) for name in dict.fromkeys(members)}
+    filters = {name: _optional(table, name) for name in table.keys if not is_time(table, name)}
+    span = {} if table.time_columns is None else {"start": (Start, None), "end": (End, None)}
+    paging = {"limit": (Limit, 100), "order": (Sorted, "oldest"), "cursor": (Cursor, None)}
+    for one, which, parts in (
+        (row, "row", key),
+        (latest, "latest", named),
+        (rows, "rows", {**filters, **span, **paging}),
+    ):
+        _sign(one, parts)
+        summary = {"row": "One row by its key", "latest": "The latest row", "rows": "Rows ordered by time"}[
+            which
+        ]
+        routes.add_api_route(
+            f"{path}/{which}",
+            one,
+            methods=["GET"],
+            operation_id=f"{table.name}_{which}",
+            summary=f"{summary}, from gold.{table.name} of stream {stream}",
+        )
+
+
+async def _answer_row(
+    request: Request, lookups: Lookups, table: MergedTable, asked: Mapping[str, Any], *, latest: bool = False
+) -> Response:
+    values = _values(table, asked)
+    answer = await (lookups.latest(table, values) if latest else lookups.row(table, values))
+    (said,) = answer.rows
+    before: dict[str, Any] = {"table": table.name}
+    if not latest:
+        before["key"] = _key(table, values)
+    return answered_rows(request, answer.origin, before, f'"data":{said.message}', {})
+
+
+async def _answer_page(
+    request: Request, lookups: Lookups, table: MergedTable, asked: Mapping[str, Any]
+) -> Response:
+    newest_first = asked["order"] == "newest"
+    pages = f"{table.name} newest first" if newest_first else table.name
+    span = RowSelection(
+        start=_millis("start", asked.get("start")),
+        end=_millis("end", asked.get("end")),
+        where=_values(table, {name: value for name, value in asked.items() if name in table.keys}),
+        after=_after(table, pages, asked["cursor"]),
+        newest_first=newest_first,
+    )
+    answer = await lookups.page(table, span, asked["limit"])
+    last = answer.rows[-1].row if answer.has_more else None
+    following = None if last is None else parameters.cursor(pages, [last[name] for name in sorted_by(table)])
+    rows = ",".join(_row(table, said) for said in answer.rows)
+    after = {"count": len(answer.rows), "next": following}
+    return answered_rows(request, answer.origin, {"table": table.name}, f'"rows":[{rows}]', after)
+
+
+def _row(table: MergedTable, said: Said) -> str:
+    key = json.dumps(_key(table, said.row or {}), ensure_ascii=False, separators=(",", ":"))
+    return f'{{"key":{key},"isFinal":{json.dumps(said.is_final)},"data":{said.message}}}'
+
+
+def _key(table: MergedTable, row: Row) -> dict[str, Any]:
+    """Return a row's key in the form of request parameters: by column, times in epoch ms."""
+    return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
+
+
+def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters as column values without nulls, times in microseconds."""
+    return {
+        name: parameters.micros(name, value) if is_time(table, name) else value
+        for name, value in asked.items()
+        if value is not None
+    }
+
+
+def _millis(name: str, text: str | None) -> int | None:
+    """Return a bound in epoch milliseconds, rounded up."""
+    return None if text is None else -(-parameters.micros(name, text) // 1000)
+
+
+def _after(table: MergedTable, pages: str, text: str | None) -> tuple[Any, ...] | None:
+    if text is None:
+        return None
+    return parameters.from_cursor(pages, text, [_python_type(table, name) for name in sorted_by(table)])
+
+
+def _python_type(table: MergedTable, column: str) -> type:
+    kind = table.schema[column].dataType
+    if isinstance(kind, TimestampType | LongType | IntegerType):
+        return int
+    return bool if isinstance(kind, BooleanType) else float if isinstance(kind, DoubleType) else str
+
+
+def _required(table: MergedTable, column: str) -> tuple[Any, Any]:
+    return _parameter(table, column, str), Parameter.empty
+
+
+def _optional(table: MergedTable, column: str) -> tuple[Any, Any]:
+    return _parameter(table, column, str | None), None
+
+
+def _parameter(table: MergedTable, column: str, text: Any) -> Any:
+    """Return the type of the parameter for a column."""
+    kind = table.schema[column].dataType
+    optional = text is not str
+    if isinstance(kind, LongType | IntegerType):
+        most = _LONG if isinstance(kind, LongType) else _INTEGER
+        number: Any = int | None if optional else int
+        return Annotated[number, Query(ge=-most - 1, le=most)]
+    if isinstance(kind, BooleanType):
+        return bool | None if optional else bool
+    about = f"A time: {_TIME_IS}." if isinstance(kind, TimestampType) else None
+    return Annotated[text, Query(min_length=1, max_length=_MOST_TEXT, description=about)]
+
+
+def _sign(endpoint: Callable[..., Any], parts: Mapping[str, tuple[Any, Any]]) -> None:
+    """Set a function's signature, from which FastAPI reads the table's parameters."""
+    request = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
+    named = [
+        Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+        for name, (annotation, default) in parts.items()
+    ]
+    endpoint.__signature__ = Signature([request, *named], return_annotation=Response)  # type: ignore[attr-defined]
+
+
+def _described(stream: Stream) -> dict[str, Any]:
+    tables = [_described_table(table) for table in stream.tables]
+    return {"name": stream.name, "tables": tables}
+
+
+def _described_table(table: MergedTable) -> dict[str, Any]:
+    view = table.export.redis
+    return {
+        "name": table.name,
+        "key": list(table.keys),
+        "latestBy": list(_distinct((*view.group.columns, *view.member.columns))),
+        "time": None if table.time_columns is None else table.time_columns[0],
+        "windowSeconds": table.window_s,
+        "fields": list(table.export.value.values),
+        "settings": {**table.pinned_settings, **made_with(table)},
+        "links": {which: f"/api/v1/tables/{table.name}/{which}" for which in ("row", "latest", "rows")},
+    }
+
+
+def _distinct(names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(names))

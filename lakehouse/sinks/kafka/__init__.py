@@ -1,0 +1,1 @@
+"""Gold rows and dead letters in Kafka's topics."""

@@ -1,0 +1,177 @@
+"""Sends dead letters to a topic, once each for a read-committed consumer, readable by Kafka's own tools.
+
+A message is the original record: key, value and headers. It also has the headers of a Kafka Streams dead
+letter (KIP-1034), so that consoles that support those also support these, and further headers with the
+letter's id, stream, status and reasons. A letter that has been replayed or discarded is sent once more.
+
+A message may come back as a record, through a mirror or by hand, and become a dead letter again. Then the new
+headers replace the former ones, and one more counts the rounds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.sinks.change import Span
+from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S, progress_group, read_progress
+from lakehouse.storage.kafka.topics import Limits, limits_of
+from lakehouse.storage.kafka.transactions import Record, Transactions, reported
+from lakehouse.storage.tables import Progress
+
+_STREAMS = "__streams.errors."
+_OURS = "lakehouse.letter."
+_ROUND = f"{_OURS}round"
+MOST_ROUNDS = 3
+"""How often a record may come back from a dead-letter topic and be sent there again."""
+_OVERHEAD_BYTES = 256  # upper bound of what a record and its batch need beside keys, values and headers
+_A_HEADER_BYTES = 12
+
+Headers = Sequence[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A dead letter to send: the original record, its place in Kafka, and the letter's metadata."""
+
+    id: str
+    stream: str
+    status: str
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    reasons: Sequence[Mapping[str, str | None]]
+
+    @property
+    def rounds(self) -> int:
+        """How often the record was sent as a letter before it came back as this one."""
+        said = dict(self.headers)
+        if f"{_OURS}id" not in said:
+            return 0
+        count = said.get(_ROUND) or b"0"
+        return 1 + (int(count) if re.fullmatch(rb"[0-9]{1,9}", count) else 0)
+
+    @property
+    def own_headers(self) -> Headers:
+        """The record's headers without those of an earlier letter."""
+        if not self.rounds:
+            return self.headers
+        return [(name, value) for name, value in self.headers if not name.startswith((_STREAMS, _OURS))]
+
+
+class LetterSink:
+    """Sends a stream's letters to a topic; a micro-batch and its progress are one Kafka transaction."""
+
+    def __init__(self, access: KafkaAccess, topic: str, stream: str) -> None:
+        self.topic = topic
+        self._access = access
+        self._stream = stream
+        self._group = progress_group(f"dead_letters.{stream}", topic)
+        self._producer: Transactions | None = None
+        self._limits = Limits()
+
+    def sent(self) -> Progress | None:
+        """Return the position of the letters that were sent; null before the first. Raises ServiceError."""
+        return read_progress(self._access, self._group, self.topic, "read_uncommitted")
+
+    def write(self, letters: Iterable[Letter], span: Span) -> int:
+        """Send letters in order, and return how many; 0 if there are none, or they were sent before.
+
+        Raises ServiceError if the broker refuses, or another exporter of the same letters has taken over.
+        """
+        remaining = iter(letters)
+        first = next(remaining, None)
+        if first is None:
+            return 0
+        with reported(
+            f"export of dead letters to topic {self.topic}",
+            self.close,
+            f"export of dead letters of {self._stream} to topic {self.topic} was taken over by another one",
+        ):
+            producer = self._connected()
+            before = read_progress(self._access, self._group, self.topic)
+            if (
+                before is not None
+                and before.table == span.table
+                and not before.position.is_before(span.after)
+            ):
+                return 0
+            count = 0
+
+            def records() -> Iterator[Record]:
+                nonlocal count
+                for letter in chain([first], remaining):
+                    count += 1
+                    yield record_of(letter, self.topic, self._limits.record_bytes)
+
+            producer.commit(records(), (self.topic, span.reached))
+            return count
+
+    def close(self) -> None:
+        """Close the producer, whatever state the broker is in."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+    def _connected(self) -> Transactions:
+        if self._producer is None:
+            self._limits = limits_of(self._access, self.topic)
+            self._producer = Transactions(
+                self._access,
+                self._group,
+                timeout_s=min(TRANSACTION_TIMEOUT_S, self._limits.transaction_ms / 1000),
+                record_bytes=self._limits.record_bytes,
+            )
+        return self._producer
+
+
+def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
+    """Return a letter's message; if the topic would refuse it as too large, parts are left out.
+
+    First the value is left out, then also the key, the record's headers and the reasons; the header
+    `lakehouse.letter.left_out` says so.
+    """
+    own, known = letter.own_headers, headers_of(letter)
+    if _size(letter.key, letter.value, (*own, *known)) <= limit_bytes:
+        return Record(topic, letter.key, letter.value, headers=(*own, *known))
+    value_bytes = len(letter.value or b"")
+    left_out = (f"{_OURS}left_out", f"a value of {value_bytes} bytes".encode())
+    if _size(letter.key, None, (*own, *known, left_out)) <= limit_bytes:
+        return Record(topic, letter.key, None, headers=(*own, *known, left_out))
+    left_out = (f"{_OURS}left_out", f"key, headers, and a value of {value_bytes} bytes".encode())
+    short = [(name, value) for name, value in known if name != f"{_OURS}reasons"]
+    return Record(topic, None, None, headers=(*short, left_out))
+
+
+def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
+    """Return the headers that are added to the record's own, as text.
+
+    `exception` and `message` have the first reason, `reasons` has all of them as JSON.
+    """
+    first: Mapping[str, str | None] = letter.reasons[0] if letter.reasons else {}
+    said = {
+        f"{_STREAMS}exception": first.get("rule") or "unknown",
+        f"{_STREAMS}message": first.get("message") or "",
+        f"{_STREAMS}topic": letter.topic,
+        f"{_STREAMS}partition": str(letter.partition),
+        f"{_STREAMS}offset": str(letter.offset),
+        f"{_OURS}id": letter.id,
+        f"{_OURS}stream": letter.stream,
+        f"{_OURS}status": letter.status,
+        f"{_OURS}reasons": json.dumps([dict(one) for one in letter.reasons], ensure_ascii=False),
+    }
+    if letter.rounds:
+        said[_ROUND] = str(letter.rounds)
+    return [(name, text.encode()) for name, text in said.items()]
+
+
+def _size(key: bytes | None, value: bytes | None, headers: Headers) -> int:
+    of_headers = sum(len(name.encode()) + len(one or b"") + _A_HEADER_BYTES for name, one in headers)
+    return len(key or b"") + len(value or b"") + of_headers + _OVERHEAD_BYTES

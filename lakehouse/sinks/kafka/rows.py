@@ -1,0 +1,221 @@
+"""Gold rows in a Kafka topic, exactly once for a read-committed consumer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, closing
+
+from lakehouse.common.errors import PositionError
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.sinks.change import Change, Span
+from lakehouse.sinks.sizes import Weighed, weigh
+from lakehouse.storage.kafka.clients import Consumer, TopicPartition
+from lakehouse.storage.kafka.internals import hashed
+from lakehouse.storage.kafka.refusals import asking
+from lakehouse.storage.kafka.topics import Limits, limits_of
+from lakehouse.storage.kafka.transactions import Reached, Record, Transactions, reported
+from lakehouse.storage.tables import Position, Progress
+
+TRANSACTION_TIMEOUT_S = 600
+_END = "\0"  # librdkafka sends the metadata with its terminating NUL
+
+
+class Exporter:
+    """Transactions of one exporter of a table to a topic.
+
+    Rows and progress are committed in one Kafka transaction. Progress is the offset and metadata of the
+    consumer group in partition 0 of the topic. The group's name is also the transactional id, so a second
+    exporter with the same group fences the first. The broker aborts a transaction that is open for longer
+    than `transaction_timeout_s` or the broker's own limit; its messages are never seen.
+    """
+
+    def __init__(
+        self, access: KafkaAccess, topic: str, table: str, group: str, transaction_timeout_s: int
+    ) -> None:
+        self._access = access
+        self.topic = topic
+        self._table = table
+        self._group = group
+        self._timeout_s = transaction_timeout_s
+        self._producer: Transactions | None = None
+
+    def close(self) -> None:
+        """Close the producer, whatever state the broker is in.
+
+        Read-committed consumers do not see an open transaction and wait at its first row. The next exporter
+        aborts it when it starts, or the broker after the timeout.
+        """
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            producer.close()
+
+    def _reported(self) -> AbstractContextManager[None]:
+        return reported(
+            f"export to topic {self.topic}",
+            self.close,
+            f"export of {self._table} to topic {self.topic} was taken over by another exporter of the same "
+            "table, and only one may run at a time; or its transaction was open for more than "
+            f"{self._timeout_s:,} s",
+        )
+
+    def _start(self, limits: Limits) -> Transactions:
+        """Create the producer; from then on no other process can commit progress."""
+        self._producer = producer = Transactions(
+            self._access,
+            self._group,
+            timeout_s=min(self._timeout_s, limits.transaction_ms / 1000),
+            record_bytes=limits.record_bytes,
+        )
+        return producer
+
+    def _commit(self, producer: Transactions, changes: Sequence[Change], reached: Reached) -> None:
+        """Send the changes in order and commit them together with the progress."""
+        partitions = list[int]()
+
+        def records() -> Iterator[Record]:
+            for change in changes:
+                is_of_key = change.partition_by in {None, change.key}
+                if not is_of_key and not partitions:
+                    partitions.extend(producer.partitions(self.topic))
+                yield Record(
+                    self.topic,
+                    change.key.encode(),
+                    None if change.value is None else change.value.encode(),
+                    None if is_of_key else partition_of(change, partitions),
+                )
+
+        producer.commit(records(), (self.topic, reached))
+
+
+class KafkaSink(Exporter):
+    """Writes a micro-batch's rows to one topic exactly once, in one transaction.
+
+    Progress is the next version of the table, as the offset of the group
+    `lakehouse-export-<table>-to-<topic>`; its metadata has the table's name in positions (`tables.sent_as`).
+    A committed micro-batch is not sent again.
+    """
+
+    def __init__(
+        self,
+        access: KafkaAccess,
+        topic: str,
+        table: str,
+        *,
+        transaction_timeout_s: int = TRANSACTION_TIMEOUT_S,
+    ) -> None:
+        group = progress_group(table, topic)
+        super().__init__(access, topic, table, group, transaction_timeout_s)
+        self._limits = Limits()
+        self._sent: Progress | None = None
+
+    def weigh(self, changes: Sequence[Change]) -> Weighed:
+        """Split the changes by whether the topic accepts them; before refusing any, check its limit again.
+
+        Raises ServiceError as `write` does.
+        """
+        with self._reported():
+            self._connected()
+            weighed = weigh(changes, self._limits.record_bytes)
+            if weighed.refused and self._look_again():
+                weighed = weigh(changes, self._limits.record_bytes)
+        return weighed
+
+    def write(self, changes: Sequence[Change], span: Span) -> int:
+        """Send the changes in order and return how many were sent; 0 if they had been sent before.
+
+        Raises ServiceError if the broker refuses or another exporter has taken over, and PositionError if one
+        has sent something else meanwhile.
+        """
+        with self._reported():
+            return self._write(changes, span)
+
+    def take_over(self) -> Limits:
+        """Fence every earlier exporter and return the topic's current limits for producers.
+
+        Raises ServiceError as `write` does.
+        """
+        with self._reported():
+            self._connected()
+            self._look_again()
+        return self._limits
+
+    def sent(self) -> Progress | None:
+        """Return the position up to which rows have been sent to the topic; null before the first time.
+
+        Raises ServiceError if the broker does not answer.
+        """
+        # Read committed would wait for a transaction left open by a crash, which has not moved the progress.
+        return read_progress(self._access, self._group, self.topic, "read_uncommitted")
+
+    def _write(self, changes: Sequence[Change], span: Span) -> int:
+        producer = self._connected()
+        sent = self._sent
+        if sent is not None and sent.table == span.table:
+            if not sent.position.is_before(span.after):
+                return 0
+            if span.before.is_before(sent.position):
+                raise PositionError(
+                    f"topic {self.topic} has rows of {self._table} up to version {sent.position}, this "
+                    f"export continues at {span.before}: another one has sent them. Stop one"
+                )
+        self._commit(producer, changes, span.reached)
+        self._sent = Progress(span.table, span.after)
+        return len(changes)
+
+    def _connected(self) -> Transactions:
+        producer = self._producer
+        if producer is None:
+            self._limits = limits_of(self._access, self.topic)
+            producer = self._start(self._limits)
+            self._sent = read_progress(self._access, self._group, self.topic)
+        return producer
+
+    def _look_again(self) -> bool:
+        """Look up the topic's limits and tell whether they have changed; then a new producer uses them."""
+        before = self._limits
+        if limits_of(self._access, self.topic) == before:
+            return False
+        self.close()
+        self._connected()
+        return True
+
+
+def progress_group(table: str, topic: str) -> str:
+    """Return the consumer group that holds the progress of a table's export to a topic."""
+    return f"lakehouse-export-{table}-to-{topic}"
+
+
+def read_progress(
+    access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
+) -> Progress | None:
+    """Return the position up to which a table has been sent to the topic; null before the first time.
+
+    Raises ServiceError as `read_group` does.
+    """
+    committed = read_group(access, group, topic, isolation_level)
+    if committed is None:
+        return None
+    said = json.loads(committed.note)
+    return Progress(str(said["table"]), Position(committed.offset, said["files"]))
+
+
+def read_group(
+    access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
+) -> Reached | None:
+    """Return the progress of an exporter's group in the topic; null before the first time.
+
+    Raises ServiceError if the broker does not answer, or denies the request.
+    """
+    with (
+        asking(access, {"group": f"Read group {group}", "topic": f"Read topic {topic}"}),
+        closing(Consumer(access, group_id=group, isolation_level=isolation_level)) as consumer,
+    ):
+        found = consumer.committed(TopicPartition(topic, 0), metadata=True)
+    return None if found is None else Reached(int(found.offset), found.metadata.rstrip(_END))
+
+
+def partition_of(change: Change, partitions: Sequence[int]) -> int:
+    """Return the partition that Kafka's default partitioner chooses for the change's partition key."""
+    text = change.key if change.partition_by is None else change.partition_by
+    return partitions[hashed(text.encode()) % len(partitions)]

@@ -1,0 +1,137 @@
+"""Sends a large micro-batch's rows in slices.
+
+The broker aborts a transaction that is open for too long. A transaction with all rows of a micro-batch takes
+longer the more rows there are and the busier the machine is; it could be aborted in every retry, for ever. So
+a large micro-batch is sent in slices of bounded size, each a transaction with its progress; then other stores
+get the slice. The rows are never all in memory.
+
+A retry skips the slices that were committed, so its rows must come in the same order. They do: the progress
+of the slices has the micro-batch's span of the change feed, and the rows are ordered by version and keys. The
+micro-batch's own progress is committed after all slices, as for a small one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any
+
+from lakehouse.common.errors import PositionError
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.sinks.change import Change, Span, next_chunk
+from lakehouse.sinks.kafka.rows import Exporter, progress_group, read_group
+from lakehouse.sinks.port import Slice
+from lakehouse.sinks.sizes import weigh
+from lakehouse.storage.kafka.topics import Limits
+from lakehouse.storage.kafka.transactions import Reached
+from lakehouse.storage.tables import Position
+
+SLICE_ROWS = 20_000
+
+
+@dataclass(frozen=True)
+class _Progress:
+    """The number of rows that are done, including refused ones, and the smallest limit applied to them."""
+
+    rows: int
+    record_bytes: int
+
+    def left(self, done: int) -> int:
+        """Return the most rows of the next slice, so that it never mixes rows that are done with others."""
+        return self.rows - done if done < self.rows else sys.maxsize
+
+
+class SlicedSink(Exporter):
+    """Writes the rows of a micro-batch to a topic exactly once, at most `slice_rows` in a transaction.
+
+    Progress is the number of rows that are done, as the offset of the group
+    `lakehouse-export-<table>-to-<topic>-slices`; its metadata has their span of the table. A retry of the
+    micro-batch skips that many rows, so they must come in the same order. Refused rows stay the same, too:
+    the limit of that time is applied to rows that are done. With `begins_anew` it skips none, because the
+    rows are different.
+    """
+
+    def __init__(
+        self,
+        access: KafkaAccess,
+        topic: str,
+        table: str,
+        limits: Limits,
+        *,
+        slice_rows: int,
+        transaction_timeout_s: int,
+        begins_anew: bool = False,
+    ) -> None:
+        group = slices_group(table, topic)
+        super().__init__(access, topic, table, group, transaction_timeout_s)
+        self._limits = limits
+        self._slice_rows = slice_rows
+        self._begins_anew = begins_anew
+
+    def send(self, changes: Iterable[Change], span: Span) -> Iterator[Slice]:
+        """Send the changes in order and yield them, slice by slice, each after its commit.
+
+        Raises ServiceError if the broker refuses or another exporter has taken over, and PositionError if
+        another micro-batch has sent slices and has not ended.
+        """
+        remaining = iter(changes)
+        first = next(remaining, None)
+        if first is None:  # no rows: no connection is needed
+            return
+        with self._reported():
+            producer = self._start(self._limits)
+            progress = self._progress_of(span)
+        remaining, done = chain([first], remaining), 0
+        limit = min(self._limits.record_bytes, progress.record_bytes)
+        noted = json.dumps({"span": _as_json(span), "record_bytes": limit})
+        while part := next_chunk(remaining, min(self._slice_rows, progress.left(done))):
+            weighed, is_done = weigh(part, limit), done < progress.rows
+            done += len(part)
+            if not is_done:
+                with self._reported():
+                    self._commit(producer, weighed.fitting, Reached(done, noted))
+            yield Slice(part, 0 if is_done else len(weighed.fitting), weighed.refused)
+
+    def _progress_of(self, span: Span) -> _Progress:
+        """Return the sink's progress in a micro-batch."""
+        committed = read_group(self._access, self._group, self.topic)
+        if committed is None or self._begins_anew:
+            return _Progress(0, sys.maxsize)
+        said = json.loads(committed.note)
+        found = _from_json(said["span"])
+        if found == span:
+            return _Progress(committed.offset, int(said["record_bytes"]))
+        if found.table == span.table and span.before.is_before(found.after):
+            # The slices of another micro-batch were committed after this one was chosen.
+            raise PositionError(
+                f"topic {self.topic} has slices of {self._table} from version {found.before} to "
+                f"{found.after}, this export continues at {span.before} and ends at {span.after}: it has to "
+                "begin with those"
+            )
+        return _Progress(0, sys.maxsize)
+
+
+def slices_group(table: str, topic: str) -> str:
+    """Return the consumer group that holds the progress of slices of a table's export to a topic."""
+    return f"{progress_group(table, topic)}-slices"
+
+
+def last_sliced(access: KafkaAccess, table: str, topic: str) -> Span | None:
+    """Return the span of the last micro-batch that was sent in slices; null for none.
+
+    Raises ServiceError if the broker does not answer.
+    """
+    committed = read_group(access, slices_group(table, topic), topic, "read_uncommitted")
+    return None if committed is None else _from_json(json.loads(committed.note)["span"])
+
+
+def _as_json(span: Span) -> dict[str, Any]:
+    ends = ([one.version, one.files] for one in (span.before, span.after))
+    return {"table": span.table, **dict(zip(("before", "after"), ends, strict=True))}
+
+
+def _from_json(said: Mapping[str, Any]) -> Span:
+    return Span(said["table"], Position(*said["before"]), Position(*said["after"]))

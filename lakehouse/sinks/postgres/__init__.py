@@ -1,0 +1,1 @@
+"""Gold rows in PostgreSQL."""

@@ -1,0 +1,125 @@
+"""A gold table's form in PostgreSQL: columns, types, rows as lines of COPY, and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+from pyspark.sql.types import DataType, DecimalType
+
+from lakehouse.common.printable import printable
+from lakehouse.streams.definition import GoldTable, MergedTable
+
+NAME, LABEL = "postgres", "PostgreSQL"
+SCHEMA = "gold"
+POSITIONS = "lakehouse_positions"
+GENERATION, VERSION = STAMPS = ("_generation", "_version")
+"""Added to gold's columns: the generation of the gold table, and the version that the row was sent from."""
+GONE = "_is_gone"
+"""The column of an incoming row that says whether to delete it."""
+MOST_KEY_BYTES = 2_500
+"""The longest key as text: an entry of a PostgreSQL index is at most a third of a page."""
+
+_TYPES = {
+    "string": "text",
+    "byte": "smallint",
+    "short": "smallint",
+    "integer": "integer",
+    "long": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "boolean": "boolean",
+    "date": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp without time zone",
+}
+_NUL, _ESCAPE = "\0", "␀"
+_KEPT = {_ESCAPE: _ESCAPE * 2, _NUL: f"{_ESCAPE}0"}
+_OF_COPY = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}  # the server undoes these
+_NULL = "\\N"
+
+_MOST_NAME_BYTES = 63  # NAMEDATALEN - 1: longer names are truncated
+_MOST_COLUMNS, _MOST_KEYS = 1_600, 32
+_OF_SYSTEM = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
+_OF_INDEX = "_pkey"
+
+
+def columns_of(table: MergedTable) -> dict[str, str]:
+    """Return a table's columns in PostgreSQL, with their types there."""
+    state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
+    types = {field.name: _type_of(field.dataType) for field in table.schema if field.name not in state}
+    return {name: kind for name, kind in types.items() if kind is not None}
+
+
+def line_of(table: MergedTable) -> Column:
+    """Return a row of gold as a line without its line end; null if its key is too long for an index.
+
+    PostgreSQL's text cannot hold the character NUL: it becomes `␀0`, and `␀` becomes `␀␀`. The key's length
+    includes these.
+    """
+    types = {field.name: field.dataType.typeName() for field in table.schema}
+    texts = [_text(name, types[name]) for name in columns_of(table)]
+    key = F.concat_ws("", *(_kept(name) if types[name] == "string" else name for name in table.keys))
+    line = F.concat_ws("\t", *(F.coalesce(text, F.lit(_NULL)) for text in texts))
+    return F.when(F.octet_length(key) <= MOST_KEY_BYTES, line)
+
+
+def key_bytes(key: str) -> int:
+    """Return the length in bytes of a key in PostgreSQL, given as text."""
+    for character, escape in _KEPT.items():
+        key = key.replace(character, escape)
+    return len(key.encode())
+
+
+def key_alone(line: str, table: MergedTable) -> str:
+    """Return a row's line with null in every column outside its key."""
+    texts = zip(columns_of(table), line.split("\t"), strict=True)
+    return "\t".join(text if name in table.keys else _NULL for name, text in texts)
+
+
+def unfit(table: MergedTable) -> Iterator[str]:
+    """Yield the reasons why a table, as declared, cannot be in PostgreSQL."""
+    columns = columns_of(table)
+    if table.name == POSITIONS or table.name.endswith(_OF_INDEX):
+        owner = "the export's own" if table.name == POSITIONS else "that of a primary key's index"
+        yield f"the name {table.name} is {owner} there"
+    for what, name in (("the table's name", table.name), *(("the column", name) for name in columns)):
+        size = len(name.encode())
+        if size > _MOST_NAME_BYTES:
+            start = printable(name[:_MOST_NAME_BYTES])
+            yield f"{what} {start} has {size} bytes, and names there are cut at {_MOST_NAME_BYTES}"
+    for name in sorted(_OF_SYSTEM.union(STAMPS, [GONE]).intersection(columns)):
+        yield f"every table there has a column {name} of its own"
+    for name in table.keys:
+        if name not in columns:
+            yield f"there is no type there for its key column {name}"
+    if len(columns) + len(STAMPS) > _MOST_COLUMNS:
+        most = _MOST_COLUMNS - len(STAMPS)
+        yield f"it has {len(columns):,} columns, and tables there have at most {most:,}"
+    if len(table.keys) > _MOST_KEYS:
+        yield f"its key has {len(table.keys)} columns, and keys there have at most {_MOST_KEYS}"
+
+
+def _type_of(kind: DataType) -> str | None:
+    if isinstance(kind, DecimalType):
+        return f"numeric({kind.precision},{kind.scale})"
+    return _TYPES.get(kind.typeName())
+
+
+def _kept(name: str) -> Column:
+    """Return a column's text, with NUL escaped."""
+    text = F.col(name)
+    for character, escape in _KEPT.items():
+        text = F.replace(text, F.lit(character), F.lit(escape))
+    return text
+
+
+def _text(name: str, kind: str) -> Column:
+    if kind == "string":
+        text = _kept(name)
+        for character, escape in _OF_COPY.items():
+            text = F.replace(text, F.lit(character), F.lit(escape))
+        return text
+    text = F.col(name).cast("string")
+    return F.concat(text, F.lit("+00")) if kind == "timestamp" else text  # sessions are in UTC

@@ -1,0 +1,271 @@
+"""A gold table's rows in PostgreSQL: exactly once, with the position in the transaction of the rows.
+
+gold.<table> has a column for each column of the gold table that has a simple type and is not fold state. Its
+primary key is the table's key. `_generation` and `_version` identify the commit of gold that wrote the row
+(for filled rows: the version that was read), and an older one never replaces a newer one.
+gold.lakehouse_positions has the position of each table.
+
+A micro-batch is COPY into a temporary table, one INSERT … ON CONFLICT, a DELETE, and the position: one
+transaction. A row that the database cannot hold, such as one with a character that its encoding lacks, is
+noted as unsent, and the others are sent. A server that was unavailable catches up from its own position. One
+that has another table's rows, or has lost rows, gets all rows of gold again, in one transaction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+
+import psycopg
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+
+from lakehouse.common.errors import TableError
+from lakehouse.sinks.change import Change, next_chunk
+from lakehouse.sinks.outgoing import outgoing
+from lakehouse.sinks.port import Exported, Sending
+from lakehouse.sinks.postgres import statements
+from lakehouse.sinks.postgres.client import connect
+from lakehouse.sinks.postgres.copying import Receiver
+from lakehouse.sinks.postgres.errors import PostgresTroubleError, reported
+from lakehouse.sinks.postgres.layout import LABEL, MOST_KEY_BYTES, NAME, key_bytes, line_of
+from lakehouse.sinks.postgres.statements import Sql
+from lakehouse.sinks.postgres.tables import prepare_table
+from lakehouse.sinks.sizes import REFUSED, TOO_LARGE, UnsentRow
+from lakehouse.storage import tables
+from lakehouse.storage.spark.query_errors import are_files_gone
+from lakehouse.storage.tables import Position
+
+_LOOK_EVERY_S, _LOOK_AGAIN_S = 5.0, 30.0
+_CHUNK_ROWS = 10_000
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """A table's state in PostgreSQL: its position (null: rows may be missing), and whether it is empty."""
+
+    position: Position | None
+    is_empty: bool
+
+
+class ToPostgres:
+    """The rows of one gold table in PostgreSQL, over one connection."""
+
+    name = NAME
+
+    def __init__(self, exported: Exported) -> None:
+        self._exported = exported
+        self._url = exported.settings.postgres_url.get_secret_value()
+        self._sql = Sql(exported.table)
+        self._own = {NAME: line_of(exported.table)}
+        self._connection: psycopg.Connection | None = None
+        self._sending: Sending | None = None  # null if PostgreSQL already has the micro-batch
+        self._receiver: Receiver | None = None
+        self._look_at = 0.0  # by a monotonic clock
+
+    def begin(self, sending: Sending) -> None:
+        """Begin a transaction, unless an earlier attempt has committed this micro-batch.
+
+        Raises PostgresTroubleError if rows before it are missing.
+        """
+        self._sending = None
+        if not self._is_ready():
+            self.close()
+        with self._asking() as connection:
+            standing, span = self._standing(connection, locks=True), sending.span
+            position = standing.position
+            if position is None and not (sending.is_first and standing.is_empty):
+                raise PostgresTroubleError(f"{LABEL} lacks rows of gold.{self._sql.name}; it is filled")
+            if position is not None and position.is_before(span.before):
+                raise PostgresTroubleError(
+                    f"{LABEL} has gold.{self._sql.name} up to {position}; it catches up"
+                )
+            if position is not None and not position.is_before(span.after):
+                connection.rollback()
+                return
+        self._sending = sending
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Copy the rows into the temporary table."""
+        if self._sending is not None:
+            with self._asking() as connection:
+                self._receive(connection, changes, self._sending.now)
+
+    def end(self) -> int:
+        """Commit the rows and the position, and return how many rows have changed."""
+        sending, self._sending = self._sending, None
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+        if sending is None:
+            return 0
+        with self._asking() as connection:
+            rows = self._merge(connection)
+            self._note(connection, sending.span.after)
+        return rows
+
+    def lacks_rows(self) -> bool:
+        """Tell whether rows are missing; asks at most every five seconds. False while it is unreachable."""
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + _LOOK_EVERY_S
+        try:
+            return self._position() is None
+        except PostgresTroubleError:
+            self._look_at = time.monotonic() + _LOOK_AGAIN_S
+            return False
+
+    def require(self) -> None:
+        """Raise PostgresTroubleError unless PostgreSQL answers, and the tables exist or can be created."""
+        if not self._is_ready():
+            self.close()
+        self._position()
+
+    def fill(self, reached: Position | None, now: datetime) -> int:
+        """Send the rows changed since PostgreSQL's position; if that is unknown or too old, every row."""
+        if reached is None:
+            return 0
+        position = self._position()
+        if position is not None and not position.is_before(reached):
+            return 0
+        if position is not None and not position.is_beginning and not reached.is_beginning:
+            try:
+                return self._catch_up(position, reached, now)
+            except (PySparkException, Py4JError, TableError) as error:
+                if not isinstance(error, TableError) and not are_files_gone(error):
+                    raise
+        return self._replace(position, reached, now)
+
+    def close(self) -> None:
+        """Close the connection; uncommitted work is discarded."""
+        connection, self._connection, self._receiver = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+    def _catch_up(self, first: Position, end: Position, now: datetime) -> int:
+        newest = self._exported.changed_between(first.version, end.version)
+        return self._filled(newest, first, end, now, is_all=False)
+
+    def _replace(self, first: Position | None, reached: Position, now: datetime) -> int:
+        """Replace the rows by those that gold has sent or, if VACUUM removed that version, by the newest."""
+        exported, version = self._exported, reached.version - (0 if reached.is_beginning else 1)
+        try:
+            return self._replaced_by(version, first, now)
+        except (PySparkException, Py4JError) as error:
+            if not are_files_gone(error):
+                raise
+        return self._replaced_by(tables.version_of(exported.spark, exported.path), first, now)
+
+    def _replaced_by(self, version: int, first: Position | None, now: datetime) -> int:
+        standing = self._exported.standing_at(version)
+        return self._filled(standing, first, Position(version + 1), now, is_all=True)
+
+    def _filled(
+        self, leaving: DataFrame, first: Position | None, end: Position, now: datetime, *, is_all: bool
+    ) -> int:
+        with outgoing(leaving, self._exported.table, self._own) as rows, self._asking() as connection:
+            if self._standing(connection, locks=True).position != first:
+                raise PostgresTroubleError(f"another export has sent rows of gold.{self._sql.name}; stop one")
+            changes = rows.in_parts()
+            while chunk := next_chunk(changes, _CHUNK_ROWS):
+                self._receive(connection, chunk, now)
+            written = self._merge(connection, is_all=is_all)
+            self._note(connection, end)
+        return written
+
+    def _position(self) -> Position | None:
+        with self._asking() as connection:
+            found = self._standing(connection, locks=False)
+            connection.rollback()
+        return found.position
+
+    def _standing(self, connection: psycopg.Connection, *, locks: bool) -> _Standing:
+        """Return the table's state. With `locks`, other exports of it wait for the transaction's end."""
+        asked = statements.LOCKED_POSITION if locks else statements.POSITION
+        found = connection.execute(asked, [self._sql.name]).fetchone()
+        is_empty = self._is_empty(connection)
+        if found is None:
+            return _Standing(None, is_empty)
+        table, generation, version, files, was_empty = found
+        if generation > self._exported.generation:
+            raise PostgresTroubleError(
+                f"{LABEL} has rows of gold.{self._sql.name} from a lake that is newer than this one; each "
+                "lake needs a database of its own (LAKEHOUSE_POSTGRES_URL)"
+            )
+        is_whole = table == self._exported.sent_as and was_empty >= is_empty
+        return _Standing(Position(version, files) if is_whole else None, is_empty)
+
+    def _receive(self, connection: psycopg.Connection, changes: Sequence[Change], now: datetime) -> None:
+        if self._receiver is None:
+            self._receiver = Receiver(connection, self._sql)
+        fitting = [change for change in changes if change.own[NAME] is not None]
+        rows = [(change.own[NAME], change.version, change.value is None) for change in fitting]
+        refused = self._receiver.take(rows)
+        unsent = [_too_large(change) for change in changes if change.own[NAME] is None]
+        unsent += [_unsent(fitting[number], f"{REFUSED}: {why}") for number, why in refused.items()]
+        if unsent:
+            self._exported.note_unsent(NAME, unsent, now)
+
+    def _merge(self, connection: psycopg.Connection, *, is_all: bool = False) -> int:
+        """Merge the copied rows into the table, and return how many rows have changed."""
+        receiver, self._receiver = self._receiver, None
+        generation = self._exported.generation
+        if is_all:
+            connection.execute(self._sql.analyze())
+            gone = connection.execute(self._sql.delete_others()).rowcount
+            return gone + connection.execute(self._sql.replace(generation)).rowcount
+        rows = connection.execute(self._sql.upsert(generation)).rowcount
+        if receiver is not None and receiver.has_gone:
+            rows += connection.execute(self._sql.delete(generation)).rowcount
+        return rows
+
+    def _note(self, connection: psycopg.Connection, position: Position) -> None:
+        of_table = [self._sql.name, self._exported.sent_as, self._exported.generation]
+        connection.execute(
+            statements.NOTE, [*of_table, position.version, position.files, self._is_empty(connection)]
+        )
+        connection.commit()
+
+    def _is_empty(self, connection: psycopg.Connection) -> bool:
+        answer = connection.execute(self._sql.is_empty()).fetchone()
+        return answer is not None and bool(answer[0])
+
+    def _is_ready(self) -> bool:
+        """Tell whether the connection can begin a transaction; a server may have closed it."""
+        connection = self._connection
+        if connection is None:
+            return False
+        self._receiver = None
+        try:
+            connection.rollback()
+            connection.execute("SELECT")
+            connection.rollback()
+        except psycopg.Error:
+            return False
+        return True
+
+    @contextmanager
+    def _asking(self) -> Iterator[psycopg.Connection]:
+        """Yield the connection, with the tables prepared; it is closed if the block fails."""
+        try:
+            if self._connection is None:
+                self._connection = connect(self._url)
+                prepare_table(self._connection, self._sql)
+                self._connection.commit()
+            with reported(self._sql.name):
+                yield self._connection
+        except BaseException:
+            self.close()
+            raise
+
+
+def _too_large(change: Change) -> UnsentRow:
+    return _unsent(change, TOO_LARGE, size_bytes=key_bytes(change.row_key), limit_bytes=MOST_KEY_BYTES)
+
+
+def _unsent(change: Change, reason: str, **sizes: int) -> UnsentRow:
+    digest = "" if change.value is None else hashlib.sha256(change.value.encode()).hexdigest()
+    return UnsentRow(change.key, change.row_key, change.version, digest, reason, **sizes)

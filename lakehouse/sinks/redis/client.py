@@ -1,0 +1,152 @@
+"""Redis clients, by URL: for one server, or for the primary named by Sentinels. All are created here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.asyncio.sentinel import Sentinel as AsyncSentinel
+from redis.backoff import NoBackoff
+from redis.connection import parse_url
+from redis.exceptions import NoPermissionError
+from redis.retry import Retry
+from redis.sentinel import Sentinel, SentinelManagedConnection, SentinelManagedSSLConnection
+
+from lakehouse.common.errors import ServiceError
+from lakehouse.settings.redis_url import RedisUrl, parse_redis_url
+from lakehouse.sinks.redis.errors import CLUSTER, REPLICA, RedisTroubleError, what_failed
+
+_SENTINEL_TIMEOUT_S = 2.0
+_REQUIRED_WITHIN_S = 15.0
+_NEVER_EVICTS = "noeviction"
+
+
+class _AskingAgain(SentinelManagedConnection):
+    """Asks Sentinels before each attempt to connect; redis-py does so only before the first (its #3874)."""
+
+    def send_packed_command(self, command: Any, check_health: Any = True) -> Any:  # noqa: FBT002 - redis-py's
+        """Send a command, after connecting if there is no connection."""
+        base: Any = super()
+        if not self.is_connected:  # once: the attempts are those of the command
+            base.connect_to(self.connection_pool.get_master_address())
+        return base.send_packed_command(command, check_health)
+
+
+class _AskingAgainWithTls(_AskingAgain, SentinelManagedSSLConnection):
+    """The same, with TLS."""
+
+
+def redis_client(url: str, **options: Any) -> redis.Redis:
+    """Return a client; options are those of redis-py's connections."""
+    where = parse_redis_url(url)
+    if where.master is None:
+        return redis.Redis.from_url(where.plain, **options)
+    asked = {"retry": Retry(NoBackoff(), 0), **_for_sentinels(where, options)}
+    sentinel: Any = Sentinel(  # type: ignore[no-untyped-call]
+        where.hosts, sentinel_kwargs=asked, **_for_primary(where, options)
+    )
+    kind = _AskingAgainWithTls if where.has_tls else _AskingAgain
+    found: redis.Redis = sentinel.master_for(where.master, connection_class=kind)
+    return found
+
+
+def async_redis_client(url: str, **options: Any) -> redis.asyncio.Redis:
+    """Return a client for asyncio."""
+    where = parse_redis_url(url)
+    if where.master is None:
+        return redis.asyncio.Redis.from_url(where.plain, **options)
+    asked = {"retry": AsyncRetry(NoBackoff(), 0), **_for_sentinels(where, options)}
+    sentinel: Any = AsyncSentinel(  # type: ignore[no-untyped-call]
+        where.hosts, sentinel_kwargs=asked, **_for_primary(where, options)
+    )
+    found: redis.asyncio.Redis = sentinel.master_for(where.master)
+    return found
+
+
+def impatient(timeout_s: float) -> dict[str, Any]:
+    """Return options for a client that tries once and waits at most this long."""
+    return {
+        "socket_timeout": timeout_s,
+        "socket_connect_timeout": timeout_s,
+        "retry": Retry(NoBackoff(), 0),
+    }
+
+
+def require_redis(url: str) -> None:
+    """Raise ServiceError, naming the address but no password, unless the URL leads to a writable Redis."""
+    where = parse_redis_url(url)
+    for name, path in where.files.items():
+        if not Path(path).exists():
+            raise ServiceError(f"LAKEHOUSE_REDIS_URL: {name} names {path}, which does not exist")
+    try:
+        with redis_client(url, **impatient(_REQUIRED_WITHIN_S)) as client:
+            client.ping()
+            server = told(client)
+    except redis.AuthenticationError as error:
+        raise ServiceError(
+            f"Redis at {where.address} refused the credentials of LAKEHOUSE_REDIS_URL, or requires some: "
+            f"{error}"
+        ) from None
+    except (redis.RedisError, OSError) as error:
+        raise ServiceError(
+            f"no Redis at {where.address} ({what_failed(error)}); start one with `lakehouse services up` or "
+            "set LAKEHOUSE_REDIS_URL"
+        ) from None
+    if server.get("cluster_enabled"):
+        raise RedisTroubleError(f"{CLUSTER} ({where.address})")
+    if server.get("role") == "slave":
+        raise RedisTroubleError(f"{REPLICA} ({where.address})")
+
+
+def doubts_of_redis(url: str) -> list[str]:
+    """Return warnings about the rows in a Redis that works, one line each."""
+    try:
+        with redis_client(url, **impatient(_REQUIRED_WITHIN_S)) as client:
+            return list(_doubts(told(client)))
+    except (redis.RedisError, OSError):  # it has just become unreachable, which the export reports
+        return []
+
+
+def told(client: redis.Redis) -> Mapping[str, Any]:
+    """Return the server's INFO; empty if the user may not run it."""
+    try:
+        found: Mapping[str, Any] = client.info()
+    except NoPermissionError:
+        return {}
+    return found
+
+
+def _doubts(server: Mapping[str, Any]) -> Iterator[str]:
+    if not server:
+        yield (
+            "Redis: the user of LAKEHOUSE_REDIS_URL may not call INFO, so the export cannot notice that "
+            "another server has taken over or has evicted rows, and does not fill it again. "
+            "Give the user +info"
+        )
+    policy = server.get("maxmemory_policy", _NEVER_EVICTS)
+    if server.get("maxmemory") and policy != _NEVER_EVICTS:
+        yield (
+            f"Redis evicts rows once it has {server.get('maxmemory_human', server['maxmemory'])} "
+            f"(maxmemory-policy {policy}). They are written again, at most every ten minutes; with "
+            "noeviction a full Redis keeps the rows that it has (docs/redis.md)"
+        )
+
+
+def _for_primary(where: RedisUrl, options: Mapping[str, Any]) -> dict[str, Any]:
+    of_url: dict[str, Any] = parse_url(where.plain)  # type: ignore[no-untyped-call]
+    found = {**options, **of_url, "ssl": where.has_tls}
+    found.pop("connection_class", None)
+    return found
+
+
+def _for_sentinels(where: RedisUrl, options: Mapping[str, Any]) -> dict[str, Any]:
+    own = {"username": where.sentinel_username, "password": where.sentinel_password}
+    primary = _for_primary(where, options)
+    timeouts = {
+        name: primary.get(name, _SENTINEL_TIMEOUT_S) for name in ("socket_timeout", "socket_connect_timeout")
+    }
+    return own | timeouts | {name: value for name, value in primary.items() if name.startswith("ssl")}

@@ -1,0 +1,299 @@
+"""Gold rows in Redis: an older row never overwrites a newer one; a Redis that lost rows is filled again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import redis
+from redis.backoff import ExponentialWithJitterBackoff
+from redis.retry import Retry
+
+from lakehouse.common.printable import printable
+from lakehouse.sinks.change import Change, next_chunk
+from lakehouse.sinks.redis.client import impatient, redis_client, told
+from lakehouse.sinks.redis.errors import WRONG_TYPE, reported
+from lakehouse.streams.definition import MergedTable
+
+CALL_ROWS = 500  # per call of the script, which blocks Redis for some 5 ms
+_SCANNED = 1_000
+_PUT = Path(__file__).with_name("put.lua")
+_OLDER, _NEW, _OPEN = 0, 2, 4  # in the script's answers; 1 is the same version
+_PURGED_AT_ONCE = 100
+_EXPIRY = 2  # index in a group's keys, from 0: a sorted set, after two hashes
+_LAYOUT = "layout 3"
+_RETRIES = 8
+_GLANCE_TIMEOUT_S = 1.0
+_FILLING = "filling"
+_GENERATION, _VERSION, _IS_DELETED = "_generation", "_version", "_deleted"
+STAMP = re.compile(rf',"{_GENERATION}":(\d+),"{_VERSION}":(\d+)}}$')
+"""Matches the end of a row's text: its generation and version."""
+DELETED = f'{{"{_IS_DELETED}":true'
+"""The beginning of a deleted row's text."""
+_EVICTED = ", evicted "
+_LIVES = ", time to live "
+
+
+@dataclass(frozen=True)
+class Put:
+    """The result of putting changes: how many were new, and the open members, as (group, member).
+
+    The latest row of an open member was deleted, and an older one may now be the latest.
+    """
+
+    rows: int = 0
+    open: frozenset[tuple[str, str]] = frozenset()
+
+
+class RedisSink:
+    """Writes rows to Redis with a time to live; only a newer version replaces a row.
+
+    A row's version is that of the Delta commit that wrote it, within the table's `generation` (ms since the
+    epoch), because a recreated table counts its commits from zero. A newer generation replaces everything of
+    an older one. The layout is RedisView's. One script call puts many rows, each under its key and into its
+    group's hash. If Redis is unreachable, calls are retried with a growing pause, `retries` times: by default
+    for half a minute.
+
+    The key `lakehouse:<table>:filled` marks a server that has every row that it should: its value has the
+    server's run id, the layout of the writer's own keys, the number of keys evicted by then, and the time to
+    live. If it is missing or differs, rows may have been lost. It has the rows' time to live, so that a Redis
+    that evicts only such keys does not keep it alone.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        table: str,
+        ttl_s: int,
+        *,
+        generation: int,
+        rows_move: bool = False,
+        retries: int = _RETRIES,
+    ) -> None:
+        retry = Retry(ExponentialWithJitterBackoff(base=0.1, cap=10), retries)
+        self._client = redis_client(
+            url, retry=retry, retry_on_error=[redis.ConnectionError, redis.TimeoutError]
+        )
+        self._impatient = redis_client(url, **impatient(_GLANCE_TIMEOUT_S))
+        self._script = self._client.register_script(_PUT.read_text(encoding="utf-8"))
+        self._table = table
+        self._ttl_s = ttl_s
+        self._generation = generation
+        self._rows_move = rows_move
+        self._place = ""
+
+    def write(self, changes: Iterable[Change], *, are_all: bool = False, after: Put | None = None) -> Put:
+        """Put the rows, a member's in the order of their versions; skip rows older than those in Redis.
+
+        With `are_all`, these are all rows of their members, so their latest row is known and they are closed.
+        `after` is the result of earlier rows, to which this one is added. Raises RedisTroubleError if Redis
+        stays out of reach, or refuses rows; some of them may have been written.
+        """
+        before = after or Put()
+        written, open_ = before.rows, set(before.open)
+        remaining = iter(changes)
+        while chunk := next_chunk(remaining, CALL_ROWS):
+            with reported():
+                found = self._put(chunk, are_all=are_all)
+            for change, how in zip(chunk, found, strict=True):
+                if how != _OLDER:
+                    written += bool(how & _NEW)
+                    (open_.add if how & _OPEN else open_.discard)((change.group, change.member))
+        return Put(written, frozenset(open_))
+
+    def is_filled(self) -> bool:
+        """Tell whether Redis has every row that it should; raises RedisTroubleError as `write` does."""
+        with reported():
+            return self._mark(self._client) == self._place_of(self._client)
+
+    def seems_filled(self) -> bool:
+        """Tell the same without retries, if there is nothing to write; true if Redis is unreachable."""
+        try:
+            return self._mark(self._impatient) == self._place_of(self._impatient)
+        except (redis.RedisError, OSError):
+            return True
+
+    def require(self) -> None:
+        """Raise RedisTroubleError unless Redis answers at once."""
+        with reported():
+            self._impatient.ping()
+
+    def evictions(self) -> str | None:
+        """Return a line on the keys that Redis has evicted since it was filled; null for none."""
+        with reported():
+            server, mark = told(self._client), self._mark(self._client)
+        known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
+        (run, _, had), (now, _, has) = (place.partition(_EVICTED) for place in (known, _place(server)))
+        count = int(has) - int(had or 0)
+        if run != now or count <= 0:
+            return None
+        policy, most = (server.get(name, "unknown") for name in ("maxmemory_policy", "maxmemory_human"))
+        return f"Redis has evicted {count:,} keys (maxmemory {most}, maxmemory-policy {policy})"
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Mark Redis as filled after the block has put every row, unless Redis lost its keys meanwhile."""
+        name = filled_key(self._table)
+        with reported():
+            place = self._place_of(self._client)
+            self._client.set(name, _FILLING, ex=self._ttl_s)
+        self._place = place
+        yield
+        with reported():
+            self._client.set(name, place, xx=True, ex=self._ttl_s)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+        self._impatient.close()
+
+    def _mark(self, client: redis.Redis) -> str | None:
+        """Return the mark's value, and renew its time to live."""
+        with client.pipeline(transaction=False) as pipeline:
+            pipeline.get(filled_key(self._table))
+            pipeline.expire(filled_key(self._table), self._ttl_s)
+            found, _ = pipeline.execute()
+        return found.decode(errors="replace") if isinstance(found, bytes) else None
+
+    def _place_of(self, client: redis.Redis) -> str:
+        """Return the expected value of the mark; it is constant if the user may not run INFO."""
+        return f"{_place(told(client))}{_LIVES}{self._ttl_s}"
+
+    def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
+        """Put rows in one call of the script, and return its answer for each."""
+        names = dict.fromkeys(change.group for change in changes)
+        groups = {name: number for number, name in enumerate(names, start=1)}
+        keys = [row_key(self._table, change.row_key) for change in changes]
+        for name in groups:
+            latest = latest_key(self._table, name)
+            keys += [latest, f"{{{latest}}}:stamps", f"{{{latest}}}:expiry"]
+        arguments: list[str | int] = [len(changes), self._generation, self._ttl_s, _PURGED_AT_ONCE]
+        arguments += [int(are_all), int(self._rows_move)]
+        for change in changes:
+            arguments += [change.version, as_stored(change, self._generation), int(change.value is None)]
+            arguments += [groups[change.group], change.member, change.order]
+        try:
+            found: list[int] = self._script(keys=keys, args=arguments)
+        except redis.ResponseError as error:
+            key = self._of_another_type(keys, len(changes)) if WRONG_TYPE in str(error) else None
+            if key is None:
+                raise
+            raise redis.ResponseError(f"{WRONG_TYPE} {printable(key)}") from error
+        return found
+
+    def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
+        """Return the first of a call's keys that has another type than the script expects; null for none."""
+        with self._client.pipeline(transaction=False) as pipeline:
+            for number, key in enumerate(keys):
+                if number < rows:
+                    pipeline.get(key)
+                elif (number - rows) % 3 == _EXPIRY:
+                    pipeline.zrangebyscore(key, 0, 0, start=0, num=1)
+                else:
+                    pipeline.hget(key, "")
+            answers = pipeline.execute(raise_on_error=False)
+        found = (key for key, one in zip(keys, answers, strict=True) if isinstance(one, redis.ResponseError))
+        return next(found, None)
+
+
+def as_stored(change: Change, generation: int) -> str:
+    """Return the row's JSON, ending with its generation and version, where the script expects them."""
+    row = change.value or f"{DELETED}}}"
+    return f'{row[:-1]},"{_GENERATION}":{generation},"{_VERSION}":{change.version}}}'
+
+
+def unfit(table: MergedTable) -> Iterator[str]:
+    """Yield the reasons why a table, as declared, cannot be in Redis."""
+    for name in sorted({_GENERATION, _VERSION, _IS_DELETED}.intersection(table.export.value.values)):
+        yield f"its message has a field {name}, and every row there has one of its own"
+
+
+def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
+    """Return the rows in Redis under the rows' own keys, in order; null for a missing row.
+
+    Raises ServiceError if Redis is out of reach.
+    """
+    with reported(), redis_client(url) as client:
+        found = _get(client, [row_key(table, row) for row in row_keys])
+    return [None if value is None else value.decode() for value in found]
+
+
+def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
+    """Yield every row of the table in Redis, with its own key; no row that stays meanwhile is missed.
+
+    Raises ServiceError if Redis is out of reach.
+    """
+    prefix = row_key(table, "")
+    with reported(), redis_client(url) as client:
+        names = client.scan_iter(f"{prefix}*", count=_SCANNED)
+        while chunk := list(islice(names, _SCANNED)):
+            for name, value in zip(chunk, _get(client, chunk), strict=True):
+                if value is not None:
+                    yield name.decode().removeprefix(prefix), value.decode()
+
+
+def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
+    """Return the latest rows of the groups' members, in order; null for a missing row.
+
+    Raises ServiceError if Redis is out of reach.
+    """
+    with reported(), redis_client(url) as client, client.pipeline(transaction=False) as pipeline:
+        for group, member in members:
+            pipeline.hget(latest_key(table, group), member)
+        found = pipeline.execute()
+    return [None if value is None else value.decode() for value in found]
+
+
+def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Yield the latest row of every member of every group of the table in Redis.
+
+    Raises ServiceError if Redis is out of reach.
+    """
+    prefix = latest_key(table, "")
+    with reported(), redis_client(url) as client:
+        for name in client.scan_iter(f"{prefix}*", count=_SCANNED, _type="hash"):
+            group = name.decode().removeprefix(prefix)
+            if ":" in group:  # the writer's own keys in a former layout, which expire
+                continue
+            for member, row in client.hscan_iter(name, count=_SCANNED):
+                yield (group, member.decode()), row.decode()
+
+
+def row_key(table: str, row: str) -> str:
+    """Return the Redis key of one gold row."""
+    return f"lakehouse:{table}:row:{row}"
+
+
+def latest_key(table: str, group: str) -> str:
+    """Return the Redis key of the hash of a group's latest row per member."""
+    return f"lakehouse:{table}:latest:{group}"
+
+
+def filled_key(table: str) -> str:
+    """Return the Redis key that exists as long as no row of the table has been lost."""
+    return f"lakehouse:{table}:filled"
+
+
+def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
+    """Tell from the filled key's value and the server's INFO whether Redis has every row that it should.
+
+    The sections `server` and `stats` of INFO are enough.
+    """
+    return filled is not None and filled.decode(errors="replace").partition(_LIVES)[0] == _place(server)
+
+
+def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None]:
+    """Return the values of keys, which may be in different slots."""
+    with client.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.get(name)
+        return list(pipeline.execute())
+
+
+def _place(server: Mapping[str, Any]) -> str:
+    return f"{server.get('run_id', 'unknown')} {_LAYOUT}{_EVICTED}{server.get('evicted_keys', 0)}"

@@ -1,0 +1,179 @@
+"""Sends a gold table's rows to Redis, which keeps those changed within the time to live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, closing
+from datetime import datetime, timedelta
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.settings import Settings
+from lakehouse.sinks.change import Change
+from lakehouse.sinks.outgoing import filter_leaving, group_of, newest_since, outgoing
+from lakehouse.sinks.port import Exported, Promise, Sending, SinkKind
+from lakehouse.sinks.redis import audit as audit_redis
+from lakehouse.sinks.redis.client import doubts_of_redis, require_redis
+from lakehouse.sinks.redis.errors import RedisTroubleError
+from lakehouse.sinks.redis.rows import Put, RedisSink, unfit
+from lakehouse.storage import tables
+from lakehouse.storage.spark.query_errors import are_files_gone
+from lakehouse.storage.tables import Position
+from lakehouse.streams.definition import MergedTable
+
+_LOOK_EVERY_S = 5.0
+_EVICTED_EVERY_S = 600.0  # a Redis that is too small evicts rows as fast as they are written
+
+
+class ToRedis:
+    """Puts each row with its version, and fills a Redis that lacks rows from the table's change feed."""
+
+    name = "redis"
+
+    def __init__(self, exported: Exported) -> None:
+        table, settings = exported.table, exported.settings
+        self._exported = exported
+        self._redis = RedisSink(
+            settings.redis_url.get_secret_value(),
+            table.name,
+            settings.redis_ttl_s,
+            generation=exported.generation,
+            rows_move=table.export.redis.rows_move,
+        )
+        self._kept = timedelta(seconds=settings.redis_ttl_s)
+        self._looked: float | None = None  # by a monotonic clock, like the next
+        self._filled_at: float | None = None
+        self._sending: Sending | None = None
+        self._put, self._filling, self._is_whole = Put(), ExitStack(), False
+
+    def begin(self, sending: Sending) -> None:
+        """Begin a micro-batch; the first one fills Redis if it has all rows of the table."""
+        self._put, self._filling, self._sending = Put(), ExitStack(), sending
+        is_filled = self._redis.is_filled()
+        fills = not is_filled and sending.is_first and not sending.span.after.is_beginning
+        if fills:
+            self._filling.enter_context(self._redis.filling())
+        self._is_whole = is_filled or fills
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """Put the rows."""
+        self._put = self._redis.write(changes, after=self._put)
+
+    def end(self) -> int:
+        """Put the rows that have become their member's latest, and return how many rows were new."""
+        self._filling.close()
+        self._looked = time.monotonic() if self._is_whole else None
+        sending, self._sending = self._sending, None
+        if sending is None:
+            raise TypeError("end was called before begin")
+        return self._put.rows + self._put_next(self._put.open, sending.now)
+
+    def lacks_rows(self) -> bool:
+        """Tell whether Redis lacks rows; asks at most every five seconds. False while it is unreachable."""
+        if self._looked is not None and time.monotonic() - self._looked < _LOOK_EVERY_S:
+            return False
+        self._looked = time.monotonic()
+        return not self._redis.seems_filled() and not self._waits_after_evictions()
+
+    def require(self) -> None:
+        """Raise RedisTroubleError unless Redis answers at once."""
+        self._redis.require()
+
+    def fill(self, reached: Position | None, now: datetime) -> int:  # noqa: ARG002 - it sends all rows
+        """Send every row again that was changed within the time to live, and return how many were new."""
+        evicted = self._redis.evictions()
+        if evicted is not None:
+            self._exported.notice(
+                f"{self._exported.name}: {evicted}; rows of the last {self._kept} are written again, at most "
+                f"every {_EVICTED_EVERY_S / 60:g} minutes. Give Redis more memory, or shorten "
+                "LAKEHOUSE_REDIS_TTL_S"
+            )
+        with self._redis.filling():
+            rows = self._put_again(now)
+        self._filled_at = time.monotonic()
+        return rows
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+
+    def _waits_after_evictions(self) -> bool:
+        """Tell whether Redis has evicted rows, and was filled too recently to fill it again."""
+        if self._filled_at is None or time.monotonic() - self._filled_at >= _EVICTED_EVERY_S:
+            return False
+        try:
+            return self._redis.evictions() is not None
+        except RedisTroubleError:
+            return True
+
+    def _put_next(self, open_: Collection[tuple[str, str]], now: datetime) -> int:
+        """Send rows again for members whose latest row was deleted: an existing row becomes the latest."""
+        if not open_:
+            return 0
+        table, spark = self._exported.table, self._exported.spark
+        places = {"group": group_of(table), "member": table.export.redis.member()}
+        members = spark.createDataFrame(sorted(open_), "_group string, _member string")
+        theirs = [place == F.col(f"_{name}") for name, place in places.items()]
+
+        def standing(leaving: DataFrame) -> DataFrame:
+            kept = leaving.where(F.col("_change_type") != "delete")
+            return kept.join(F.broadcast(members), theirs, "left_semi")
+
+        return self._put_again(now, standing)
+
+    def _put_again(self, now: datetime, chosen: Callable[[DataFrame], DataFrame] = lambda rows: rows) -> int:
+        """Put the rows again that Redis should have: those last changed within the time to live.
+
+        If VACUUM has removed older changes, the rest is written, and a notice names the limit.
+        """
+        since, exported = now - self._kept, self._exported
+        try:
+            return self._put_since(since, chosen)
+        except (PySparkException, Py4JError) as error:
+            if not are_files_gone(error):
+                raise
+        since = tables.readable_since(exported.spark, exported.path, since)
+        exported.notice(
+            f"{exported.name}: Redis lacks rows of gold.{exported.table.name}; those last changed before "
+            f"{since:%F %T} UTC come back when they change, because VACUUM has removed their changes. Set "
+            "LAKEHOUSE_REDIS_TTL_S to less than VACUUM's retention"
+        )
+        return self._put_since(since, chosen)
+
+    def _put_since(self, since: datetime, chosen: Callable[[DataFrame], DataFrame]) -> int:
+        table = self._exported.table
+        newest = newest_since(self._exported.spark, self._exported.path, table, since)
+        with outgoing(chosen(filter_leaving(newest, table)), table) as rows:
+            # A member's latest row first: under a new generation, an older one would be the latest meanwhile.
+            return self._redis.write(rows.latest_first(), are_all=True).rows
+
+
+def _url(settings: Settings) -> str:
+    return settings.redis_url.get_secret_value()
+
+
+def _try_row(_table: MergedTable, settings: Settings) -> None:
+    """Put a row of a table name that no table has; it expires after a second."""
+    row = Change("doctor", '{"doctor":true}', 1, row_key="doctor", group="doctor", member="doctor", order=1)
+    sink = RedisSink(_url(settings), "_doctor", 1, generation=time.time_ns() // 1_000_000, retries=0)
+    with closing(sink):
+        sink.write([row])
+
+
+KIND = SinkKind(
+    "redis",
+    "Redis",
+    Promise.VERSIONED,
+    is_set=lambda settings: bool(_url(settings)),
+    require=lambda settings: require_redis(_url(settings)),
+    doubts=lambda settings: doubts_of_redis(_url(settings)),
+    reads_back=lambda settings: timedelta(seconds=settings.redis_ttl_s),
+    make=ToRedis,
+    audit=audit_redis.compare,
+    unfit=unfit,
+    try_row=_try_row,
+)

@@ -1,0 +1,1 @@
+"""The only code that touches Delta tables, Spark, Kafka and object stores."""

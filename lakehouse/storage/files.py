@@ -1,0 +1,229 @@
+"""Access to the lake's files without a JVM: on a local disk, or elsewhere through pyarrow.
+
+The address and credentials of an object store come from the environment (AWS_…), as for deltalake. There,
+finding a file takes one request, reading it two, and listing a thousand names one. Unreachable files raise
+OSError.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from lakehouse.common.paths import is_local, location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+_OBJECT_STORES = ("s3://", "gs://", "abfs://", "abfss://")
+_AT_ONCE = 16
+_READ_WHOLE = 8 * 1024 * 1024  # bytes; parts of a larger file are requested one by one
+_ONE_REQUEST = "?allow_delayed_open=true"  # writes a small object, instead of three
+_One = TypeVar("_One")
+_Other = TypeVar("_Other")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A file that exists: `stamp` changes when it is replaced; times are in epoch milliseconds."""
+
+    stamp: Hashable
+    modified_ms: int
+    text: Callable[[], str]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A listed file: its path relative to the directory, its size, and its modification time, epoch ms."""
+
+    path: str
+    size_bytes: int
+    modified_ms: int
+
+
+class Files(ABC):
+    """The files below a path; names are relative to it. Thread-safe.
+
+    `is_far`: every access costs a request, so several are made concurrently (`each`).
+    """
+
+    is_far: bool
+
+    @abstractmethod
+    def exist(self) -> bool:
+        """Tell whether the directory exists; in an object store only if it has files."""
+
+    @abstractmethod
+    def find(self, name: str) -> Found | None:
+        """Return a file; null if it does not exist."""
+
+    @abstractmethod
+    def names(self, directory: str = "") -> list[str]:
+        """Return the names in a directory, sorted; none if it does not exist."""
+
+    @abstractmethod
+    def open(self, name: str) -> pa.NativeFile:
+        """Open a file for pyarrow; raises FileNotFoundError if it does not exist."""
+
+    @abstractmethod
+    def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
+        """Return the function's result for each item; concurrently if that saves time."""
+
+
+def files_of(path: str) -> Files:
+    """Return the files below a Hadoop path."""
+    return _Near(Path(location(path))) if is_local(path) else _Far(path)
+
+
+def is_object_store(path: str) -> bool:
+    """Tell whether a Hadoop path is in an object store that pyarrow can list."""
+    return location(path).startswith(_OBJECT_STORES)
+
+
+def arrow_directory(path: str) -> tuple[FileSystem, str]:
+    """Return pyarrow's file system for a Hadoop path, and the path in it."""
+    from pyarrow.fs import LocalFileSystem
+
+    if is_local(path):
+        return LocalFileSystem(), location(path)
+    scheme, _, rest = location(path).partition("://")
+    authority, slash, below = rest.partition("/")
+    variables = tuple(sorted(item for item in os.environ.items() if item[0].startswith("AWS_")))
+    system, root = _system(scheme, authority, variables)
+    return system, f"{root}{slash}{below}".rstrip("/")
+
+
+def stored_below(path: str) -> list[Stored] | None:
+    """Return every file below a directory of an object store; none if the directory does not exist.
+
+    Null for other file systems, because pyarrow may have no access to them, as with HDFS.
+    """
+    from pyarrow.fs import FileSelector, FileType
+
+    if not is_object_store(path):
+        return None
+    system, root = arrow_directory(path)
+    found = system.get_file_info(FileSelector(root, allow_not_found=True, recursive=True))
+    return [
+        Stored(one.path[len(root) + 1 :], int(one.size), int(one.mtime_ns or 0) // 1_000_000)
+        for one in found
+        if one.type == FileType.File
+    ]
+
+
+class _Near(Files):
+    """A local directory."""
+
+    is_far = False
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def exist(self) -> bool:
+        return self._path.is_dir()
+
+    def find(self, name: str) -> Found | None:
+        path = self._path / name
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        stamp = found.st_ino, found.st_mtime_ns
+        return Found(stamp, found.st_mtime_ns // 1_000_000, lambda: path.read_text(encoding="utf-8"))
+
+    def names(self, directory: str = "") -> list[str]:
+        try:
+            return sorted(os.listdir(self._path / directory))  # noqa: PTH208 - names, not paths
+        except OSError:
+            return []
+
+    def open(self, name: str) -> pa.NativeFile:
+        import pyarrow as pa
+
+        return pa.OSFile(str(self._path / name))
+
+    def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
+        return [function(one) for one in items]
+
+
+class _Far(Files):
+    """A remote directory; pyarrow connects on first access."""
+
+    is_far = True
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    @property
+    def _root(self) -> tuple[FileSystem, str]:
+        return arrow_directory(self._path)
+
+    def exist(self) -> bool:
+        return bool(self.names())
+
+    def find(self, name: str) -> Found | None:
+        system, root = self._root
+        try:
+            stream = system.open_input_file(f"{root}/{name}")
+        except FileNotFoundError:
+            return None
+        said = {key: value.decode() for key, value in (stream.metadata() or {}).items()}
+        if "Last-Modified" in said:
+            modified_ms = int(datetime.fromisoformat(said["Last-Modified"]).timestamp() * 1000)
+        else:
+            modified_ms = int(system.get_file_info(f"{root}/{name}").mtime_ns or 0) // 1_000_000
+        return Found((said.get("ETag"), modified_ms, stream.size()), modified_ms, lambda: _text(stream))
+
+    def names(self, directory: str = "") -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        system, root = self._root
+        below = f"{root}/{directory}".rstrip("/")
+        found = system.get_file_info(FileSelector(below, allow_not_found=True))
+        return sorted(str(one.base_name) for one in found)
+
+    def open(self, name: str) -> pa.NativeFile:
+        import pyarrow as pa
+
+        system, root = self._root
+        stream = system.open_input_file(f"{root}/{name}")
+        if stream.size() > _READ_WHOLE:
+            return stream
+        with stream:
+            return pa.BufferReader(stream.read_buffer())
+
+    def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
+        wanted = list(items)
+        return list(_pool().map(function, wanted)) if len(wanted) > 1 else [function(one) for one in wanted]
+
+
+def _text(stream: pa.NativeFile) -> str:
+    with stream:
+        return bytes(stream.read()).decode()
+
+
+@lru_cache(maxsize=4)
+def _system(scheme: str, authority: str, _variables: tuple[tuple[str, str], ...]) -> tuple[FileSystem, str]:
+    """Return a client, created with these variables; other credentials give another client."""
+    import pyarrow as pa
+    from pyarrow.fs import FileSystem
+
+    try:
+        options = _ONE_REQUEST if scheme == "s3" else ""
+        found: tuple[FileSystem, str] = FileSystem.from_uri(f"{scheme}://{authority}{options}")
+    except pa.ArrowInvalid as error:  # an unknown scheme
+        raise OSError(f"{scheme}://{authority} cannot be read without Spark: {error}") from error
+    return found
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="lake files")

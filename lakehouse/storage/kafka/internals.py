@@ -1,0 +1,99 @@
+"""Everything of kafka-python that it does not document (docs/internals.md); nobody else touches it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.net.compat import KafkaNetClient
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.partitioner import murmur2
+from kafka.protocol.consumer import FetchRequest
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+from kafka.record.memory_records import MemoryRecords
+
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.clients import Consumer, TopicPartition
+
+_LAST_VERSION = 12  # of fetch requests that identify topics by name
+_READ_COMMITTED = 1
+_NO_SESSION = -1
+_DELETE_HORIZON = 0x40  # set in a compacted batch, whose first timestamp then has another meaning
+
+
+class HeaderConsumer(Consumer):
+    """A consumer that also reads the time of a record batch from its header.
+
+    Records are compressed in batches, perhaps a thousand to one, but a batch's header is not compressed. So
+    nothing is decompressed, and no codec is needed. The batch is fetched as a whole, at most as large as its
+    topic allows.
+    """
+
+    def __init__(self, access: KafkaAccess, **options: Any) -> None:
+        self._asked: KafkaConnectionManager | None = None
+        super().__init__(access, kafka_client=self._made, **options)
+
+    def batch_ms(self, topic: str, number: int, offset: int) -> int | None:
+        """Return the time of the first batch that reaches the offset, in ms; null if unknown now.
+
+        Raises the client's errors if the broker does not answer.
+        """
+        manager = self._asked
+        if manager is None:
+            raise TypeError("the client has no connections")
+        leader = manager.cluster.leader_for_partition(TopicPartition(topic, number))
+        answer = manager.run(manager.send, _request(topic, number, offset), leader)
+        (found,) = (one for of_topic in answer.responses for one in of_topic.partitions)
+        if found.error_code:
+            manager.cluster.request_update()  # perhaps another broker leads by now
+            return None
+        return _time_in(found.records, offset)
+
+    def _made(self, **configs: Any) -> KafkaNetClient:
+        net = NetworkSelector(**configs)
+        self._asked = KafkaConnectionManager(net, **configs)
+        return KafkaNetClient(net, self._asked)
+
+
+def hashed(key: bytes) -> int:
+    """Return the hash by which Kafka's default partitioner chooses a partition."""
+    return int(murmur2(key)) & 0x7FFFFFFF
+
+
+def record_bytes(key: bytes, value: bytes | None) -> int:
+    """Return the greatest size of a record in a batch of its own, without compression."""
+    return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, []))
+
+
+def _request(topic: str, number: int, offset: int) -> FetchRequest:
+    """Return the request for the batch at an offset: for a limit of one byte, the broker sends one batch."""
+    partition = FetchRequest.FetchTopic.FetchPartition(
+        partition=number,
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=1,
+    )
+    return FetchRequest(
+        max_wait_ms=100,
+        min_bytes=1,
+        max_bytes=1,
+        isolation_level=_READ_COMMITTED,
+        session_id=0,
+        session_epoch=_NO_SESSION,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+        min_version=FetchRequest.min_version_for_isolation_level(_READ_COMMITTED),
+        max_version=_LAST_VERSION,
+    )
+
+
+def _time_in(records: bytes | None, offset: int) -> int | None:
+    """Return the time in the header of the first batch that reaches the offset, null without one."""
+    for batch in MemoryRecords(records or b""):
+        if isinstance(batch, DefaultRecordBatch) and batch.last_offset >= offset:
+            is_first_another = batch.timestamp_type or batch.attributes & _DELETE_HORIZON
+            return int(batch.max_timestamp if is_first_another else batch.first_timestamp)
+    return None

@@ -1,0 +1,147 @@
+"""The offsets of topics, and the records in an offset range."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
+from datetime import datetime
+from statistics import mean
+from typing import Any
+
+from kafka.errors import KafkaTimeoutError, LeaderNotAvailableError
+
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.clients import Consumer, TopicPartition
+from lakehouse.storage.kafka.probe import require_broker, require_listening
+from lakehouse.storage.kafka.refusals import asking
+from lakehouse.storage.kafka.topics import describe_topic
+
+_REQUEST_TIMEOUT_S = 30.0
+_POLL_S = 0.1
+_LOOKED_AT = 50  # records, to estimate the size of those that follow
+_LOOKED_AT_BYTES = 64 * 1024  # per fetch; a broker sends at least a whole batch, however large
+_METADATA_MS = 5_000  # the delay until a new partition is seen
+
+
+def ends_of(
+    consumer: Consumer, partitions: Collection[TopicPartition], patience_s: float = 3.0
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+    """Return partitions' first existing offsets, and the offsets after their last records.
+
+    A new partition has no leader for a moment, which makes the client raise a KeyError. Raises
+    LeaderNotAvailableError if that lasts, and other KafkaErrors.
+    """
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+        except KeyError as error:
+            if time.monotonic() >= deadline:
+                raise LeaderNotAvailableError(str(error)) from error
+        time.sleep(_POLL_S)
+
+
+def records_up_to(
+    consumer: Consumer, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> Iterator[Any]:
+    """Yield the records of assigned partitions from `begins` to before `ends`.
+
+    Raises KafkaTimeoutError if no record arrives for 30 s, and other KafkaErrors.
+    """
+    for partition, begin in begins.items():
+        consumer.seek(partition, begin)
+    arrived = time.monotonic()
+    while any(consumer.position(partition) < end for partition, end in ends.items()):
+        found = consumer.poll(timeout_ms=int(1000 * _POLL_S))
+        if found:
+            arrived = time.monotonic()
+        elif time.monotonic() - arrived > _REQUEST_TIMEOUT_S:
+            raise KafkaTimeoutError(f"no record has arrived for {_REQUEST_TIMEOUT_S:g} s")
+        for records in found.values():
+            yield from records
+
+
+def offset_ranges(access: KafkaAccess, topic: str) -> dict[int, tuple[int, int]]:
+    """Return for each partition the first existing offset and the one after the last committed record.
+
+    Empty if there is no such topic.
+    """
+    require_broker(access)
+    with (
+        asking(access, {"topic": f"Describe topic {topic}"}),
+        closing(Consumer(access, isolation_level="read_committed")) as consumer,
+    ):
+        return _ranges(access, consumer, topic)
+
+
+class OffsetLooker:
+    """Reads a topic's offsets repeatedly over one connection. For one thread at a time."""
+
+    def __init__(self, access: KafkaAccess, topic: str) -> None:
+        self._access = access
+        self._topic = topic
+        require_listening(access)
+        with asking(access, {}):
+            self._consumer = Consumer(
+                access,
+                isolation_level="read_committed",
+                enable_auto_commit=False,
+                metadata_max_age_ms=_METADATA_MS,
+                auto_offset_reset="none",
+                max_partition_fetch_bytes=_LOOKED_AT_BYTES,
+            )
+
+    def look(self) -> dict[int, tuple[int, int]]:
+        """Return for each partition the first existing offset and the one after the last committed record.
+
+        Empty if there is no such topic. Raises ServiceError if the broker does not answer, or denies the
+        request.
+        """
+        with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
+            return _ranges(self._access, self._consumer, self._topic)
+
+    def since(self, at: datetime) -> dict[int, int]:
+        """Return for each partition the first offset whose record has this time, or a later one.
+
+        If there is none, return the partition's end offset. Raises ServiceError as `look` does.
+        """
+        ranges = self.look()
+        places = {TopicPartition(self._topic, n): int(at.timestamp() * 1000) for n in ranges}
+        with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
+            found = self._consumer.offsets_for_times(places)
+        return {
+            one.partition: ranges[one.partition][1] if found.get(one) is None else found[one].offset
+            for one in places
+        }
+
+    def record_bytes(self, partition: int, offset: int) -> float | None:
+        """Return the mean uncompressed size in bytes of key and value, of some records from an offset on.
+
+        Null if none arrives at once, or Kafka's client cannot read them.
+        """
+        place = TopicPartition(self._topic, partition)
+        try:
+            self._consumer.assign([place])
+            self._consumer.seek(place, offset)
+            found = self._consumer.poll(_POLL_S * 1000, max_records=_LOOKED_AT).get(place, ())
+        except Exception:  # noqa: BLE001 - the reader of the records will report the error
+            return None
+        finally:
+            self._consumer.assign([])
+        sizes = [max(0, one.serialized_key_size) + max(0, one.serialized_value_size) for one in found]
+        return mean(sizes) if sizes else None
+
+    def close(self) -> None:
+        """Disconnect."""
+        self._consumer.close()
+
+
+def _ranges(access: KafkaAccess, consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
+    numbers = consumer.partitions_for_topic(topic)
+    if not numbers:
+        describe_topic(access, topic)  # for kafka-python, a topic that may not be described does not exist
+        return {}
+    partitions = [TopicPartition(topic, number) for number in numbers]
+    first, end = ends_of(consumer, partitions)
+    return {one.partition: (first[one], end[one]) for one in partitions}

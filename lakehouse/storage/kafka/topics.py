@@ -1,0 +1,266 @@
+"""Kafka topics: describes and creates them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.admin import ConfigFilterType, ConfigResource, ConfigResourceType
+from kafka.errors import (
+    InvalidConfigurationError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
+
+from lakehouse.common.errors import ServiceError
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.clients import Admin, OffsetSpec, TopicPartition
+from lakehouse.storage.kafka.probe import require_listening
+from lakehouse.storage.kafka.refusals import asking, denied
+
+_REQUEST_TIMEOUT_S = 30.0
+_REQUEST_OVERHEAD = 64 * 1024  # upper bound of a request beside its one record, including topic names
+_UNPACKED = {"compression.type": "uncompressed"}  # so that size limits also hold for readers
+_BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
+_DATED = {_BEFORE: str(100 * 8_766 * 3_600_000), _AFTER: str(24 * 3_600_000)}  # a century; a day
+_ANY_TIME = str(2**63 - 1)
+_NO_LEADER = -1
+_NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
+
+
+def create_topics(
+    access: KafkaAccess, partitions: Mapping[str, int], configs: Mapping[str, str] | None = None
+) -> list[str]:
+    """Create missing topics, with the broker's replication factor; return their names.
+
+    `configs` are topic properties that override the broker's. By default the broker decompresses records and
+    limits their uncompressed size, at a cost in CPU and disk. From Kafka 3.6 on, it refuses timestamps more
+    than a century ago or more than a day ahead.
+
+    An existing topic is left unchanged, whatever its number of partitions. Several processes may call this at
+    the same time. If the broker refuses a topic, the others are created before ServiceError is raised: an
+    AccessDeniedError if a right is missing.
+    """
+    if not partitions:
+        return []
+    with administering(access) as admin:
+        refused, missing = list[ServiceError](), dict[str, int]()
+        for found in admin.describe_topics(list(partitions)):
+            name, code = str(found["name"]), int(found["error_code"])
+            if for_code(code) is UnknownTopicOrPartitionError:
+                missing[name] = partitions[name]
+            elif (no := denied(access, code, {"topic": f"Describe topic {name}"})) is not None:
+                refused.append(no)
+        created = _create(access, admin, missing, configs or {}, refused) if missing else []
+        # Creation is asynchronous: a producer may otherwise be told that the topic is unknown.
+        if created:
+            admin.wait_for_topics(created, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
+    if refused:
+        raise refused[0]
+    return created
+
+
+def _create(
+    access: KafkaAccess,
+    admin: Admin,
+    missing: Mapping[str, int],
+    own: Mapping[str, str],
+    refused: list[ServiceError],
+) -> list[str]:
+    """Create topics, and return the names of those created; refusals are added to the list."""
+    created, answers = [], _asked_to_create(admin, missing, {**_UNPACKED, **_DATED, **own})
+    unknown = {one["name"] for one in answers if for_code(one["error_code"]) is InvalidConfigurationError}
+    if unknown:
+        again = {name: count for name, count in missing.items() if name in unknown}
+        answers = [one for one in answers if one["name"] not in unknown]
+        answers += _asked_to_create(admin, again, {**_UNPACKED, **own})
+    for topic in answers:
+        name, code = str(topic["name"]), int(topic["error_code"])
+        error = for_code(code)
+        if code == 0:
+            created.append(name)
+        elif (no := denied(access, code, {"topic": f"Create topic {name}"})) is not None:
+            refused.append(no)
+        elif error is not TopicAlreadyExistsError:
+            refused.append(
+                ServiceError(
+                    f"the broker at {access} refused to create the topic {name} with "
+                    f"{missing[name]} partitions: {topic['error_message'] or error.__name__}"
+                )
+            )
+    return created
+
+
+def _asked_to_create(
+    admin: Admin, partitions: Mapping[str, int], configs: Mapping[str, str]
+) -> list[dict[str, Any]]:
+    wanted = {name: {"num_partitions": count, "configs": dict(configs)} for name, count in partitions.items()}
+    return list(admin.create_topics(wanted, raise_errors=False)["topics"])
+
+
+@dataclass(frozen=True)
+class Unlimited:
+    """Topics without limits: `packed` on the uncompressed size of records, `undated` on their timestamps.
+
+    For those in `untold` the broker does not say; that needs the right DescribeConfigs.
+    """
+
+    packed: list[str]
+    undated: list[str]
+    untold: list[str]
+
+
+def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
+    """Return the topics whose records the broker stores compressed, and those that accept any timestamp.
+
+    Limits on timestamps need Kafka 3.6 or later. Raises ServiceError if the broker does not answer.
+    """
+    (packing,) = _UNPACKED
+    names = [packing, _BEFORE, _AFTER, "message.timestamp.type"]
+    asked = [ConfigResource(ConfigResourceType.TOPIC, topic, names) for topic in topics]
+    with administering(access) as admin:
+        answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL) if asked else {}
+    found = {
+        topic: {name: config["value"] for name, config in configs.items()}
+        for topics_ in answer.values()
+        for topic, configs in sorted(topics_.items())
+    }
+    return Unlimited(
+        [topic for topic, said in found.items() if said.get(packing) not in (None, _UNPACKED[packing])],
+        [
+            topic
+            for topic, said in found.items()
+            if _ANY_TIME in (said.get(_BEFORE), said.get(_AFTER))
+            and said.get("message.timestamp.type") != "LogAppendTime"
+        ],
+        [topic for topic in sorted(topics) if not found.get(topic)],
+    )
+
+
+@dataclass(frozen=True)
+class Topic:
+    """A topic on the broker: its id (null from brokers without ids), and each partition's offsets.
+
+    `earliest` is the offset of the first existing record, `ends` the one after the last.
+    """
+
+    id: str | None
+    earliest: Mapping[int, int]
+    ends: Mapping[int, int]
+
+
+def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
+    """Return the topic as described by the broker, null if it does not exist.
+
+    Raises ServiceError if the broker does not answer: an AccessDeniedError if it denies describing the topic.
+    """
+    with administering(access) as admin:
+        found = _described(admin, access, name)
+        if found is None:
+            return None
+        partitions = [TopicPartition(name, one["partition_index"]) for one in found["partitions"]]
+        earliest, ends = (
+            admin.list_partition_offsets(dict.fromkeys(partitions, place))
+            for place in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+        )
+    return Topic(
+        _id_in(found),
+        {one.partition: earliest[one].offset for one in partitions},
+        {one.partition: ends[one].offset for one in partitions},
+    )
+
+
+class IdLooker:
+    """Reads a topic's id repeatedly over one connection. For one thread at a time."""
+
+    def __init__(self, access: KafkaAccess, topic: str) -> None:
+        self._access = access
+        self._topic = topic
+        self._admin: Admin | None = None
+
+    def look(self) -> str | None:
+        """Return the id, null if there is no such topic, or from brokers without ids.
+
+        Raises ServiceError as `describe_topic` does.
+        """
+        with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
+            if self._admin is None:
+                self._admin = Admin(self._access, _REQUEST_TIMEOUT_S)
+            found = _described(self._admin, self._access, self._topic)
+        return None if found is None else _id_in(found)
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._admin is not None:
+            self._admin.close()
+
+
+def _described(admin: Admin, access: KafkaAccess, name: str) -> Mapping[str, Any] | None:
+    (found,) = admin.describe_topics([name])
+    error = for_code(found["error_code"])
+    if error is UnknownTopicOrPartitionError:
+        return None
+    if found["error_code"]:
+        no = denied(access, int(found["error_code"]), {"topic": f"Describe topic {name}"})
+        raise no or ServiceError(f"the broker at {access} does not describe topic {name}: {error.__name__}")
+    return dict(found)
+
+
+def _id_in(described: Mapping[str, Any]) -> str | None:
+    return None if described["topic_id"] in _NO_IDS else str(described["topic_id"])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """A topic's limits for producers; the defaults are Kafka's own.
+
+    `record_bytes` is the largest size of a record in a batch of its own, `transaction_ms` the longest time
+    that a transaction may be open.
+    """
+
+    record_bytes: int = 1_048_588
+    transaction_ms: int = 900_000
+
+
+def limits_of(access: KafkaAccess, topic: str) -> Limits:
+    """Return the topic's current limits for producers.
+
+    If the broker does not report them, because that needs a right, Kafka's defaults are returned. The brokers
+    of a cluster are assumed to agree. Raises ServiceError if none answers.
+    """
+    with administering(access) as admin:
+        # Not describe_cluster, which fails in the client with brokers before 3.7.
+        (described,) = admin.describe_topics([topic])
+        leaders = {one["leader_id"] for one in described["partitions"]} - {_NO_LEADER}
+        asked = [ConfigResource(ConfigResourceType.TOPIC, topic, ["max.message.bytes"])]
+        if leaders:
+            names = ["socket.request.max.bytes", "transaction.max.timeout.ms"]
+            asked.append(ConfigResource(ConfigResourceType.BROKER, str(min(leaders)), names))
+        answer = admin.describe_configs(asked, config_filter=ConfigFilterType.ALL)
+    said = {
+        name: int(found["value"])
+        for resources in answer.values()
+        for configs in resources.values()
+        for name, found in configs.items()
+        if found["value"] is not None
+    }
+    record_bytes = said.get("max.message.bytes", Limits.record_bytes)
+    request_bytes = said.get("socket.request.max.bytes", 100 * 1024 * 1024)
+    return Limits(
+        min(record_bytes, request_bytes - _REQUEST_OVERHEAD),
+        said.get("transaction.max.timeout.ms", Limits.transaction_ms),
+    )
+
+
+@contextmanager
+def administering(access: KafkaAccess, what: str = "Describe") -> Iterator[Admin]:
+    """Yield an admin client for the operation `what` on the cluster; raises ServiceError as `asking` does."""
+    require_listening(access)
+    with (
+        asking(access, {"cluster": f"{what} the cluster"}),
+        closing(Admin(access, _REQUEST_TIMEOUT_S)) as admin,
+    ):
+        yield admin

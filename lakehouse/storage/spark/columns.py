@@ -1,0 +1,46 @@
+"""Columns that are built once and used in every micro-batch.
+
+PySpark builds a column by one or more calls to the JVM for each function in it, and passes a list of columns
+element by element. A micro-batch would make thousands of calls, always for the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+from pyspark.sql import Column, DataFrame
+
+from lakehouse.storage.spark import internals
+
+
+class Columns:
+    """Columns by name, for any frame in which they resolve."""
+
+    def __init__(self, columns: Mapping[str, Column]) -> None:
+        self._columns = dict(columns)
+
+    def and_more(self, columns: Mapping[str, Column]) -> Columns:
+        """Return these columns and more."""
+        return Columns({**self._columns, **columns})
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        """Return a frame with only these columns."""
+        return internals.select(rows, self._named)
+
+    def added_to(self, rows: DataFrame) -> DataFrame:
+        """Return the frame with these columns added; existing ones of the same names are replaced."""
+        return internals.with_columns(rows, self._names, self._bare)
+
+    @cached_property
+    def _names(self) -> Any:
+        return internals.java_texts(list(self._columns))
+
+    @cached_property
+    def _bare(self) -> Any:
+        return internals.java_columns(list(self._columns.values()))
+
+    @cached_property
+    def _named(self) -> Any:
+        return internals.java_columns([column.alias(name) for name, column in self._columns.items()])

@@ -1,0 +1,266 @@
+"""Files and directories of the lake, on any file system.
+
+In an object store, `exists`, `modified_ms` of an existing file, `names` of up to a thousand files and
+`write_text` take one request each, and `read_text` takes two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from lakehouse.common.paths import is_on_s3, local_path
+from lakehouse.common.state_files import copy_whole, drafted, write_whole
+from lakehouse.storage.files import files_of, is_object_store, stored_below
+from lakehouse.storage.spark import hadoop, internals, objects
+
+_LOCAL = "file:"
+_CHANGE_FEED = "_change_data"
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Tell whether a file exists."""
+    here = on_this_machine(spark, path)
+    if here is not None:
+        return here.is_file()
+    return bool(_file_system(spark, path).isFile(_path(spark, path)))
+
+
+def modified_ms(spark: SparkSession, path: str) -> int | None:
+    """Return when a file was last modified, in ms since the epoch; null if it does not exist."""
+    here = on_this_machine(spark, path)
+    if here is not None:
+        try:
+            return here.stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
+    try:
+        return int(status(spark, path).getModificationTime())
+    except Py4JJavaError as error:
+        if _is_missing(spark, error):
+            return None
+        raise
+
+
+def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
+    """Return the same for two files; on S3 in the time of one request."""
+    if is_on_s3(one):
+        return objects.modified_ms_of_both(spark, one, other)
+    return modified_ms(spark, one), modified_ms(spark, other)
+
+
+def status(spark: SparkSession, path: str) -> Any:
+    """Return Hadoop's status object of a file."""
+    return _file_system(spark, path).getFileStatus(_path(spark, path))
+
+
+def names(spark: SparkSession, directory: str) -> list[str]:
+    """Return the names in a directory; none if it does not exist."""
+    if on_this_machine(spark, directory) is None and is_object_store(directory):
+        return files_of(directory).names()
+    system, path = _file_system(spark, directory), _path(spark, directory)
+    if not system.exists(path):
+        return []
+    # Passed as one text, "{a,b}": otherwise each file would take three calls.
+    text = hadoop.paths_in(spark, system.listStatus(path))
+    return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
+
+
+def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
+    """Return the sizes in bytes of a directory's entries, by name; all null where pyarrow cannot list it."""
+    here = on_this_machine(spark, directory)
+    if here is not None:
+        return {file.name: file.stat().st_size for file in here.iterdir()} if here.exists() else {}
+    stored = stored_below(directory)
+    if stored is None:
+        return dict.fromkeys(names(spark, directory))
+    return {one.path: one.size_bytes for one in stored}
+
+
+def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
+    """Return the number of files below a directory, and their total bytes."""
+    stored = None if on_this_machine(spark, directory) is not None else stored_below(directory)
+    if stored is not None:
+        return len(stored), sum(one.size_bytes for one in stored)
+    found = _file_system(spark, directory).getContentSummary(_path(spark, directory))
+    return int(found.getFileCount()), int(found.getLength())
+
+
+def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
+    """Return when each file below a directory was last modified, in seconds since the epoch, by its name.
+
+    Names that begin with an underscore or a dot are left out, except a table's change feed. Null where this
+    would be slow: neither on this machine nor in an object store.
+    """
+    here = on_this_machine(spark, directory)
+    if here is not None:
+        return dict(_modified_here(here))
+    stored = stored_below(directory)
+    if stored is None:
+        return None
+    found = ((one.path.split("/"), one.modified_ms / 1000) for one in stored)
+    return {path[-1]: at for path, at in found if not any(map(_is_hidden, path))}
+
+
+def _modified_here(directory: Path) -> Iterator[tuple[str, float]]:
+    for root, directories, files in os.walk(directory):
+        directories[:] = [name for name in directories if not _is_hidden(name)]
+        for name in files:
+            if not _is_hidden(name):
+                with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                    yield name, Path(root, name).stat().st_mtime
+
+
+def _is_hidden(name: str) -> bool:
+    return name[0] in "_." and name != _CHANGE_FEED
+
+
+def read_text(spark: SparkSession, path: str) -> str:
+    """Return a small file's text."""
+    here = on_this_machine(spark, path)
+    if here is not None and here.exists():
+        return here.read_text(encoding="utf-8")
+    if is_on_s3(path):
+        return objects.read_text(spark, path)
+    stream = _file_system(spark, path).open(_path(spark, path))
+    try:
+        return hadoop.text_in(spark, stream)
+    finally:
+        stream.close()
+
+
+def write_text(spark: SparkSession, path: str, text: str) -> None:
+    """Write a file atomically, replacing an existing one."""
+    here = on_this_machine(spark, path)
+    if here is not None:
+        _write_here(here, text)
+    else:
+        _write_there(spark, path, text)
+
+
+def on_this_machine(spark: SparkSession, path: str) -> Path | None:
+    """Return the path on this machine's file system; null if it is elsewhere for Hadoop."""
+    here = local_path(path)
+    return here if path.startswith(_LOCAL) or _is_local_by_default(spark.sparkContext) else None
+
+
+@lru_cache(maxsize=1)
+def _is_local_by_default(context: SparkContext) -> bool:
+    return internals.default_file_system(context).startswith(_LOCAL)
+
+
+def _write_here(path: Path, text: str) -> None:
+    """Write a file without Hadoop, which would start five processes (readlink, chmod) for each rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Remove Hadoop's checksum of a former file of that name, against which this one would be checked.
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    write_whole(path, text)
+
+
+def _write_there(spark: SparkSession, path: str, text: str) -> None:
+    """Write a file as Spark writes checkpoint files; on S3 that is one PUT (ObjectFileManager.scala)."""
+    stream = hadoop.atomic_file(spark, _path(spark, path))
+    try:
+        stream.write(bytearray(text, "utf-8"))
+    except BaseException:
+        stream.cancel()
+        raise
+    stream.close()
+
+
+def _is_missing(spark: SparkSession, error: Py4JJavaError) -> bool:
+    """Tell whether a Hadoop error says that a file or directory does not exist."""
+    return internals.is_a(spark, error.java_exception, "java.io.FileNotFoundException")
+
+
+def delete(spark: SparkSession, path: str) -> None:
+    """Remove a file, or a directory with everything in it."""
+    _file_system(spark, path).delete(_path(spark, path), True)  # noqa: FBT003
+
+
+def lying(spark: SparkSession, directory: str) -> dict[str, int]:
+    """Return the size in bytes of every file below a directory, by relative path; none if it does not exist.
+
+    Files whose names begin with a dot are left out: Hadoop's checksums, and drafts.
+    """
+    here = on_this_machine(spark, directory)
+    if here is not None:
+        return dict(_lying_here(here))
+    stored = stored_below(directory)
+    if stored is not None:
+        return {one.path: one.size_bytes for one in stored if not one.path.rpartition("/")[2].startswith(".")}
+    system, path = _file_system(spark, directory), _path(spark, directory)
+    if not system.exists(path):
+        return {}
+    beginning, found = f"{system.makeQualified(path)}/", {}
+    files = system.listFiles(path, True)  # noqa: FBT003 - all below it
+    while files.hasNext():
+        file = files.next()
+        name = str(file.getPath()).removeprefix(beginning)
+        if not name.rpartition("/")[2].startswith("."):
+            found[name] = int(file.getLen())
+    return found
+
+
+def _lying_here(directory: Path) -> Iterator[tuple[str, int]]:
+    for root, _, names_ in os.walk(directory):
+        for name in names_:
+            if not name.startswith("."):
+                file = Path(root, name)
+                with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                    yield str(file.relative_to(directory)), file.stat().st_size
+
+
+def copy(spark: SparkSession, source: str, target: str) -> bool:
+    """Copy a file byte by byte, over an existing one; tell whether the source exists.
+
+    On a disk of this machine and in an object store, the copy is atomic and survives a power failure. It has
+    the original's modification time, where that can be set.
+    """
+    here, there = on_this_machine(spark, source), on_this_machine(spark, target)
+    try:
+        if here is not None and there is not None:
+            copy_whole(here, there)
+        elif there is not None:
+            _copy_here(spark, source, there)
+        else:
+            _copy_there(spark, source, target)
+    except (OSError, Py4JJavaError):
+        if exists(spark, source):
+            raise
+        return False
+    return True
+
+
+def _copy_here(spark: SparkSession, source: str, target: Path) -> None:
+    """Copy a file from another file system, without writing Hadoop's checksum beside it."""
+    system, path = _file_system(spark, source), _path(spark, source)
+    stays, without_checksum = False, True
+    with drafted(target) as draft:
+        system.copyToLocalFile(stays, path, _path(spark, str(draft)), without_checksum)
+        at_ns = 1_000_000 * int(system.getFileStatus(path).getModificationTime())
+        os.utime(draft, ns=(at_ns, at_ns))
+
+
+def _copy_there(spark: SparkSession, source: str, target: str) -> None:
+    paths = _path(spark, source), _path(spark, target)
+    systems = tuple(hadoop.file_system(spark, path) for path in paths)
+    hadoop.copy_file(spark, systems, paths)
+    modified = systems[0].getFileStatus(paths[0]).getModificationTime()
+    systems[1].setTimes(paths[1], modified, -1)
+
+
+def _file_system(spark: SparkSession, path: str) -> Any:
+    return hadoop.file_system(spark, _path(spark, path))
+
+
+def _path(spark: SparkSession, path: str) -> Any:
+    return hadoop.hadoop_path(spark, path)

@@ -1,0 +1,419 @@
+"""The only module that uses private members of Spark and py4j, and the JVM beside Spark's public API.
+
+Each function does one thing and makes no decisions. `lakehouse.storage.spark.members` lists the members that
+an upgrade of Spark may remove; `missing` and `missing_here` return those that are missing. Hadoop's files are
+in `lakehouse.storage.spark.hadoop`, and Delta's members in `lakehouse.storage.tables.delta_internals`.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache, wraps
+from importlib import import_module
+from itertools import groupby
+from typing import Any
+
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView, is_instance_of
+from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql.utils import get_active_spark_context
+
+from lakehouse.storage.spark.jvm_output import filtered
+from lakehouse.storage.spark.members import (
+    CLASS,
+    HANDLER,
+    LATCH,
+    MEMBERS,
+    METASTORE,
+    NEW,
+    PRIVATE,
+    SIGNAL,
+    SNAPPY,
+    USER,
+    ZSTD,
+    Member,
+)
+
+_NAME = re.compile(r"([^\s(]+)\(([^)]*)\)")
+
+
+def remember_names() -> None:
+    """Make py4j resolve each name of a package, a class and a static method only once.
+
+    PySpark resolves `org.apache.spark.sql.functions` in every expression, and each part of the name is a
+    call, for which the JVM may search every jar. A name's meaning does not change while a JVM lives.
+    """
+    for owner in (JVMView, JavaPackage, JavaClass):
+        if not hasattr(owner.__getattr__, "__wrapped__"):
+            owner.__getattr__ = _remembering(owner.__getattr__)
+
+
+def _remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    @wraps(ask)
+    def remembered(self: Any, name: str) -> Any:
+        found = ask(self, name)
+        if isinstance(found, (JavaPackage, JavaClass, JavaMember)):  # not the value of a field
+            self.__dict__[name] = found
+        return found
+
+    return remembered
+
+
+def has_jvm(spark: SparkSession) -> bool:
+    """Tell whether Python can call a session's JVM; with Spark Connect it cannot."""
+    return hasattr(spark, "_jvm")
+
+
+def missing(spark: SparkSession, listed: Iterable[Member] = MEMBERS) -> list[str]:
+    """Return the members that the JVM lacks, as `class.signature`, or only the class if that is missing."""
+    found = []
+    for owner, of_owner in groupby(listed, lambda member: member.owner):
+        known, wanted = _signatures(spark, owner), [member.signature for member in of_owner]
+        if known is None:
+            found.append(owner)
+        else:
+            found += [f"{owner}.{signature}" for signature in wanted if signature not in {*known, CLASS}]
+    return found
+
+
+def missing_here() -> list[str]:
+    """Return the private members that PySpark lacks."""
+    return [f"{module}.{name}" for module, name in PRIVATE if not _is_here(module, name)]
+
+
+def _is_here(module: str, name: str) -> bool:
+    try:
+        found = import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
+    """Return the signatures of a class's methods and constructors, null if there is no such class."""
+    loader = static(spark, "java.lang.Thread").currentThread().getContextClassLoader()
+    text = static(spark, "org.apache.commons.lang3.ArrayUtils").toString
+    try:
+        found = loader.loadClass(owner)
+        methods, constructors = str(text(found.getMethods())), str(text(found.getConstructors()))
+    except Py4JJavaError as error:
+        if "NotFound" in str(error.java_exception) or "NoClassDefFound" in str(error.java_exception):
+            return None
+        raise
+    names = {f"{name.rpartition('.')[2]}({types})" for name, types in _NAME.findall(methods)}
+    return frozenset(names | {f"{NEW}({types})" for _, types in _NAME.findall(constructors)})
+
+
+def static(spark: SparkSession, owner: str) -> Any:
+    """Return a class, for its constructor and static methods; looked up once. For modules of internals."""
+    return _class(spark._jvm, owner)
+
+
+@lru_cache(maxsize=1_000)
+def _class(jvm: Any, owner: str) -> Any:
+    return getattr(jvm, owner)
+
+
+def singleton(spark: SparkSession, owner: str) -> Any:
+    """Return the only instance of a Scala object, looked up once; for modules of internals."""
+    return _singleton(spark._jvm, owner)
+
+
+@lru_cache(maxsize=1_000)
+def _singleton(jvm: Any, owner: str) -> Any:
+    return getattr(getattr(jvm, f"{owner}$"), "MODULE$")
+
+
+def none(spark: SparkSession) -> Any:
+    """Return Scala's None."""
+    return _none(spark._jvm)
+
+
+@lru_cache(maxsize=1)
+def _none(jvm: Any) -> Any:
+    return getattr(jvm, "scala.Option").empty()
+
+
+def some(spark: SparkSession, value: Any) -> Any:
+    """Return a Scala Option of a Java object, a text or a large number."""
+    return static(spark, "scala.Option").apply(value)
+
+
+def some_long(spark: SparkSession, value: int) -> Any:
+    """Return a Scala Option of a long, however small; py4j would pass a small one as an Integer."""
+    boxed = static(spark, "java.util.stream.LongStream").of(value).boxed().findFirst()
+    return static(spark, "scala.jdk.javaapi.OptionConverters").toScala(boxed)
+
+
+def value_of(option: Any) -> Any | None:
+    """Return a Scala Option's value, null for None."""
+    return option.get() if option.isDefined() else None
+
+
+def scala_seq(spark: SparkSession, values: Iterable[Any]) -> Any:
+    """Return a Scala Seq of Java objects."""
+    found = static(spark, "java.util.ArrayList")()
+    for value in values:
+        found.add(value)
+    return static(spark, "org.apache.spark.api.python.PythonUtils").toSeq(found)
+
+
+def elements(seq: Any) -> list[Any]:
+    """Return the elements of a Scala Seq."""
+    return [seq.apply(place) for place in range(int(seq.size()))]
+
+
+def scala_map(spark: SparkSession, values: Mapping[str, str]) -> Any:
+    """Return a Scala Map of texts."""
+    found = static(spark, "java.util.HashMap")()
+    for name, value in values.items():
+        found.put(name, value)
+    return static(spark, "org.apache.spark.api.python.PythonUtils").toScalaMap(found)
+
+
+def entries(spark: SparkSession, scala: Any) -> dict[str, Any]:
+    """Return the entries of a Scala Map."""
+    return dict(static(spark, "scala.jdk.javaapi.CollectionConverters").asJava(scala).items())
+
+
+def timestamp(spark: SparkSession, ms: int) -> Any:
+    """Return a Java Timestamp of a time in ms since the epoch."""
+    return static(spark, "java.sql.Timestamp")(ms)
+
+
+def appends(spark: SparkSession) -> Any:
+    """Return the save mode that appends."""
+    return static(spark, "org.apache.spark.sql.SaveMode").Append
+
+
+def output_mode(spark: SparkSession, *, updates: bool) -> Any:
+    """Return a stream's output mode: updates, or appends only."""
+    modes = static(spark, "org.apache.spark.sql.streaming.OutputMode")
+    return modes.Update() if updates else modes.Append()
+
+
+def java_session(spark: SparkSession) -> Any:
+    """Return the JVM's session."""
+    return spark._jsparkSession
+
+
+def java_frame(rows: DataFrame) -> Any:
+    """Return the JVM's Dataset of a frame."""
+    return rows._jdf
+
+
+def frame(spark: SparkSession, dataset: Any) -> DataFrame:
+    """Return a frame for a Dataset in the JVM."""
+    return DataFrame(dataset, spark)
+
+
+def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
+    """Return the rows of a relation of Spark's first data source API."""
+    return DataFrame(java_session(spark).baseRelationToDataFrame(relation), spark)
+
+
+def held(rows: DataFrame) -> DataFrame | None:
+    """Return rows as a relation held in the driver's JVM, bypassing Python; null if there are none."""
+    dataset = rows._jdf
+    found = dataset.collectAsList()
+    if found.isEmpty():
+        return None
+    session = java_session(rows.sparkSession)
+    return DataFrame(session.createDataFrame(found, dataset.schema()), rows.sparkSession)
+
+
+def estimated_bytes(rows: DataFrame) -> int:
+    """Return the optimizer's estimate of a frame's size in bytes."""
+    return int(str(rows._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()))
+
+
+def folded_condition(filtered: DataFrame) -> Any:
+    """Return the condition of a frame whose last operation is a filter, with constants folded."""
+    analyzed = java_frame(filtered).queryExecution().analyzed()
+    folding = static(filtered.sparkSession, "org.apache.spark.sql.catalyst.optimizer.ConstantFolding")
+    return folding.apply(analyzed).condition()
+
+
+def java_texts(values: Sequence[str]) -> Any:
+    """Return a Scala Seq of texts, for `with_columns`."""
+    from pyspark.sql.classic.column import _to_seq
+
+    return _to_seq(get_active_spark_context(), list(values))
+
+
+def java_columns(columns: Sequence[Column]) -> Any:
+    """Return a Scala Seq of columns, for `select` and `with_columns`."""
+    from pyspark.sql.classic.column import _to_java_column, _to_seq
+
+    return _to_seq(get_active_spark_context(), list(columns), _to_java_column)
+
+
+def select(rows: DataFrame, columns: Any) -> DataFrame:
+    """Return a frame with only these JVM columns."""
+    return DataFrame(rows._jdf.select(columns), rows.sparkSession)
+
+
+def with_columns(rows: DataFrame, names: Any, columns: Any) -> DataFrame:
+    """Return the frame with JVM columns added or replaced."""
+    return DataFrame(rows._jdf.withColumns(names, columns), rows.sparkSession)
+
+
+def set_active(spark: SparkSession) -> None:
+    """Set the thread's active session, in the JVM."""
+    singleton(spark, "org.apache.spark.sql.classic.SparkSession").setActiveSession(java_session(spark))
+
+
+def is_started() -> bool:
+    """Tell whether PySpark is connected to a JVM."""
+    return SparkContext._gateway is not None
+
+
+def is_stopped(spark: SparkSession) -> bool:
+    """Tell whether the session's context was stopped; fails if the JVM does not respond."""
+    context: Any = spark.sparkContext._jsc
+    return context is None or bool(context.sc().isStopped())
+
+
+def launch(options: Mapping[str, str], user: str | None) -> None:
+    """Start Spark's JVM with a session's options; `user` is the user's name if the system has none.
+
+    Before it opens a file, Hadoop asks the system for the user's name, and fails without one unless it is set
+    here. So Spark gets its jars only afterwards.
+    """
+    conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
+    with filtered() as standard_error:
+        gateway: Any = launch_gateway(conf, {"stderr": standard_error})  # type: ignore[no-untyped-call]
+    SparkContext._ensure_initialized(gateway=gateway, conf=conf)
+    if user is not None:
+        jvm: Any = SparkContext._jvm
+        users = getattr(jvm, USER)
+        users.setLoginUser(users.createRemoteUser(user))
+
+
+def speak_english(spark: SparkSession) -> None:
+    """Make the driver's JVM write numbers in the digits 0 to 9, whatever its options or its locale."""
+    locale = static(spark, "java.util.Locale")
+    locale.setDefault(locale.US)
+
+
+def encoding_of_names(spark: SparkSession) -> str:
+    """Return the encoding in which the JVM reads and writes file names."""
+    return str(static(spark, "java.lang.System").getProperty("sun.jnu.encoding"))
+
+
+def load_codecs(spark: SparkSession) -> None:
+    """Make the JVM unpack its compression libraries into its temporary directory.
+
+    A class that fails to do so at its first use, as on a full disk, stays broken for the life of the JVM.
+    """
+    static(spark, SNAPPY).getNativeLibraryVersion()
+    static(spark, ZSTD).load()
+
+
+def stop_with_jvm(spark: SparkSession) -> None:
+    """Stop the session and wait for the end of its JVM."""
+    gateway: Any = SparkContext._gateway
+    spark.stop()
+    with suppress(OSError):
+        gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait()
+
+
+@contextmanager
+def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> Iterator[None]:
+    """Call `handle` if the JVM gets one of the signals, such as `TERM`; its own handlers stay disabled.
+
+    A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port without checking
+    the gateway's token.
+    """
+    signals, told, over = static(spark, SIGNAL), static(spark, LATCH)(1), threading.Event()
+    interface = static(spark, "java.lang.Class").forName(HANDLER)
+    handler = static(spark, "java.beans.EventHandler").create(interface, told, "countDown")
+    for name in names:
+        signals.handle(signals(name), handler)
+
+    def wait() -> None:
+        with suppress(Py4JError, OSError):  # the JVM has ended
+            getattr(told, "await")()
+            if not over.is_set():
+                handle()
+
+    threading.Thread(target=wait, name="signals", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+        with suppress(Py4JError, OSError):
+            told.countDown()
+
+
+@contextmanager
+def without_console(spark: SparkSession) -> Iterator[None]:
+    """Discard this thread's output through Scala's Console during the block.
+
+    VACUUM prints a line regardless of log levels, which would mix with a run's JSON lines. Scala's console is
+    per thread, so other threads print as before.
+    """
+    console = singleton(spark, "scala.Console")
+    before, nowhere = console.out(), static(spark, "java.io.OutputStream").nullOutputStream()
+    console.setOutDirect(static(spark, "java.io.PrintStream")(nowhere))
+    try:
+        yield
+    finally:
+        console.setOutDirect(before)
+
+
+def parsed(spark: SparkSession, statement: str) -> Any:
+    """Return the plan of a SQL statement as parsed by the session."""
+    return java_session(spark).sessionState().sqlParser().parsePlan(statement)
+
+
+def class_name(java: Any) -> str:
+    """Return the name of an object's class, without its package."""
+    return str(java.getClass().getSimpleName())
+
+
+def is_a(spark: SparkSession, java: Any, owner: str) -> bool:
+    """Tell whether an object is an instance of a class."""
+    return bool(is_instance_of(spark.sparkContext._gateway, java, owner))
+
+
+def children(plan: Any) -> list[Any]:
+    """Return a plan's children."""
+    return elements(plan.children())
+
+
+def default_file_system(context: SparkContext) -> str:
+    """Return the URL of Hadoop's default file system."""
+    java: Any = context._jsc
+    return str(java.hadoopConfiguration().get("fs.defaultFS"))
+
+
+def configure_hadoop(spark: SparkSession, properties: Mapping[str, str]) -> None:
+    """Set Hadoop properties that a command line must not show."""
+    java: Any = spark.sparkContext._jsc
+    for name, value in properties.items():
+        java.hadoopConfiguration().set(name, value)
+
+
+def hadoop_configuration(spark: SparkSession) -> Any:
+    """Return Hadoop's configuration, with the session's own properties."""
+    return java_session(spark).sessionState().newHadoopConf()
+
+
+def metastore_client(spark: SparkSession, properties: Mapping[str, str]) -> Any:
+    """Return a connected client of Hive's metastore; these properties override the session's."""
+    java: Any = spark.sparkContext._jsc
+    of_spark = static(spark, "java.lang.Class").forName("org.apache.spark.SparkContext")
+    found = static(spark, "org.apache.hadoop.hive.conf.HiveConf")(java.hadoopConfiguration(), of_spark)
+    for name, value in properties.items():
+        found.set(name, value)
+    return static(spark, f"{METASTORE}.HiveMetaStoreClient")(found)

@@ -1,0 +1,110 @@
+"""The runtime jars that `lakehouse setup` installs into the virtual environment; ivy.xml lists them."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal
+
+from lakehouse.common.errors import ServiceError
+
+Configuration = Literal["spark", "kafka", "s3", "disk"]
+CONFIGURATIONS: tuple[Configuration, ...] = ("spark", "kafka", "s3")
+"""The configurations of ivy.xml."""
+COMPILED: tuple[Configuration, ...] = ("disk", "s3")
+"""The configurations with a jar that is compiled from the sources in lakehouse/storage/spark/scala."""
+
+
+@dataclass(frozen=True)
+class LockedJar:
+    """A line of jars.sha256: path below the jars' directory, Maven coordinates, SHA-256 and size in bytes.
+
+    Coordinates are group, name and revision.
+    """
+
+    path: str
+    coordinates: tuple[str, str, str]
+    sha256: str
+    size: int
+
+    @property
+    def configuration(self) -> str:
+        """The jar's configuration in ivy.xml."""
+        return self.path.partition("/")[0]
+
+    def __str__(self) -> str:
+        return f"{self.sha256}  ./{self.path}  {':'.join(self.coordinates)}  {self.size}"
+
+
+def share_directory() -> Path:
+    """Return the directory for files that pip cannot install, in this Python's environment."""
+    return Path(sys.prefix) / "share" / "lakehouse"
+
+
+def jars_directory() -> Path:
+    """Return the jars' directory: it has one directory per configuration, which may be empty or missing."""
+    return share_directory() / "jars"
+
+
+def class_archive() -> Path:
+    """Return the path of the archive of Spark's classes that `sandbox.class_archive` creates."""
+    return share_directory() / "classes.jsa"
+
+
+def require_jars(configuration: Configuration) -> list[Path]:
+    """Return every jar of a configuration, sorted; a compiled jar is the last.
+
+    Raises ServiceError if one is missing. Only names are checked, because this runs at every start;
+    `lakehouse setup` checks the contents once.
+    """
+    expected = _expected(configuration)
+    missing = [path for path in expected if not path.is_file()]
+    if missing:
+        command = "lakehouse setup --s3" if configuration == "s3" else "lakehouse setup"
+        raise ServiceError(
+            f"{len(missing)} of {len(expected)} {configuration} jars are missing from "
+            f"{jars_directory() / configuration}, {missing[0].name} first; run `{command}`"
+        )
+    return expected
+
+
+def installed_jars(configuration: Configuration) -> list[Path]:
+    """Return the same jars as `require_jars`; none if one is missing."""
+    expected = _expected(configuration)
+    return expected if all(path.is_file() for path in expected) else []
+
+
+def compiled_jar(configuration: Configuration) -> Path:
+    """Return the path of the jar that `lakehouse setup` compiles for a configuration of COMPILED."""
+    digest = hashlib.sha256("".join(sources(configuration).values()).encode()).hexdigest()
+    return jars_directory() / configuration / f"lakehouse-{configuration}-{digest[:8]}.jar"
+
+
+def sources(configuration: Configuration) -> dict[str, str]:
+    """Return the sources of a configuration of COMPILED, by file name: Scala, and other files of the jar."""
+    files = resources.files("lakehouse.storage.spark").joinpath("scala", configuration).iterdir()
+    return dict(sorted((file.name, file.read_text("utf-8")) for file in files))
+
+
+def _expected(configuration: Configuration) -> list[Path]:
+    listed = [jars_directory() / name for name in checksums([configuration])]
+    return [*listed, compiled_jar(configuration)] if configuration in COMPILED else listed
+
+
+def locked_jars(configurations: Sequence[Configuration] = CONFIGURATIONS) -> list[LockedJar]:
+    """Return the jars of these configurations that jars.sha256 lists, sorted by their paths."""
+    lock = resources.files("lakehouse.storage.spark").joinpath("jars.sha256").read_text(encoding="utf-8")
+    found = []
+    for sha256, path, coordinates, size in (line.split() for line in lock.split("\n") if line):
+        group, name, revision = coordinates.split(":")
+        found.append(LockedJar(path.removeprefix("./"), (group, name, revision), sha256, int(size)))
+    return sorted((jar for jar in found if jar.configuration in configurations), key=lambda jar: jar.path)
+
+
+def checksums(configurations: Sequence[Configuration] = CONFIGURATIONS) -> dict[str, str]:
+    """Return the SHA-256 of each jar in jars.sha256, by its path in the jars' directory, sorted."""
+    return {jar.path: jar.sha256 for jar in locked_jars(configurations)}

@@ -1,0 +1,98 @@
+"""Java for the JVMs that are started here: the executable, its environment, and its needs of the machine.
+
+A missing requirement is reported before a JVM starts, which would only end with a stack trace.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import resource
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from lakehouse.common.errors import ServiceError
+
+ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
+"""Makes a JVM read and write file names in UTF-8, whatever the user's locale."""
+LOCALE = ("-Duser.language=en", "-Duser.country=US")
+"""As in spark.properties: Delta and Kafka number their files in the digits of the locale."""
+
+_LEAST_FREE_BYTES = 64 << 20
+_LEAST_FILES = 1_024
+
+
+def find() -> str:
+    """Return the Java that pyspark uses: that of JAVA_HOME, else the one on PATH; raises ServiceError."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which(Path(home, "bin", "java") if home else "java")
+    if found is None:
+        where = f"in JAVA_HOME={home}" if home else "on PATH and JAVA_HOME is not set"
+        raise ServiceError(
+            f"there is no java {where}; install Java 17 or later (Debian: openjdk-17-jre-headless)"
+        )
+    return found
+
+
+def version() -> str | None:
+    """Return the version of this Java, such as 17.0.15; null if there is no Java."""
+    try:
+        said = subprocess.run([find(), "-version"], capture_output=True, text=True, check=False)
+    except (ServiceError, OSError):
+        return None
+    number = re.search(r'version "([^"]+)"', said.stderr + said.stdout)
+    return number and number[1]
+
+
+def require_files() -> None:
+    """Raise ServiceError if the limit of open files is too low for a JVM's jars and the tables' files."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if most != resource.RLIM_INFINITY and most < _LEAST_FILES:
+        raise ServiceError(
+            f"a process may have only {most} files open here, and Spark's JVM needs {_LEAST_FILES:,}: raise "
+            "the limit (ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of a container)"
+        )
+
+
+def temporary_directory() -> str:
+    """Return the directory for a JVM's native libraries and temporary files: TMPDIR, else /tmp or the like.
+
+    Raises ServiceError if it cannot be written, if it is nearly full, or if libraries cannot be loaded from
+    it.
+    """
+    try:
+        found = tempfile.gettempdir()
+    except FileNotFoundError as error:
+        raise ServiceError(
+            "no temporary directory can be written, neither $TMPDIR nor /tmp: free some space, or set TMPDIR "
+            "to a directory on another disk"
+        ) from error
+    if os.statvfs(found).f_flag & os.ST_NOEXEC:
+        raise ServiceError(
+            f"the temporary directory {found} is mounted noexec, so Spark's JVM could not load its libraries "
+            "from there: set TMPDIR to another directory"
+        )
+    free = shutil.disk_usage(found).free
+    if free < _LEAST_FREE_BYTES:
+        raise ServiceError(
+            f"the temporary directory {found} has only {free >> 20} MiB left, and Spark's JVM needs "
+            f"{_LEAST_FREE_BYTES >> 20}: free some space, or set TMPDIR to another directory"
+        )
+    return found
+
+
+def user() -> pwd.struct_passwd | None:
+    """Return this user's entry in the system's database: null in a container with an arbitrary user id."""
+    try:
+        return pwd.getpwuid(os.getuid())
+    except KeyError:
+        return None
+
+
+def has_home() -> bool:
+    """Tell whether this user has a home directory in which a JVM may write."""
+    known = user()
+    return known is not None and os.access(known.pw_dir, os.W_OK | os.X_OK)

@@ -1,0 +1,204 @@
+"""Reads records of committed transactions from Kafka, between two offsets.
+
+Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
+and moves those before 1582 into another calendar. Reading such a record raises an error (`misdated`); the
+record is then read by Kafka's own client in the driver (`read_apart`), which returns the timestamp unchanged.
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import LongType, StructField, StructType
+
+from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.spark.columns import Columns
+from lakehouse.storage.spark.kafka_client import records_between
+from lakehouse.storage.spark.kafka_times import HEADERS, is_kafka_time
+
+RECORDS = (
+    StructType()
+    .add("key", "binary")
+    .add("value", "binary")
+    .add("headers", HEADERS)
+    .add("topic", "string")
+    .add("partition", "integer")
+    .add("offset", "long")
+    .add("timestamp", "timestamp")
+    .add("timestamp_type", "integer")
+    .add("raw_timestamp", "long")
+)
+"""The schema of records. A timestamp that is not a time is in `raw_timestamp`; then `timestamp` is null."""
+
+APART = 1_000
+"""The maximum number of records read by Kafka's client, from one that Spark's source cannot read."""
+
+_APART_BYTES = 16 << 20
+_KEY = secrets.token_bytes(16)
+_FIRST_GREGORIAN_MS = -12_219_292_800_000  # 1582-10-15
+_LAST_OF_SPARK_MS = (2**63 - 1) // 1000
+_FOUND = StructType([*RECORDS.fields[:6], StructField("ms", LongType()), RECORDS["timestamp_type"]])
+_ARROW = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+        "topic": pa.string(),
+        "partition": pa.int32(),
+        "offset": pa.int64(),
+        "ms": pa.int64(),
+        "timestamp_type": pa.int32(),
+    }
+)  # every query of a frame made of a list would run Python
+_MISDATED = re.compile(r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp")
+_INVALID = re.compile(
+    r"Record (?:batch )?for partition (\S+)-(\d+) at offset (\d+) is invalid"
+    r"|corrupt message when fetching offset (\d+) for topic-partition (\S+)-(\d+)"
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The coordinates of a record in Kafka."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}/{self.partition}/{self.offset}"
+
+
+def read_between(
+    spark: SparkSession,
+    access: KafkaAccess,
+    topic: str,
+    ranges: Mapping[int, tuple[int, int]],
+    *,
+    singly: bool = False,
+) -> DataFrame:
+    """Return a topic's records, as RECORDS, from the first offset of each partition and before the second.
+
+    With `singly`, a task unpacks one record at a time, for records of which few fit in memory, and opens a
+    new connection: a consumer that ran out of memory at a record fails at it from then on.
+    """
+    first, end = (
+        json.dumps({topic: {str(partition): span[side] for partition, span in ranges.items()}})
+        for side in (0, 1)
+    )
+    client = access.for_spark()
+    options = {
+        **client,
+        "kafka.isolation.level": "read_committed",
+        # A task reads existing records only. But its consumer prefetches beyond them, and the broker answers
+        # no other request of the consumer until that fetch times out, by default after 500 ms.
+        "kafka.fetch.max.wait.ms": "10",
+        "kafka.max.poll.records": "1" if singly else "1000",
+        # Executors cache consumers by group name. By default each read has a new group, and would connect
+        # again. Nothing is committed to the group, and it needs no permission.
+        **({} if singly else {"kafka.group.id": _group(client)}),
+        "assign": json.dumps({topic: sorted(ranges)}),
+        "startingOffsets": first,
+        "endingOffsets": end,
+        "failOnDataLoss": "true",
+        "includeHeaders": "true",
+    }
+    return _records().of(spark.read.format("kafka").options(**options).load())
+
+
+@dataclass(frozen=True)
+class ReadApart:
+    """Rows up to an offset (exclusive), and whether Spark's source could not have read one of them."""
+
+    rows: DataFrame
+    reached: int
+    is_misdated: bool
+
+
+def read_apart(
+    spark: SparkSession, access: KafkaAccess, first: Place, end: int, *, most_bytes: int = _APART_BYTES
+) -> ReadApart:
+    """Read a partition's records in the driver, as RECORDS, from a place and before an offset.
+
+    Reads at least one record, at most APART, and about `most_bytes`. Raises the errors of Kafka's client.
+    """
+    span = first.offset, min(end, first.offset + APART)
+    found, reached = records_between(
+        spark,
+        access.for_java() | {"isolation.level": "read_committed"},
+        first.topic,
+        first.partition,
+        span,
+        most_bytes=most_bytes,
+    )
+    named = [dict(zip(_FOUND.names, one, strict=True)) for one in found]
+    rows = spark.createDataFrame(pa.Table.from_pylist(named, _ARROW), _FOUND)
+    is_misdated = any(not _FIRST_GREGORIAN_MS <= one.timestamp <= _LAST_OF_SPARK_MS for one in found)
+    return ReadApart(_apart().of(rows), reached, is_misdated)
+
+
+def misdated(error: BaseException) -> Place | None:
+    """Return the record whose timestamp Spark's source cannot read; None for another error."""
+    found = _MISDATED.search(str(error))
+    return None if found is None else Place(found[1], int(found[2]), int(found[3]))
+
+
+def invalid(error: BaseException) -> Place | None:
+    """Return the record that Kafka's client calls damaged, or its batch's first; None for another error."""
+    found = _INVALID.search(str(error))
+    if found is None:
+        return None
+    topic, partition, offset = found.group(1, 2, 3) if found[1] else found.group(5, 6, 4)
+    return Place(topic, int(partition), int(offset))
+
+
+def _group(client: Mapping[str, str]) -> str:
+    """Return a group name for reads with these client properties, including secrets.
+
+    Spark fails, and prints both, if a consumer cached under a name has other properties. The name reveals no
+    secret: it is keyed with a random key of this process.
+    """
+    said = json.dumps(client, sort_keys=True).encode()
+    return f"lakehouse-{hmac.new(_KEY, said, 'sha256').hexdigest()[:16]}"
+
+
+@cache
+def _records() -> Columns:
+    """Return RECORDS from rows of Spark's source."""
+    ms = F.unix_millis("timestamp")
+    is_time = is_kafka_time(ms)
+    place = (
+        F.lit("Record at topic "),
+        "topic",
+        F.lit(" partition "),
+        "partition",
+        F.lit(" offset "),
+        "offset",
+    )
+    moved = F.raise_error(F.concat(*place, F.lit(" has timestamp before 1582, which Spark moves")))
+    own = {
+        "timestamp": F.when(is_time, F.col("timestamp")),
+        "timestamp_type": F.col("timestampType"),
+        "raw_timestamp": F.when(ms < _FIRST_GREGORIAN_MS, moved.cast("long")).when(~is_time, ms),
+    }
+    return Columns({name: own.get(name, F.col(name)) for name in RECORDS.names})
+
+
+@cache
+def _apart() -> Columns:
+    """Return RECORDS from rows of Kafka's client."""
+    ms = F.col("ms")
+    own = {
+        "timestamp": F.when(is_kafka_time(ms), F.timestamp_millis(ms)),
+        "raw_timestamp": F.when(~is_kafka_time(ms), ms),
+    }
+    return Columns({name: own.get(name, F.col(name)) for name in RECORDS.names})

@@ -1,0 +1,65 @@
+"""Adoption: a copy of a lake takes the original's place, and their versions differ from then on. Pure.
+
+`lakehouse adopt` records the time (ms since the epoch) in a property of each gold table, with the last
+version that the table shares with the original:
+
+    lakehouse.adopted    1764172800000@60
+
+So version 61 of the original, which may have been sent, is not mistaken for version 61 of the copy. Kafka's
+consumer groups and the records in the lake name the table of sent rows by its id, followed by its adoption:
+`c31e… adopted 1764172800000@60`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lakehouse.storage.tables.specs import Position
+
+PROPERTY = "lakehouse.adopted"
+_ADOPTED = " adopted "
+_VALUE = re.compile(r"(\d+)@(\d+)")
+
+
+@dataclass(frozen=True)
+class Adoption:
+    """When a copy was adopted (ms since the epoch), and the last version shared with the original."""
+
+    at_ms: int
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.at_ms}@{self.version}"
+
+
+def adoption_in(properties: Mapping[str, str]) -> Adoption | None:
+    """Return the last adoption in a table's properties; null for none."""
+    return _parsed(properties.get(PROPERTY, ""))
+
+
+def sender(table_id: str, adoption: Adoption | None) -> str:
+    """Return a table's name in the records of sent rows."""
+    return table_id if adoption is None else f"{table_id}{_ADOPTED}{adoption}"
+
+
+def adopted_ms(named: str) -> int:
+    """Return when the table with this name was adopted, in ms since the epoch; 0 for never."""
+    found = _parsed(named.partition(_ADOPTED)[2])
+    return 0 if found is None else found.at_ms
+
+
+def both_have(one: str, other: str) -> Position:
+    """Return the position before which two tables of one id certainly have the same versions."""
+    versions = [
+        found.version
+        for named in (one, other)
+        if (found := _parsed(named.partition(_ADOPTED)[2])) is not None
+    ]
+    return Position(min(versions, default=-1) + 1)
+
+
+def _parsed(text: str) -> Adoption | None:
+    found = _VALUE.fullmatch(text)
+    return None if found is None else Adoption(int(found[1]), int(found[2]))

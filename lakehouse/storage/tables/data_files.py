@@ -1,0 +1,144 @@
+"""The data files of a table's newest version, kept up to date by what each commit adds and removes.
+
+To list them, Delta replays the log in Spark jobs, again for every version. Here they are read once, and later
+commits are applied to them, so a micro-batch's cost does not grow with the age of the table.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables import delta_internals as delta
+from lakehouse.storage.tables import entries
+from lakehouse.storage.tables.delta_internals import Action, Snapshot
+from lakehouse.storage.tables.entries import bounds_of, is_file, landings_of, reading_order, rows_of
+from lakehouse.storage.tables.inside import refuse_outside
+from lakehouse.storage.tables.log import read_commit, snapshot
+from lakehouse.storage.tables.pruning import Bounds
+
+_MOST_COMMITS = 50  # more are not read one by one
+
+
+@dataclass(frozen=True)
+class File:
+    """A data file: its size, row count (null: unknown), column bounds, and `add` action."""
+
+    size_bytes: int
+    rows: int | None
+    bounds: Bounds
+    action: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of a version of a table, by name."""
+
+    table: str
+    version: int
+    by_name: Mapping[str, File]
+
+
+_known: dict[str, Files] = {}
+_lock = Lock()  # guards `_known`; not held while reading files
+
+
+def files_of(spark: SparkSession, path: str, at: Snapshot) -> Files:
+    """Return the files of a snapshot of the table at the path; safe to call from several threads."""
+    table, version = delta.table_id(at), delta.version_of(at)
+    with _lock:
+        known = _known.get(path)
+    if known is not None and known.table == table and version == known.version:
+        return known
+    found = None
+    if known is not None and known.table == table and 0 < version - known.version <= _MOST_COMMITS:
+        found = _advanced(spark, path, known, version)
+    found = found or _read(spark, path, at, table, version)
+    with _lock:
+        newest = _known.get(path)
+        if newest is None or newest.table != table or newest.version < version:
+            _known[path] = found
+    return found
+
+
+def files_at(spark: SparkSession, path: str, version: int) -> list[entries.Action]:
+    """Return a version's files as actions of the log, in the order in which a query first reads them.
+
+    `lakehouse.operations.telemetry.delta_log` orders them in the same way.
+    """
+    at = snapshot(spark, path, version)
+    by_name = _read(spark, path, at, delta.table_id(at), version).by_name
+    return sorted((file.action for file in by_name.values()), key=_reading_order)
+
+
+def frame_of_files(spark: SparkSession, at: Snapshot, files: Iterable[File]) -> DataFrame:
+    """Return the rows of some of a snapshot's files."""
+    return delta.rows_of_files(spark, at, [to_delta(spark, file) for file in files])
+
+
+def to_delta(spark: SparkSession, file: File) -> Action:
+    """Return Delta's object for a file."""
+    return delta.added_file(spark, file.action)
+
+
+def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files | None:
+    """Derive the files of a later version from the commits since; null if one is missing or unreadable."""
+    try:
+        commits = [read_commit(spark, path, number) for number in range(known.version + 1, version + 1)]
+    except (Py4JJavaError, ValueError):
+        return None
+    by_name = dict(known.by_name)
+    for entry in commits:
+        for gone in entry.of("remove"):
+            by_name.pop(_name(gone), None)
+        by_name |= {_name(added): file_of(added) for added in entry.of("add")}
+    return Files(known.table, version, by_name)
+
+
+def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int) -> Files:
+    """Read the files from the version's checksum, which lists them while they are few, else from the log."""
+    noted = _noted(spark, path, version)
+    if noted is None:
+        files = delta.all_files(spark, at).select(F.to_json(F.struct("*")).alias("action"))
+        noted = [json.loads(row.action) for row in files.collect()]
+    refuse_outside(path, version, ({"add": action} for action in noted))
+    return Files(table, version, {_name(action): file_of(action) for action in noted})
+
+
+def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
+    """Return the files listed in a version's checksum; null if it lists none, or is invalid.
+
+    After a power failure it may be empty, as it is written without fsync.
+    """
+    file = f"{path}/_delta_log/{version:020}.crc"
+    if not storage.exists(spark, file):
+        return None
+    try:
+        found = json.loads(storage.read_text(spark, file))
+    except (Py4JJavaError, ValueError):
+        return None
+    files = found.get("allFiles") if isinstance(found, dict) else None
+    return files if isinstance(files, list) and all(map(is_file, files)) else None
+
+
+def _reading_order(file: entries.Action) -> tuple[datetime, int, str]:
+    return reading_order(landings_of(file)[0], int(file["modificationTime"]), str(file["path"]))
+
+
+def _name(action: Mapping[str, Any]) -> str:
+    return str(action["path"]).rpartition("/")[2]
+
+
+def file_of(action: Mapping[str, Any]) -> File:
+    """Return the file of an `add` action."""
+    whole = {**action, "dataChange": False, "partitionValues": action.get("partitionValues") or {}}
+    return File(int(action["size"]), rows_of(action), Bounds(*bounds_of(action)), whole)

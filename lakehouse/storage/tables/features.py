@@ -1,0 +1,123 @@
+"""The Delta table features that this code supports; a table with any other feature is refused.
+
+A feature changes the meaning of a log or a data file. The commits that are made here, the readers of log
+entries and the readers without a JVM support those below; tests/tables/test_features.py tries each. A table
+gets others from other writers, or by ALTER TABLE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from lakehouse.common.errors import TableError
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables import delta_internals as delta
+from lakehouse.storage.tables import lasting
+from lakehouse.storage.tables.delta_internals import Snapshot
+from lakehouse.storage.tables.log import properties_of, refuse_files_outside, snapshot
+
+SAFE = frozenset(
+    {
+        "appendOnly",  # Delta refuses commits that change rows
+        "changeDataFeed",  # used here
+        "checkConstraints",  # checked by Delta as it writes our rows
+        "checkpointProtection",  # logs are cleaned by Delta's own code, which respects it
+        "clustering",  # used here, by OPTIMIZE
+        "domainMetadata",  # clustering's metadata in the log, which our readers of log entries ignore
+        "generatedColumns",  # checked by Delta as it writes our rows
+        "inCommitTimestamp",  # the log's readers take a commit's time from there
+        "invariants",  # checked by Delta as it writes our rows
+        "timestampNtz",  # only in columns that no stream declares; readers leave them out
+        "typeWidening",  # used here, where a declared type becomes wider
+        "variantType",  # only in columns that no stream declares; readers leave them out
+    }
+)
+"""The supported features, and why they are safe. Some others, and why they are not:
+
+- allowColumnDefaults: a column that rows lack would get its default, not null.
+- catalogManaged, coordinatedCommits-preview: the newest version is not in the log's directory.
+- columnMapping, and so icebergCompat: files and statistics have other names of columns.
+- deletionVectors, vacuumProtocolCheck: deltalake does not read the table, so it cannot be served.
+- identityColumns: untested; our commits may assign wrong numbers.
+- rowTracking: a merge would give rewritten rows new ids.
+- v2Checkpoint: the log's reader without a JVM does not know these checkpoints.
+"""
+
+RETENTION = "delta.setTransactionRetentionDuration"
+"""The property that lets Delta drop transactions, which hold the streams' positions."""
+
+# The features of older tables, whose protocol does not name them, by the writer version that added them.
+_OF_WRITERS = {
+    2: ("appendOnly", "invariants"),
+    3: ("checkConstraints",),
+    4: ("changeDataFeed", "generatedColumns"),
+    5: ("columnMapping",),
+    6: ("identityColumns",),
+}
+_NAMED = 7
+_MANAGED = "DELTA_PATH_BASED_ACCESS_TO_CATALOG_MANAGED_TABLE_BLOCKED"
+_UNKNOWN = re.compile(r'DELTA_UNSUPPORTED_FEATURES_FOR_READ\b.*Delta Lake "[^"]*": (.*?)\.', re.DOTALL)
+
+
+def exists(spark: SparkSession, path: str, name: str) -> bool:
+    """Tell whether there is a table.
+
+    Raises TableError if it has an unsupported feature or property, or files outside of its directory, or has
+    lost rows in a power failure.
+    """
+    if (here := storage.on_this_machine(spark, path)) is not None:
+        lasting.look(here, name)
+    try:
+        found = snapshot(spark, path)
+    except Py4JJavaError as error:
+        refused = _refused_by_delta(str(error.java_exception))
+        if refused is None:
+            raise
+        raise _refusal(name, path, refused) from error
+    if delta.version_of(found) < 0:
+        return False
+    unsafe = sorted(features_in(delta.protocol(found)) - SAFE)
+    if unsafe:
+        raise _refusal(name, path, ", ".join(unsafe))
+    _refuse_retention(found, path, name)
+    refuse_files_outside(spark, path, found)
+    return True
+
+
+def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
+    """Return the names of a protocol's features; its fields are named as in the log."""
+    writers = int(protocol["minWriterVersion"])
+    named = (*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ()))
+    if writers >= _NAMED:
+        return frozenset(named)
+    return frozenset(name for since, names in _OF_WRITERS.items() if since <= writers for name in names)
+
+
+def _refused_by_delta(text: str) -> str | None:
+    """Return the features for which Delta refused to open a table; null if that was not the reason."""
+    if _MANAGED in text:
+        return "catalogManaged"
+    unknown = _UNKNOWN.search(text)
+    return None if unknown is None else unknown[1]
+
+
+def _refusal(name: str, path: str, features: str) -> TableError:
+    first = features.split(", ", maxsplit=1)[0]
+    return TableError(
+        f"{name} at {path} has Delta's table feature {features}, which lakehouse does not support. Remove it "
+        f"(ALTER TABLE delta.`{path}` DROP FEATURE {first}, where Delta can), or give the table another name "
+        f"or use another LAKEHOUSE_LAKE, and fill it anew"
+    )
+
+
+def _refuse_retention(found: Snapshot, path: str, name: str) -> None:
+    if (kept := properties_of(found).get(RETENTION)) is not None:
+        raise TableError(
+            f"{name} at {path} has {RETENTION} = {kept}: Delta would forget how far the streams have read. "
+            f"Remove it: ALTER TABLE delta.`{path}` UNSET TBLPROPERTIES ('{RETENTION}')"
+        )

@@ -1,0 +1,70 @@
+"""Checks that the files named in a log lie in their table's directory; every reader of a log uses it. Pure.
+
+Delta's protocol allows absolute paths and URLs, as in shallow clones, and a relative path may contain `..`.
+Either could make a reader open any file that its process can access. This project never writes such a path,
+so a table with one is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from lakehouse.common.errors import TableError
+from lakehouse.common.nearest import shown
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_STEPS = re.compile(r"[/\\]")
+_KINDS = ("add", "remove", "cdc", "sidecar")
+_DECODED = 4  # forms of a path that are checked; the protocol encodes it once, and a partition's value twice
+_IN_THE_LOG, _ELSEWHERE = "i", "p"
+_UUID = 20  # characters of a deletion vector's name; a directory may precede it
+
+
+def leads_outside(path: str) -> bool:
+    """Tell whether a log's path, percent-encoded as it is there, leads outside its table's directory."""
+    for _ in range(_DECODED):
+        if path.startswith(("/", "\\")) or _SCHEME.match(path) or ".." in _STEPS.split(path):
+            return True
+        decoded = unquote(path)
+        if decoded == path:
+            return False
+        path = decoded
+    return True
+
+
+def refuse_outside(table: str, version: int | None, actions: Iterable[Mapping[str, Any]]) -> None:
+    """Raise TableError if an action of a log, an object with one key, names a file outside of its table.
+
+    `version` is the commit's; null for the state after several commits.
+    """
+    for action in actions:
+        for kind in _KINDS:
+            file = action.get(kind)
+            if isinstance(file, Mapping):
+                refuse_paths(table, version, _paths(file))
+
+
+def refuse_paths(table: str, version: int | None, paths: Iterable[str]) -> None:
+    """Do the same for paths of a log."""
+    for path in paths:
+        if leads_outside(path):
+            of = "the log" if version is None else f"version {version}"
+            raise TableError(
+                f"{of} of the table at {table} names the file {shown(path)}, which lies outside of the table."
+                " A lake has no such tables, so it is not read. Restore it from a copy (docs/restore.md); in "
+                "place of a shallow clone, use a copy of the table's directory"
+            )
+
+
+def _paths(file: Mapping[str, Any]) -> Iterable[str]:
+    yield str(file.get("path") or "")
+    vector = file.get("deletionVector")
+    if isinstance(vector, Mapping) and vector.get("storageType") != _IN_THE_LOG:
+        named = str(vector.get("pathOrInlineDv") or "")
+        if vector.get("storageType") == _ELSEWHERE:
+            yield f"/{named}"
+        else:
+            yield named[:-_UUID]

@@ -1,0 +1,115 @@
+"""The lake for code that has a Spark session; code without one uses `path_of`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.common.terminal import warn
+from lakehouse.settings import Settings
+from lakehouse.storage.spark.session import require_jvm, start_session
+from lakehouse.storage.tables import features, making, pinned, reading, versions, writers
+from lakehouse.storage.tables.log import properties
+from lakehouse.storage.tables.pinned import ColumnsOf
+from lakehouse.storage.tables.schema_evolution import Refused
+from lakehouse.storage.tables.specs import TableSpec, path_of
+
+
+@dataclass(frozen=True)
+class Lake:
+    """The tables below a root, and the session that reads and writes them.
+
+    Raises VersionError for a session of Spark Connect.
+    """
+
+    spark: SparkSession
+    root: str
+
+    def __post_init__(self) -> None:
+        """Refuse a session without a JVM, which every method needs."""
+        require_jvm(self.spark)
+
+    def path(self, layer: str, name: str) -> str:
+        """Return a table's path, whether it exists or not."""
+        return path_of(self.root, layer, name)
+
+    def exists(self, layer: str, name: str) -> bool:
+        """Tell whether a table exists; raises TableError if it has a table feature that is not supported."""
+        return features.exists(self.spark, self.path(layer, name), f"{layer}.{name}")
+
+    def read(self, layer: str, name: str) -> DataFrame:
+        """Return a table's rows as of now; raises AnalysisException if there is no table."""
+        return reading.read(self.spark, self.path(layer, name))
+
+    def read_or_empty(self, spec: TableSpec) -> DataFrame:
+        """Return a table's rows as of now, none if it does not exist."""
+        if self.exists(spec.layer, spec.name):
+            return self.read(spec.layer, spec.name)
+        return self.spark.createDataFrame([], spec.schema).limit(0)  # Spark then knows that it is empty
+
+    def ensure(self, spec: TableSpec) -> str:
+        """Create the table if it is missing, evolve it to the spec's schema, and return its path.
+
+        Missing columns are added and types are widened, in place. A rerun changes nothing, and completes a
+        creation that was killed before its commit. Raises TableError if the table cannot be created, if it
+        was made with other values of the settings, keys or windows it depends on, if a column was removed,
+        renamed or given a type that cannot hold its values, or if the table has a feature or a property that
+        is not supported (`lakehouse.storage.tables.features`).
+        """
+        return self._ensure(spec, Refused.TO_A_WRITER)
+
+    def ensure_source(self, spec: TableSpec) -> str:
+        """Like `ensure`, but for a reader: the table may have more columns and wider types."""
+        return self._ensure(spec, Refused.TO_A_READER)
+
+    def is_made_otherwise(self, spec: TableSpec) -> bool:
+        """Tell whether the table was made with other settings, or its rebuild is unfinished.
+
+        False if there is no table.
+        """
+        path = self.path(spec.layer, spec.name)
+        return self.exists(spec.layer, spec.name) and pinned.are_others(properties(self.spark, path), spec)
+
+    @contextmanager
+    def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
+        """Like `ensure`, but if the rows were made with other settings, the block must recompute them.
+
+        Until it ends, no process may write the table or read it as a source, whatever its settings. If it
+        fails or is killed, that remains so until another one ends. Columns of `columns_of` that the spec
+        lacks stay in the table: null in new rows, unchanged in others.
+        """
+        if not self.is_made_otherwise(spec):
+            self.ensure(spec)
+            yield
+            return
+        path = self.path(spec.layer, spec.name)
+        pinned.begin_anew(self.spark, path, spec, columns_of)
+        making.ensure(self.spark, path, spec, Refused.TO_A_WRITER, is_made_anew=True)
+        yield
+        pinned.end_anew(self.spark, path, spec)
+
+    def _ensure(self, spec: TableSpec, refused: Refused) -> str:
+        path = self.path(spec.layer, spec.name)
+        making.ensure(self.spark, path, spec, refused)
+        return path
+
+
+@contextmanager
+def open_lake(
+    settings: Settings, name: str, *, brief: bool | None = None, reads_only: bool = False
+) -> Iterator[Lake]:
+    """Open the settings' lake with a session that stops at the end; see `start_session`.
+
+    Prints a warning if the versions of Spark or Delta are not the tested ones. Raises VersionError if they
+    lack a member that this code needs, and TableError if this application may not write to the lake
+    (`writers`).
+    """
+    with start_session(settings, name, brief=brief) as spark:
+        if (warning := versions.check(spark)) is not None:
+            warn(warning)
+        alone = settings.lake_has_one_writer
+        with writers.admitted(spark, settings.lake, has_one_writer=alone, reads_only=reads_only):
+            yield Lake(spark, settings.lake)

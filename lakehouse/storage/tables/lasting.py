@@ -1,0 +1,246 @@
+"""Makes commits survive a power failure, for tables on a disk of this machine.
+
+Neither Spark nor Delta calls fsync. A file that they have just written may be empty after a power failure,
+and Spark treats an empty commit as one without actions. So a writer syncs the commit and its files to the
+disk (`keep`) before anything builds on it.
+
+The first check of a table in a process (`look`) finds lost files. If they belong to the newest commits, no
+reader has seen these: they are given up. Positions are in the commits, so their steps do the same work again.
+If later commits build on a lost one, the table is refused. Checkpoints of the log and the checksum of the
+newest version (`.crc`) are optional: unreadable ones are removed.
+
+Tables elsewhere, as on HDFS or in an object store, rely on that store's durability.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+from lakehouse.common.errors import TableError
+from lakehouse.common.events import Kind, note
+from lakehouse.common.state_files import sync, write_whole
+from lakehouse.storage.tables.entries import GIVEN_UP, LOG, LogEntry, commit_name, commits_among, entry_of
+
+_MOST_COMMITS = 100  # older ones have long been on the disk
+_SURELY_S = 1.0  # a shared disk may show a file of another machine a moment before its content
+_OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
+_HINT = "_last_checkpoint"
+_PARQUET = b"PAR1"  # at both ends of a file
+_CHECKSUM = b"crc\0"  # begins Hadoop's checksum file; then 4 bytes have the block size, and 4 each checksum
+_BYTES_A_CHECKSUM = 512
+
+_kept: dict[Path, int] = {}
+"""The last version that is on the disk, for each table that this process has seen."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Damage:
+    """An unreadable commit, or one with an unreadable data file; `what` describes the damage."""
+
+    version: int
+    file: Path
+    what: str
+
+
+def keep(path: Path, version: int) -> None:
+    """Sync a commit to the table at the path to the disk, and all others since the last call."""
+    first = min(_kept.get(path, version), version - 1) + 1
+    for number in range(max(first, version - _MOST_COMMITS), version + 1):
+        with suppress(FileNotFoundError):
+            _sync(path, _read(path, number))
+    sync(path / LOG)
+    _kept[path] = version
+
+
+def keep_checkpoints(path: Path) -> None:
+    """Sync the log's checkpoints to the disk, before the commits that they replace are removed."""
+    for file in (path / LOG).glob("*.checkpoint*"):
+        sync(file)
+
+
+def look(path: Path, name: str) -> None:
+    """Check the table at the path for damage by a power failure, once per process; it need not exist.
+
+    Damaged newest commits are given up. Raises TableError, naming the file, if rows are lost that nothing
+    will write again.
+    """
+    if path in _kept or not (numbers := _numbers(path)):
+        return
+    if found := damages(path):
+        time.sleep(_SURELY_S)
+        found = damages(path)
+    checkpoints, unreadable = _checkpoints(path)
+    first = found[0].version if found else numbers[-1] + 1
+    builds_on_it = set(range(first, numbers[-1] + 1)) - {one.version for one in found}
+    has_no_basis = numbers[0] > 0 and not any(version < first for version in checkpoints)
+    if builds_on_it or (has_no_basis and (found or unreadable)):
+        raise _lost((found or unreadable)[0], name)
+    for one in unreadable:
+        log.warning("%s %s, as after a power failure; it is removed", one.file, one.what)
+        _remove(one.file)
+    _check_hint(path / LOG / _HINT, {version for version in checkpoints if version < first})
+    for one in reversed(found):
+        _give_up(path, name, one, is_first=first == 0)
+    left = _numbers(path)
+    _check_noted(path / LOG / f"{max(left, default=0):020}.crc")
+    for number in left[-_MOST_COMMITS:]:
+        with suppress(FileNotFoundError):
+            for file, _ in _files(path, _read(path, number), set()):
+                _check_checksum(file)
+    keep(path, max(left, default=-1))
+
+
+def _lost(one: Damage, name: str) -> TableError:
+    return TableError(
+        f"{name} has lost what version {one.version} wrote: {one.file} {one.what}, as after a power "
+        "failure, and later versions build on it. Restore that file from a copy, or make the table again: "
+        "docs/power-and-disks.md"
+    )
+
+
+def damages(path: Path) -> list[Damage]:
+    """Return the damage to the table's newest commits, at most one per commit, in order of version."""
+    entries, found = list[LogEntry](), list[Damage]()
+    for number in _numbers(path)[-_MOST_COMMITS:]:
+        try:
+            entries.append(_read(path, number))
+        except FileNotFoundError:  # the log's clean-up has just removed it
+            continue
+        except ValueError:
+            file = _commit(path, number)
+            found.append(Damage(number, file, "is cut off" if file.stat().st_size else "is empty"))
+    gone = {str(one["path"]) for entry in entries for one in entry.of("remove")}
+    for entry in entries:
+        for file, size in _files(path, entry, gone):
+            if (what := _wrong(file, size)) is not None:
+                found.append(Damage(entry.version, file, what))
+                break
+    return sorted(found, key=lambda one: one.version)
+
+
+def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
+    """Replace a commit with an empty one of the same version, so that no other commit is taken for it.
+
+    If the table's first commit is lost, there is no table: damaged commits are removed.
+    """
+    for file in (path / LOG).iterdir():
+        version = _OF_A_VERSION.fullmatch(file.name)
+        if version is not None and int(version[1]) == one.version:
+            file.unlink(missing_ok=True)
+    if not is_first:
+        at_ms = int(time.time() * 1000)
+        done = {"timestamp": at_ms, "inCommitTimestamp": at_ms, "operation": GIVEN_UP}
+        write_whole(_commit(path, one.version), json.dumps({"commitInfo": done}) + "\n", lasting=True)
+    said = (
+        f"{name}: version {one.version} was not on the disk when the machine stopped ({one.file.name} "
+        f"{one.what}); it is discarded, and its input is read again"
+    )
+    log.warning("%s", said)
+    note(Kind.RECOVERY, said, layer=name.partition(".")[0], table=name)
+
+
+def _checkpoints(path: Path) -> tuple[set[int], list[Damage]]:
+    """Return the versions of the log's checkpoints that can be read, and those that cannot."""
+    whole, unreadable = set[int](), list[Damage]()
+    for file in sorted((path / LOG).iterdir()):
+        if (version := _CHECKPOINT.fullmatch(file.name)) is not None:
+            what = _wrong(file, None)
+            if what is None:
+                whole.add(int(version[1]))
+            else:
+                unreadable.append(Damage(int(version[1]), file, what))
+    return whole - {one.version for one in unreadable}, unreadable
+
+
+def _check_hint(hint: Path, checkpoints: set[int]) -> None:
+    """Remove `_last_checkpoint` if it cannot be read, or names a missing checkpoint."""
+    try:
+        named = int(json.loads(hint.read_text(encoding="utf-8"))["version"])
+    except FileNotFoundError:
+        return
+    except (ValueError, LookupError, TypeError):
+        named = -1
+    if named not in checkpoints:
+        _remove(hint)
+
+
+def _check_noted(file: Path) -> None:
+    """Remove the newest version's checksum if it is incomplete: Delta would count on from zero files."""
+    try:
+        noted = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError:
+        noted = None
+    if not isinstance(noted, dict) or not noted.get("metadata"):
+        _remove(file)
+
+
+def _check_checksum(file: Path) -> None:
+    """Remove Hadoop's checksum of a file if it is incomplete: Spark could not read the file."""
+    checksum = file.with_name(f".{file.name}.crc")
+    with suppress(FileNotFoundError):
+        length = len(_CHECKSUM) + 4 + 4 * -(-file.stat().st_size // _BYTES_A_CHECKSUM)
+        if not (content := checksum.read_bytes()).startswith(_CHECKSUM) or len(content) != length:
+            _remove(checksum)
+
+
+def _remove(file: Path) -> None:
+    """Remove a file and Hadoop's checksum of it, if this user may."""
+    with suppress(PermissionError):
+        file.unlink(missing_ok=True)
+        file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
+
+
+def _numbers(path: Path) -> list[int]:
+    """Return the versions whose commits are in the log, in order."""
+    try:
+        return commits_among(file.name for file in (path / LOG).iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _commit(path: Path, version: int) -> Path:
+    return path / commit_name(version)
+
+
+def _read(path: Path, version: int) -> LogEntry:
+    return entry_of(version, _commit(path, version).read_text(encoding="utf-8"), str(path))
+
+
+def _files(path: Path, entry: LogEntry, gone: set[str]) -> Iterator[tuple[Path, int]]:
+    """Yield a commit's files and their sizes in the log, except those that were removed from the table."""
+    for one in (*entry.of("add"), *entry.of("cdc")):
+        if str(one["path"]) not in gone:
+            yield path / unquote(str(one["path"])), int(one["size"])
+
+
+def _sync(path: Path, entry: LogEntry) -> None:
+    files = [file for file, _ in _files(path, entry, set())]
+    for file in (*files, *{file.parent for file in files}):
+        with suppress(FileNotFoundError):  # compacted and removed since
+            sync(file)
+    sync(_commit(path, entry.version))
+
+
+def _wrong(file: Path, size: int | None) -> str | None:
+    """Return what is wrong with a Parquet file of a known size; null if nothing is, or it is missing."""
+    try:
+        with file.open("rb") as opened:
+            there = opened.seek(0, 2)
+            if size is not None and there != size:
+                return f"has {there:,} of {size:,} bytes"
+            opened.seek(max(0, there - len(_PARQUET)))
+            return None if opened.read() == _PARQUET else "is cut off" if there else "is empty"
+    except FileNotFoundError:
+        return None

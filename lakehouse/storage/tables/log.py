@@ -1,0 +1,344 @@
+"""Reads a table's log: version, id, properties, files and transactions."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.tables import delta_internals as delta
+from lakehouse.storage.tables.adoption import adoption_in, sender
+from lakehouse.storage.tables.delta_internals import Action, Log, Segment, Snapshot
+from lakehouse.storage.tables.entries import LogEntry, commit_name, entry_of
+from lakehouse.storage.tables.inside import refuse_paths
+from lakehouse.storage.tables.specs import DataFile, from_micros
+
+CHECKPOINT_INTERVAL = 100
+"""The number of commits between checkpoints of a table's log."""
+
+CHANGE_FEED = "delta.enableChangeDataFeed"
+FOLLOWED = "lakehouse.is_followed"
+
+_SUSPECTED = r"[:%\\]|\.\.|^/"
+"""Matches every path that leads outside its table, and few others (`lakehouse.storage.tables.inside`)."""
+
+_OPENED: set[tuple[str, str]] = set()
+"""Paths and ids of tables that had no files outside their directory when they were opened."""
+
+FEW_FILES = 16
+"""Up to this many files, reading all of a small table is cheaper than selecting files by statistics."""
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A thread's cache of logs during a block: snapshots by table, and commits by table and version."""
+
+    snapshots: dict[str, Snapshot] = field(default_factory=dict)
+    commits: dict[tuple[str, int], LogEntry] = field(default_factory=dict)
+
+
+_SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
+
+
+@contextmanager
+def looking_once() -> Iterator[None]:
+    """Check each table's log for new commits only once during the block.
+
+    Other processes' commits are not seen meanwhile; this process's own are. Each check is two requests to an
+    object store, which a step that chooses its rows would repeat many times.
+    """
+    token = _SEEN.set(_Seen())
+    try:
+        yield
+    finally:
+        _SEEN.reset(token)
+
+
+def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
+    """Return Delta's snapshot of the table, as of now or a version; version -1 if there is no table."""
+    log, seen = delta.log_of(spark, path), _SEEN.get()
+    if version is not None:
+        return delta.snapshot_at(spark, log, version)
+    before = None if seen is None else seen.snapshots.get(path)
+    if before is not None and delta.version_of(before) == delta.version_of(delta.known_snapshot(log)):
+        return before
+    newest = _newest(spark, path, log)
+    found = delta.newest_snapshot(spark, log) if newest is None else newest
+    if seen is not None:
+        seen.snapshots[path] = found
+    return found
+
+
+def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
+    """Return a snapshot of the table's newest version without listing the log; null if that needs a listing.
+
+    Versions have no gaps. So the known snapshot is the newest if its commit file is unchanged and the next
+    one is missing; commits of other processes are added to it, one by one. Delta lists the whole directory
+    instead, and so finds newer checkpoints. That is needed once a checkpoint is due: otherwise the snapshot
+    would keep every commit since its own checkpoint.
+    """
+    known = delta.known_snapshot(log)
+    version = newest = delta.version_of(known)
+    if version < 0:
+        return None
+    segment = delta.segment_of(known)
+    written, next_ms = _looked_at(spark, path, version)
+    if written is None or written != delta.last_written_ms(segment):
+        return None
+    last = delta.checkpoint_version(segment) + CHECKPOINT_INTERVAL
+    has_next = next_ms is not None
+    while newest <= last and has_next:
+        newest += 1
+        status = storage.status(spark, commit_file(path, newest))
+        segment = delta.with_commit(spark, segment, status, newest)
+        has_next = storage.exists(spark, commit_file(path, newest + 1))
+    if newest > last:
+        return None
+    return known if newest == version else _installed(spark, log, segment)
+
+
+def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
+    """Install a snapshot of the segment as Delta's current one, unless Delta has one as new by now."""
+    with delta.locked(log):
+        known = delta.known_snapshot(log)
+        if delta.version_of(known) >= delta.segment_version(segment):
+            return known
+        made = delta.install(spark, log, segment, int(time.time() * 1000))
+        delta.uncache(known)
+        return made
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A version of a table, and when its commit was written, in ms since the epoch."""
+
+    version: int
+    modified_ms: int | None
+
+
+def mark_of(snapshot: Snapshot) -> Mark:
+    """Return the mark of a snapshot's version, by which `is_newest` recognises it."""
+    version = delta.version_of(snapshot)
+    return Mark(version, None if version < 0 else delta.last_written_ms(delta.segment_of(snapshot)))
+
+
+def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
+    """Tell, from the times of two files, whether a version is still the table's newest."""
+    written_ms, next_ms = _looked_at(spark, path, mark.version)
+    return next_ms is None and mark.modified_ms == written_ms
+
+
+def _looked_at(spark: SparkSession, path: str, version: int) -> tuple[int | None, int | None]:
+    """Return when a version's commit and the next one were written, null for a missing file."""
+    return storage.modified_ms_of_both(spark, commit_file(path, version), commit_file(path, version + 1))
+
+
+def written_ms(spark: SparkSession, path: str, version: int) -> int | None:
+    """Return when a version's commit was written, in ms since the epoch; null if it is missing."""
+    newest = mark_of(snapshot(spark, path))
+    if newest.version == version:
+        return newest.modified_ms
+    return storage.modified_ms(spark, commit_file(path, version))
+
+
+def commit_file(path: str, version: int) -> str:
+    """Return the path of a version's commit file."""
+    return f"{path}/{commit_name(version)}"
+
+
+def exists(spark: SparkSession, path: str) -> bool:
+    """Tell whether the path holds a Delta table: one with a commit, not just the beginnings of a log."""
+    return delta.version_of(snapshot(spark, path)) >= 0
+
+
+def version_of(spark: SparkSession, path: str) -> int:
+    """Return the table's current version, for `read_version`."""
+    return delta.version_of(snapshot(spark, path))
+
+
+def table_id(spark: SparkSession, path: str) -> str:
+    """Return the id that Delta gave the table at its creation."""
+    return id_of(snapshot(spark, path))
+
+
+def version_in(snapshot: Snapshot) -> int:
+    """Return the version of a snapshot, -1 if there is no table."""
+    return delta.version_of(snapshot)
+
+
+def id_of(snapshot: Snapshot) -> str:
+    """Return the id of a snapshot's table."""
+    return delta.table_id(snapshot)
+
+
+def generation_ms(spark: SparkSession, path: str) -> int:
+    """Return the table's generation: when it was created or, as a copy, adopted, in ms since the epoch.
+
+    A later generation has later rows.
+    """
+    found = snapshot(spark, path)
+    adoption = adoption_in(properties_of(found))
+    return delta.created_ms(found) or 0 if adoption is None else adoption.at_ms
+
+
+def sent_as(spark: SparkSession, path: str) -> str:
+    """Return the table's name in the records of sent rows (`lakehouse.storage.tables.adoption`)."""
+    found = snapshot(spark, path)
+    return sender(id_of(found), adoption_in(properties_of(found)))
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """A table's properties and schema, from its log."""
+
+    properties: dict[str, str]
+    schema: StructType
+
+
+def metadata(spark: SparkSession, path: str) -> Metadata | None:
+    """Return a table's metadata, null if there is no table."""
+    found = snapshot(spark, path)
+    if delta.version_of(found) < 0:
+        return None
+    noted = delta.metadata(found)
+    return Metadata(noted["configuration"], StructType.fromJson(json.loads(noted["schemaString"])))
+
+
+def schema_of(spark: SparkSession, path: str) -> StructType:
+    """Return a table's schema from its log, with the columns' comments."""
+    return StructType.fromJson(json.loads(delta.schema_json(snapshot(spark, path))))
+
+
+def properties_of(snapshot: Snapshot) -> dict[str, str]:
+    """Return a table's properties as of a snapshot."""
+    found: dict[str, str] = delta.metadata(snapshot)["configuration"]
+    return found
+
+
+def properties(spark: SparkSession, path: str) -> dict[str, str]:
+    """Return the table's properties."""
+    found = metadata(spark, path)
+    return {} if found is None else found.properties
+
+
+def is_followed(spark: SparkSession, path: str) -> bool:
+    """Tell whether readers of the table also receive corrected rows; see `TableSpec.is_followed`."""
+    return properties(spark, path).get(FOLLOWED) == "true"
+
+
+def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
+    """Return the table's data files, as of now or of a version; raises TableError if one is outside of it."""
+    found = snapshot(spark, path, version)
+    noted = noted_files(found)
+    if noted is not None:
+        named = [
+            DataFile(delta.path_of(file), delta.modified_ms(file), delta.size_of(file)) for file in noted
+        ]
+    else:
+        rows = delta.all_files(spark, found).select("path", "modificationTime", "size").collect()
+        named = [DataFile(row.path, row.modificationTime, row["size"]) for row in rows]
+    refuse_paths(path, delta.version_of(found), (file.path for file in named))
+    return named
+
+
+def refuse_files_outside(spark: SparkSession, path: str, at: Snapshot) -> None:
+    """Raise TableError if a table that this process opens for the first time has files outside of it.
+
+    Later commits are checked as they are read. If the version's checksum does not list the files, this runs a
+    Spark job.
+    """
+    opened = path, id_of(at)
+    if opened in _OPENED:
+        return
+    noted = noted_files(at)
+    if noted is not None:
+        named = [delta.path_of(file) for file in noted]
+    else:
+        suspected = delta.all_files(spark, at).where(F.col("path").rlike(_SUSPECTED))
+        named = [row.path for row in suspected.select("path").collect()]
+    refuse_paths(path, delta.version_of(at), named)
+    _OPENED.add(opened)
+
+
+def size_bytes(spark: SparkSession, path: str) -> int:
+    """Return the size of the table's current data files, in bytes."""
+    found = snapshot(spark, path)
+    noted = delta.noted_bytes(found)
+    return delta.all_bytes(found) if noted is None else noted
+
+
+def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:
+    """Return Delta's objects for the files listed in a version's checksum; null if it lists none.
+
+    Null also if there are more than `most`. The checksum lists a table's files as long as they are few. To
+    get them from the snapshot, Delta replays the log in Spark jobs.
+    """
+    return delta.noted_files(snapshot, most)
+
+
+def first_version(spark: SparkSession, path: str) -> int:
+    """Return the earliest version that can still be read; log retention removes earlier ones."""
+    if storage.exists(spark, commit_file(path, 0)):
+        return 0
+    return delta.first_recreatable(delta.log_of(spark, path))
+
+
+def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
+    """Return when a version was committed, UTC."""
+    return from_micros(delta.committed_ms(snapshot(spark, path, version)) * 1000)
+
+
+def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
+    """Return the log entry of a version's commit, as rewritten by Delta if it cannot be parsed here.
+
+    Raises ValueError if Delta cannot parse it either, and TableError if it names a file outside of the table.
+    """
+    seen = _SEEN.get()
+    before = None if seen is None else seen.commits.get((path, version))
+    if before is None:
+        before = _read_commit(spark, path, version)
+        if seen is not None:
+            seen.commits[path, version] = before
+    return before
+
+
+def _read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
+    text = storage.read_text(spark, commit_file(path, version))
+    try:
+        return entry_of(version, text, path)
+    except ValueError as error:
+        try:
+            return entry_of(version, delta.rewritten(spark, text), path)
+        except Py4JJavaError:
+            raise error from None
+
+
+def transactions(spark: SparkSession, path: str) -> dict[str, int]:
+    """Return the last transaction of each application that has written to the table: its version by name."""
+    return transactions_in(spark, snapshot(spark, path))
+
+
+def noted_ms(spark: SparkSession, path: str, application: str) -> int | None:
+    """Return the time of an application's last transaction, in ms since the epoch; null if unknown."""
+    return delta.noted_ms(spark, snapshot(spark, path), application)
+
+
+def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
+    """Return the same as of a snapshot.
+
+    They come from the checksum of the snapshot's version. If that omits them because they are many, or is
+    missing, as for commits by other libraries, the snapshot replays the log in Spark jobs.
+    """
+    noted = delta.noted_transactions(spark, snapshot)
+    return delta.all_transactions(spark, snapshot) if noted is None else noted

@@ -1,0 +1,238 @@
+"""Creates tables, evolves them to the declared schema, or refuses them."""
+
+from __future__ import annotations
+
+import json
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+from lakehouse.common.errors import TableError
+from lakehouse.storage.spark import files as storage
+from lakehouse.storage.spark.query_errors import error_line
+from lakehouse.storage.tables import commits, features, pinned, schema_evolution
+from lakehouse.storage.tables.entries import LOG
+from lakehouse.storage.tables.log import (
+    CHANGE_FEED,
+    CHECKPOINT_INTERVAL,
+    FOLLOWED,
+    Metadata,
+    exists,
+    first_version,
+    metadata,
+    properties,
+    properties_of,
+    read_commit,
+    version_of,
+)
+from lakehouse.storage.tables.pinned import COLUMNS
+from lakehouse.storage.tables.schema_evolution import Refused, SchemaChanges
+from lakehouse.storage.tables.specs import FIXED_PREFIX, TableSpec
+from lakehouse.storage.tables.writing import retry_on_conflict
+
+FORMAT = 1
+"""The version of the table format; stored in each table as `lakehouse.format` (docs/upgrades.md)."""
+FORMAT_PROPERTY = f"{FIXED_PREFIX}format"
+_BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
+_UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not renamed yet, and its checksum
+_STATS = "delta.dataSkippingStatsColumns"
+_ISOLATION = "delta.isolationLevel"
+_MOST_COMMITS = 1_000  # searched for the last one with the declared columns
+
+# Other engines read the tables, so no feature is used that only Spark understands. Delta's default, a
+# checkpoint every ten commits, takes seconds: too long for a table that is written every second.
+_COMMON_PROPERTIES = {
+    "delta.enableDeletionVectors": "false",
+    "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
+    "delta.checkpoint.writeStatsAsStruct": "true",
+}
+
+
+def properties_when_made(spec: TableSpec) -> dict[str, str]:
+    """Return the properties with which a table of the spec is created."""
+    feed = {CHANGE_FEED: str(spec.change_feed).lower()}
+    made_with = {FIXED_PREFIX + name: value for name, value in spec.made_with.items()}
+    return _COMMON_PROPERTIES | feed | made_with | _own_properties(spec)
+
+
+def ensure(
+    spark: SparkSession, path: str, spec: TableSpec, refused: Refused, *, is_made_anew: bool = False
+) -> None:
+    """Implement `Lake.ensure` and `Lake.ensure_source` for the table at the path.
+
+    With `is_made_anew`, it may have been made with other settings.
+    """
+    if not features.exists(spark, path, spec.qualified_name):
+        _make(spark, path, spec)
+        features.exists(spark, path, spec.qualified_name)  # checks features that the session's defaults added
+    if not _is_as_declared(spark, path, spec):
+        _refuse_later_format(spark, path, spec)
+        _refuse_other_settings(spark, path, spec, is_made_anew=is_made_anew)
+        _evolve(spark, path, spec, refused)
+        if refused is Refused.TO_A_WRITER:
+            _note_properties(spark, path, spec)
+
+
+def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
+    """Tell, by one look at the log, whether there is nothing to change or to refuse."""
+    found = metadata(spark, path)
+    if found is None or not _differing(found, spec).are_none:
+        return False
+    return all(found.properties.get(name) == value for name, value in _own_properties(spec).items())
+
+
+def _own_properties(spec: TableSpec) -> dict[str, str]:
+    """Return the properties that follow from the spec."""
+    fixed = {
+        FIXED_PREFIX + name: value for name, value in (*spec.pinned_settings.items(), *spec.shape.items())
+    }
+    return _maintained_properties(spec) | fixed
+
+
+def _maintained_properties(spec: TableSpec) -> dict[str, str]:
+    """Return the properties that are set on existing tables, too.
+
+    Under WriteSerializable, a commit that has read the table does not conflict with a blind append: those
+    rows count as appended after it. A merge must see every row, so a merged table is Serializable, which is
+    Delta's default.
+    """
+    isolation = "Serializable" if spec.is_merged else "WriteSerializable"
+    followed = {FOLLOWED: str(spec.is_followed).lower()}
+    feed = {CHANGE_FEED: "true", **followed} if spec.change_feed else {}
+    return feed | {
+        _STATS: ",".join(spec.stats),
+        FORMAT_PROPERTY: str(FORMAT),
+        _ISOLATION: isolation,
+        COLUMNS: _declared(spec.schema),
+    }
+
+
+def _declared(schema: StructType) -> str:
+    """Return the declared columns and their types as the JSON of a property."""
+    return json.dumps({column.name: column.dataType.simpleString() for column in schema})
+
+
+def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
+    try:
+        _refuse_foreign(spark, path)
+        commits.create(spark, path, spec.schema, properties_when_made(spec), spec.comment)
+    except (TableError, PySparkException, Py4JJavaError) as error:
+        if exists(spark, path):  # another job has just created it
+            return
+        raise TableError(
+            f"{spec.qualified_name} could not be created, and there is no table at {path}: "
+            f"{error_line(error)}"
+        ) from error
+
+
+def _refuse_foreign(spark: SparkSession, path: str) -> None:
+    """Raise TableError if the path holds anything but an unfinished creation of a table.
+
+    The error advises to remove the files only if there is no log: its names may be ones that Delta ignores.
+    """
+    found = storage.names(spark, path)
+    foreign = [name for name in found if name != LOG]
+    foreign += [
+        f"{LOG}/{name}"
+        for name in storage.names(spark, f"{path}/{LOG}")
+        if name not in _BEGINNINGS and not name.endswith(_UNFINISHED)
+    ]
+    if foreign and LOG in found:
+        raise TableError(
+            f"{foreign[-1]} is there, and may belong to a table whose log Delta does not see. Nothing was "
+            "changed: docs/refused-tables.md"
+        )
+    if foreign:
+        raise TableError(f"{foreign[0]} is there. If you do not need it, remove it and run this again")
+
+
+def _refuse_later_format(spark: SparkSession, path: str, spec: TableSpec) -> None:
+    found = properties(spark, path).get(FORMAT_PROPERTY, "0")
+    if not found.isdecimal() or int(found) > FORMAT:
+        raise TableError(
+            f"{spec.qualified_name} was written by a later version, in format {found}; this one writes "
+            f"format {FORMAT}. Install the later version again; docs/upgrades.md says how to go back"
+        )
+
+
+def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec, *, is_made_anew: bool) -> None:
+    if not spec.pinned_settings and not spec.shape:
+        return
+    standing = properties(spark, path)
+    if not is_made_anew:
+        pinned.refuse_others(standing, spec)
+    for name, value in spec.shape.items():
+        found = standing.get(FIXED_PREFIX + name, value)
+        if found != value:
+            raise TableError(
+                f"{spec.qualified_name} was made with {name} = {found}, the stream now declares {value}; its "
+                f"rows depend on it. Declare {found} again, give the table with {value} another name, or use "
+                f"another LAKEHOUSE_LAKE and fill it again"
+            )
+
+
+def _evolve(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> None:
+    def differing() -> SchemaChanges:
+        found = metadata(spark, path)
+        return SchemaChanges() if found is None else _differing(found, spec)
+
+    schema_evolution.bring_up_to_date(
+        spark,
+        path,
+        spec.qualified_name,
+        differing,
+        refused=refused,
+        way_out=lambda: _way_back(spark, path, spec, refused),
+    )
+
+
+def _differing(found: Metadata, spec: TableSpec) -> SchemaChanges:
+    """Return the differences between a table and its declaration; a user's columns count as `carried`."""
+    ours = json.loads(found.properties.get(COLUMNS, "{}"))
+    return schema_evolution.compare(found.schema, spec.schema).carrying(ours)
+
+
+def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> str:
+    """Return how to fix refused columns, by whether the table or the stream was changed."""
+    is_as_before = properties(spark, path).get(COLUMNS) == _declared(spec.schema)
+    version = _last_accepted(spark, path, spec, refused) if is_as_before else None
+    if version is None:
+        return (
+            "Restore the old declaration, with a new column beside it if needed; or give the table another "
+            "name, or use another LAKEHOUSE_LAKE, and fill it again"
+        )
+    again = f", and then lakehouse rebuild {spec.layer}" if spec.layer in ("silver", "gold") else ""
+    return (
+        f"Version {version + 1} of the table has changed them. Undo that: lakehouse sql --write "
+        f'"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}"{again}'
+    )
+
+
+def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> int | None:
+    """Return the last version whose columns were accepted, before the refused ones; null if not found."""
+    newest, changed = version_of(spark, path), None
+    for version in range(newest, max(first_version(spark, path), newest - _MOST_COMMITS) - 1, -1):
+        for one in read_commit(spark, path, version).of("metaData"):
+            noted = Metadata(one["configuration"], StructType.fromJson(json.loads(one["schemaString"])))
+            if not refused.of(_differing(noted, spec)):
+                return None if changed is None else changed - 1
+            changed = version
+    return None
+
+
+def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
+    """Update the maintained properties of an existing table, and its declared shape."""
+    declared = {FIXED_PREFIX + name: value for name, value in spec.shape.items()}
+    declared |= _maintained_properties(spec)
+
+    def bring_up_to_date() -> None:
+        # Not ALTER TABLE: Delta honours WriteSerializable, but does not let a user set it.
+        commit = commits.begin(spark, path)
+        standing = properties_of(commit.snapshot)
+        changed = {name: value for name, value in declared.items() if standing.get(name) != value}
+        if changed:
+            commit.set_properties(changed)
+
+    retry_on_conflict(bring_up_to_date)

@@ -1,0 +1,171 @@
+"""A table's specification, the value types of reads and writes, and times in microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+
+from pyspark.sql.types import DataType, StructType
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DELETED = "_deleted"
+"""The boolean column that marks upserted rows as deletes; null or absent: not a delete."""
+
+FIXED_PREFIX = "lakehouse."
+"""The prefix of the properties that record what a table was made with."""
+LANDED_AT = "ingested_at"
+"""The column with a record's ingestion time (UTC): a table's first rows are read in this order."""
+TRUNCATED = timedelta(milliseconds=1)
+"""Delta truncates the times in its statistics to milliseconds."""
+FIRST = datetime.min.replace(tzinfo=UTC)
+LAST = datetime.max.replace(tzinfo=UTC)
+
+_MICROSECOND = timedelta(microseconds=1)
+_MARK = "lakehouse: "
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """A table's name, schema and properties.
+
+    `stats` are the columns whose minima and maxima Delta keeps. The rows depend on `pinned_settings`, and on
+    `shape` in the code; both are stored as table properties and compared at every start. A rebuild changes
+    the settings (`lakehouse.storage.tables.pinned`). `made_with` are settings stored only when the table is
+    created. `cluster_by` is the column by which maintenance clusters the rows, null for a table that stays
+    small. `is_followed`: readers of the table's appends also receive corrected rows, from the change feed
+    (`Why`). `is_merged`: micro-batches rewrite rows; to any other table they only append. `comment` describes
+    a row; catalogs show it.
+    """
+
+    layer: str
+    name: str
+    schema: StructType
+    stats: tuple[str, ...]
+    change_feed: bool = False
+    is_followed: bool = False
+    pinned_settings: Mapping[str, str] = field(default_factory=dict)
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    shape: Mapping[str, str] = field(default_factory=dict)
+    cluster_by: str | None = None
+    is_merged: bool = False
+    comment: str = ""
+
+    @property
+    def qualified_name(self) -> str:
+        """The name in SQL: layer.table."""
+        return f"{self.layer}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Position:
+    """The read position in a table: every version before `version` has been read.
+
+    A query that starts with a table's existing rows first reads the files of one version, in the order of
+    `entries.reading_order`. Until it has read them all, `files` is the number of files of that version read
+    so far, and nothing else has been read.
+    """
+
+    version: int
+    files: int | None = None
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether the query is still reading the table's initial rows."""
+        return self.files is not None
+
+    def is_before(self, other: Position) -> bool:
+        """Tell whether less has been read than at the other position."""
+        return self._order < other._order
+
+    def __str__(self) -> str:
+        return str(self.version) if self.files is None else f"{self.files} files of {self.version}"
+
+    @property
+    def _order(self) -> tuple[int, int]:
+        # Some files of version 12 come before all of them, which is position 13.
+        return (2 * self.version, 0) if self.files is None else (2 * self.version + 1, self.files)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """A table's read or sent position. `table` is its id or, for sent rows, its name by `tables.sent_as`."""
+
+    table: str
+    position: Position
+
+    def is_of(self, table_id: str | None) -> bool:
+        """Tell whether this is the table with the id, before or after a copy of it was adopted."""
+        return self.table.partition(" ")[0] == table_id
+
+
+@dataclass(frozen=True)
+class Move:
+    """The change of a query's position in a source, recorded as a transaction in the commit with the rows.
+
+    `after` is the first unread version or offset. `before` is the position that the table must have until
+    then, null for none (`lakehouse.engine.progress.positions`). If both are equal, the commit only checks the
+    position.
+    """
+
+    application: str
+    before: int | None
+    after: int | None
+
+
+class Why(StrEnum):
+    """The reason for removing or changing rows, recorded in the commit for readers of the table's changes.
+
+    A commit that removes or changes rows without a reason is another writer's.
+    """
+
+    CORRECTED = "corrected"
+    RETAINED = "retained"
+    ERASED = "erased"
+
+    @property
+    def noted(self) -> str:
+        """The text in the commit's `userMetadata`."""
+        return f"{_MARK}{self.value}"
+
+    @classmethod
+    def of(cls, noted: object) -> Why | None:
+        """Return the reason in a commit's `userMetadata`; null if it has none of these."""
+        text = noted.removeprefix(_MARK) if isinstance(noted, str) and noted.startswith(_MARK) else ""
+        return next((why for why in cls if why.value == text), None)
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a table: its path relative to the table's, its modification time, and its size."""
+
+    path: str
+    modified_ms: int
+    size_bytes: int
+
+
+def described(*columns: tuple[str, str | DataType, str]) -> StructType:
+    """Return a schema of columns, each given by its name, its type and the comment that catalogs show."""
+    schema = StructType()
+    for name, type_, comment in columns:
+        schema = schema.add(name, type_, metadata={"comment": comment})
+    return schema
+
+
+def path_of(lake: str, layer: str, name: str) -> str:
+    """Return a table's path: `<lake>/<layer>/<name>`."""
+    return f"{lake.rstrip('/')}/{layer}/{name}"
+
+
+def from_micros(micros: int) -> datetime:
+    """Return the UTC time this many microseconds after the epoch, without rounding."""
+    return EPOCH + _MICROSECOND * micros
+
+
+def shifted(moment: datetime, by: timedelta) -> datetime:
+    """Return the moment (UTC) this much later, limited to the years 1 to 9999."""
+    try:
+        return moment + by
+    except OverflowError:
+        return FIRST if by < timedelta(0) else LAST

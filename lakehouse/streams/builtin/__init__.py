@@ -1,0 +1,1 @@
+"""The streams that come with this project, and are examples for others."""

@@ -1,0 +1,115 @@
+"""Checks of names and topics: duplicates among the streams of a lake, invalid names, topics with two uses."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.printable import printable
+from lakehouse.settings import Settings
+from lakehouse.streams.contract import OWN_TABLES, SILVER_ADDS
+from lakehouse.streams.definition import Stream
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
+_COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_WAY_OUT = "give one another name, or choose what runs with LAKEHOUSE_STREAMS"
+
+
+def check_names(streams: Sequence[Stream]) -> None:
+    """Raise SettingsError for names and tables that streams share, and for invalid names.
+
+    Columns are checked, too: they must be unique, must not clash with those that silver adds, and need names
+    valid in SQL.
+    """
+    owners: dict[str, set[str]] = defaultdict(set)
+    counts: dict[str, int] = defaultdict(int)
+    for stream in streams:
+        _check_columns(stream)
+        for what, name in _names(stream):
+            if not _NAME.fullmatch(name):
+                raise SettingsError(
+                    f"{what} of stream {stream.name} is not a valid name: use lower-case letters, digits and "
+                    "underscores, beginning with a letter"
+                )
+            counts[what] += 1
+            owners[what].add(stream.name)
+    taken = {f"table silver.{name}" for name in OWN_TABLES}
+    for what, count in counts.items():
+        if count > 1 or what in taken:
+            who = " and ".join(sorted(owners[what]))
+            both = "is lakehouse's own" if what in taken else "is there twice"
+            raise SettingsError(f"{what} {both} (stream {who}): {_WAY_OUT}")
+
+
+def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
+    """Raise SettingsError for a topic with more than one use, by its name under the settings.
+
+    A topic that is both read and written feeds itself: each dead letter would become a record, and then
+    another dead letter. Two streams cannot read one topic, because dead letters are identified by their
+    record's coordinates. Consumers of a topic with two kinds of messages could not tell them apart.
+    """
+    uses: dict[str, list[str]] = defaultdict(list)
+    for topic, use in _uses(streams, settings):
+        uses[topic].append(use)
+    for topic, several in uses.items():
+        if len(several) > 1:
+            raise SettingsError(
+                f"topic {topic} has {len(several)} uses: {'; '.join(several)}. Expected one, as the input of "
+                "one stream or as one output: give one of them another topic (to=, LAKEHOUSE_TOPICS, "
+                "LAKEHOUSE_DEAD_LETTER_TOPIC, LAKEHOUSE_ALERT_TOPIC), or choose what runs with "
+                "LAKEHOUSE_STREAMS"
+            )
+
+
+def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, str]]:
+    """Yield each topic, as the settings rename it, with a description of its use."""
+
+    def named(topic: str) -> tuple[str, str]:
+        renamed = settings.topic(topic)
+        return renamed, "" if renamed == topic else f" as {topic} (LAKEHOUSE_TOPICS)"
+
+    for stream in streams:
+        for source in stream.sources:
+            topic, alias = named(source.topic)
+            yield topic, f"stream {stream.name} reads it{alias}"
+        for table in stream.tables:
+            if table.export.topic is not None:
+                topic, alias = named(table.export.topic)
+                yield topic, f"stream {stream.name} sends gold.{table.name} to it{alias}"
+    if settings.dead_letter_topic:
+        yield settings.dead_letter_topic, "dead letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC)"
+    yield settings.alert_topic, "alerts go to it (LAKEHOUSE_ALERT_TOPIC)"
+    yield f"{settings.alert_topic}-state", "the state of alerts is in it (LAKEHOUSE_ALERT_TOPIC)"
+
+
+def _names(stream: Stream) -> Iterator[tuple[str, str]]:
+    """Yield each name that must be unique and valid for a table, with a description."""
+    yield f"stream {stream.name}", stream.name
+    for source in stream.sources:
+        yield f"table silver.{source.table}", source.table
+    for table in stream.tables:
+        yield f"table gold.{table.name}", table.name
+
+
+def _check_columns(stream: Stream) -> None:
+    every = {
+        f"silver.{source.table}": [*(field.column for field in source.contract.fields), *SILVER_ADDS]
+        for source in stream.sources
+    }
+    every |= {f"gold.{table.name}": table.schema.names for table in stream.tables}
+    for table, names in every.items():
+        if odd := [name for name in names if not _COLUMN.fullmatch(name)]:
+            raise SettingsError(
+                f"stream {stream.name} gives {table} the column {printable(odd[0])!r}, which is not a valid "
+                "name: use ASCII letters, digits and underscores, not beginning with a digit. Give its "
+                "field another column, Field(name, column, type)"
+            )
+        lowered = [name.lower() for name in names]
+        twice = sorted({name for name in lowered if lowered.count(name) > 1})
+        if twice:
+            raise SettingsError(
+                f"stream {stream.name} gives {table} the column {', '.join(twice)} more than once: give its "
+                "field another column, Field(name, column, type)"
+            )

@@ -1,0 +1,171 @@
+"""A source's contract: the fields of its records, their types, and the event time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, cast, get_args
+from zoneinfo import ZoneInfo
+
+from lakehouse.streams.messages import json_path
+
+MOST_PLACES = 9
+"""The maximum scale of a decimal."""
+COORDINATES = ("topic", "partition", "offset")
+"""A record's place in Kafka: the key of bronze and silver tables."""
+OWN_TIME = "own_time"
+"""The silver column whose greatest value is the front; nothing else moves the front."""
+SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
+"""The columns of a silver table besides those of its contract."""
+OWN_TABLES = frozenset({"dead_letters"})
+"""The names of silver tables that a stream cannot use."""
+
+
+class FieldType(Enum):
+    """The JSON types of a contract's fields; they are strict ("12.5" is not a number).
+
+    LONG is a 64-bit integer, written without a fraction or exponent: 1.0 and 1e3 do not qualify. DECIMAL is a
+    number that decimal(38,9) holds exactly. JSON is any value: a string is stored as it is; any other value,
+    and a string that itself reads like JSON, is stored as JSON text (`messages.json_text`).
+    """
+
+    STRING = "string"
+    LONG = "long"
+    DOUBLE = "double"
+    DECIMAL = "decimal"
+    BOOLEAN = "boolean"
+    JSON = "json"
+
+
+@dataclass(frozen=True)
+class Field:
+    r"""One field of a record: its JSON path, its column in silver and its type.
+
+    A dot in `name` descends into an object: meta.dt; `a\.b` is the field a.b. A record is invalid if a
+    required field is absent, null or (for a string) empty. An optional field that is absent or null is null
+    in silver. A field is absent if its parent object is absent or null; if its parent is any other
+    non-object, it has the wrong type.
+
+    scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; null: it has to be exact
+    accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits
+    """
+
+    name: str
+    column: str
+    type: FieldType
+    required: bool = True
+    scale: int | None = None
+    accepts_numbers: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a malformed path, and for options that the type does not have."""
+        json_path.names_of(self.name)
+        is_decimal = self.type is FieldType.DECIMAL
+        if self.scale is not None and not (is_decimal and 0 <= self.scale <= MOST_PLACES):
+            raise ValueError(f"field {self.name}: scale is for DECIMAL, from 0 to {MOST_PLACES}")
+        if self.accepts_numbers and self.type is not FieldType.STRING:
+            raise ValueError(f"field {self.name}: accepts_numbers is for STRING")
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names on the path to the field."""
+        return json_path.names_of(self.name)
+
+
+@dataclass(frozen=True)
+class KeyForm:
+    """The encoding of a deletion's Kafka key, such as `json:id`.
+
+    kind  the part before the colon
+    path  the names on the path to the id within the key; empty: the key is the id
+    """
+
+    kind: Literal["text", "json", "long", "int", "avro"]
+    path: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, written: str) -> KeyForm:
+        """Parse a key form; ValueError for an unknown one lists the known forms."""
+        kind, colon, path = written.partition(":")
+        if kind in {"json", "avro"} and (path or not colon):
+            return cls(cast('Literal["json", "avro"]', kind), json_path.names_of(path) if path else ())
+        if kind in {"text", "long", "int"} and not colon:
+            return cls(cast('Literal["text", "long", "int"]', kind))
+        raise ValueError(
+            f"deletion_key {written!r} is not a key form; expected text, json, json:FIELD, long, int, "
+            "avro or avro:FIELD"
+        )
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The mark of a deletion that has a value: a field and its value, such as `op=d`.
+
+    The value is text, an integer, true or false; `true` also matches the text "true".
+    """
+
+    name: str
+    value: str
+
+    @classmethod
+    def of(cls, written: str) -> Mark:
+        """Parse a mark; raises ValueError if it is not FIELD=VALUE."""
+        name, _, value = written.partition("=")
+        if not name or not value:
+            raise ValueError(f"deleted_if {written!r} is not FIELD=VALUE, such as op=d")
+        json_path.names_of(name)
+        return cls(name, value)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The names on the path to the field."""
+        return json_path.names_of(self.name)
+
+
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+
+@dataclass(frozen=True)
+class Contract:
+    """The fields of a JSON record, and its event time.
+
+    event_time       the path of the field, written like other fields' names
+    event_time_unit  the unit of a number, counted since the epoch; with "s" it may have a fraction, and with
+                     "us" and "ns" it may also be a string of digits
+    event_time_zone  the IANA time zone of ISO 8601 strings without an offset; null: they must have one
+    tombstone        the field that gets the key of a Kafka record without a value, with all others null;
+                     null: such a record is invalid
+
+    The event time is such a number or an ISO 8601 string. If it is absent or null, the Kafka record's
+    timestamp is used.
+    """
+
+    fields: tuple[Field, ...]
+    event_time: str = "timestamp"
+    tombstone: str | None = None
+    event_time_unit: TimeUnit = "ms"
+    event_time_zone: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a malformed path, an unknown unit and an unknown time zone."""
+        json_path.names_of(self.event_time)
+        if self.event_time_unit not in get_args(TimeUnit):
+            raise ValueError(f"event_time_unit {self.event_time_unit!r} is not one of {get_args(TimeUnit)}")
+        if self.event_time_zone is not None:
+            try:
+                ZoneInfo(self.event_time_zone)
+            except (KeyError, OSError, ValueError) as error:
+                raise ValueError(
+                    f"event_time_zone {self.event_time_zone!r} is not an IANA time zone"
+                ) from error
+
+    @property
+    def event_time_path(self) -> tuple[str, ...]:
+        """The names on the path to the event time."""
+        return json_path.names_of(self.event_time)
+
+    @property
+    def outermost_names(self) -> tuple[str, ...]:
+        """The record's top-level fields that contain all others, each once."""
+        paths = (*(field.path for field in self.fields), self.event_time_path)
+        return tuple(dict.fromkeys(path[0] for path in paths))

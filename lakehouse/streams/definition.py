@@ -1,0 +1,429 @@
+"""The declaration of a stream: values that the layers' engines read, without engine code.
+
+A Stream is one frozen value, defined in one file of `lakehouse/streams/`. It has one or more sources (a topic
+and the contract of its records) and one or more gold tables (how clean rows are merged, and how the result is
+exported). Two streams differ only in the functions of these values; no engine branches on a stream.
+`lakehouse.streams.registry.load` applies the settings that a stream depends on.
+
+    Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
+            │      └────── Rule …
+            └─ GoldTable ─ preaggregate, fold ─┬─ Export         gold and export
+                   ├────── EventClock | WallClock
+                   └────── SideTable ──────────┘
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
+from lakehouse.streams.contract import Contract as Contract
+from lakehouse.streams.contract import Field as Field
+from lakehouse.streams.contract import FieldType as FieldType
+from lakehouse.streams.contract import KeyForm as KeyForm
+from lakehouse.streams.contract import Mark as Mark
+from lakehouse.streams.contract import TimeUnit as TimeUnit
+from lakehouse.streams.messages.layout import Equals, Key, Message, OfColumns
+
+OWN_SUITES = "expectations"
+"""The package with the expectation suites of this project's own tables."""
+Severity = Literal["fail", "warn"]
+"""The effect of an expectation that is not met: the check fails, or only warns."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A validation rule: a condition that a clean row must not meet, and the dead letter's message.
+
+    `violated` is a boolean Column over the parsed row: true if the rule is broken; null counts as not broken.
+    """
+
+    name: str
+    column: str
+    violated: Column
+    message: Column
+
+
+@dataclass(frozen=True)
+class Source:
+    """A topic and its two tables: raw records in bronze.`table`, clean rows in silver.`table`.
+
+    A record is late if its event time is more than `allowed_lateness_s` behind the greatest one accepted so
+    far. It is invalid if its event time is more than `future_tolerance_s` after its ingestion, or before
+    `earliest_event_time`, which is in UTC and not before 1900.
+
+    unique_by    a field, or `header:NAME`, with a record's id: of several records with the same id and event
+                 time, silver keeps the first to land; null: records have no id
+    sequence_by  a field, or `header:NAME`, with a whole number: of all records with the same id, silver keeps
+                 the one with the greatest number, and records can delete ids
+                 (`lakehouse.engine.records.deletions`); null: no record replaces another
+    deletion_key the encoding of a deletion's key, a KeyForm: a Kafka record without a value deletes the id in
+                 its key
+    deleted_if   the Mark, such as op=d, of a record with a value that is a deletion; null: there is none
+    format       the encoding of the records
+    registry     the schema registry, for formats other than JSON (`lakehouse.engine.formats`)
+    """
+
+    topic: str
+    table: str
+    contract: Contract
+    rules: Callable[[], tuple[Rule, ...]] = tuple
+    allowed_lateness_s: int = 7 * 24 * 3600
+    future_tolerance_s: int = 300
+    earliest_event_time: datetime = datetime(2000, 1, 1, tzinfo=UTC)
+    unique_by: str | None = None
+    sequence_by: str | None = None
+    deletion_key: str = "text"
+    deleted_if: str | None = None
+    format: RecordFormat = "json"
+    registry: RegistryAccess = field(default=RegistryAccess(""), compare=False)  # its secrets may rotate
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for a sequence without an id, unknown fields, and useless deletion options."""
+        if self.sequence_by is not None and self.unique_by is None:
+            raise ValueError(f"source {self.table}: sequence_by orders the records of one id; set unique_by")
+        _ = self.id_column, self.sequence_column
+        _refuse_useless(self)
+
+    @property
+    def id_column(self) -> str | None:
+        """The silver column with a record's id; null if records have none."""
+        return self._column_of(self.unique_by, ID)
+
+    @property
+    def sequence_column(self) -> str | None:
+        """The silver column that orders the records of an id; null if none does."""
+        return self._column_of(self.sequence_by, SEQUENCE)
+
+    @property
+    def is_deleted_by_key(self) -> bool:
+        """Whether a record without a value deletes the id in its key."""
+        return self.sequence_by is not None and self.contract.tombstone is None
+
+    @property
+    def key_form(self) -> KeyForm:
+        """The encoding of such a record's key."""
+        return KeyForm.of(self.deletion_key)
+
+    @property
+    def mark(self) -> Mark | None:
+        """The mark of a record with a value that is a deletion; null: there is none."""
+        return None if self.deleted_if is None else Mark.of(self.deleted_if)
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the format has typed fields; otherwise all fields arrive as text."""
+        return self.format in {"avro", "protobuf"}
+
+    def _column_of(self, name: str | None, of_header: str) -> str | None:
+        if name is None or header_of(name):
+            return name and of_header
+        columns = {one.name: one.column for one in self.contract.fields}
+        if name in columns:
+            return columns[name]
+        names = ", ".join(columns)
+        raise ValueError(f"source {self.table}: there is no field {name}; known: {names}")
+
+
+def _refuse_useless(source: Source) -> None:
+    """Raise ValueError for malformed deletion options, or if the source supports no such deletions."""
+    has_form, has_mark = source.key_form != KeyForm("text"), source.mark is not None
+    if source.sequence_by is None and (has_form or has_mark):
+        raise ValueError(
+            f"source {source.table}: deletion_key and deleted_if delete ids, which needs "
+            "unique_by and sequence_by"
+        )
+    if has_form and not source.is_deleted_by_key:
+        raise ValueError(
+            f"source {source.table}: a record without a value resets {source.contract.tombstone} and "
+            "deletes no id: remove deletion_key, or use deleted_if"
+        )
+
+
+ID, SEQUENCE = "unique_id", "sequence"
+"""Silver columns for a record's id and sequence if they come from headers."""
+
+_HEADER = "header:"
+
+
+def header_of(name: str | None) -> str | None:
+    """Return the header that `unique_by` or `sequence_by` names; null if it is a field."""
+    return name.removeprefix(_HEADER) if name and name.startswith(_HEADER) else None
+
+
+@dataclass(frozen=True)
+class EventTimeProgress:
+    """A gold table's time, UTC: before a micro-batch (`before`) and after it (`now`).
+
+    With an EventClock, both are the greatest event time merged so far; `before` is null for an empty table.
+    Otherwise `now` is the wall clock and `before` is null.
+    """
+
+    before: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True)
+class WallClock:
+    """Time is the wall clock; it advances without records.
+
+    Once `after` has passed since a row's `column`, a row that meets `waits` is updated with `set_columns`. A
+    fold applies the same update to the rows that it processes.
+    """
+
+    waits: Equals
+    column: str
+    after: timedelta
+    set_columns: Callable[[], Mapping[str, Column]]
+
+
+@dataclass(frozen=True)
+class EventClock:
+    """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
+
+    `due(progress)` selects the current rows that the passage of time alone may change. Their `due_column`
+    lies within `due_span(progress)`, both ends included; a null start means no lower bound.
+
+    Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that `due` has not
+    selected yet; its column is `due_column`. A later fold keeps these updates.
+    """
+
+    column: str
+    due: Callable[[EventTimeProgress], Column]
+    due_column: str
+    due_span: Callable[[EventTimeProgress], tuple[datetime | None, datetime]]
+    when_idle: WallClock
+    idle_after: timedelta
+
+
+@dataclass(frozen=True)
+class RedisView:
+    """The layout of rows in Redis, designed so that a read takes one round trip.
+
+    Every row has its own key, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. One hash per
+    `group`, `lakehouse:<table>:latest:<group>`, maps each `member` to its row with the greatest `order`:
+    reading the latest row is one HGET, and comparing members takes HKEYS and HMGET. Values are JSON: the
+    exported message, the table's generation and the row's version. `order` is a whole number. `rows_move`: a
+    row's key and order may change, by a commit that deletes the old row and inserts the new one; no other row
+    of its member lies between the two. The row key is built from the table's keys; group and member are built
+    from some of them.
+    """
+
+    row_key: Key
+    group: Key
+    member: Key
+    order: OfColumns
+    rows_move: bool = False
+
+
+@dataclass(frozen=True)
+class Export:
+    """How a gold row is exported: as a message to a topic, and to the stores of `lakehouse.sinks`.
+
+    topic           the destination topic; null: none
+    key             the message key
+    value           the message, JSON
+    redis           the layout in Redis
+    partition_by    the value that determines the partition; null: the key
+    identity        message fields that, together with the key, identify the row; null: there are none, and
+                    no message is sent for a deleted row
+    export_when     the condition for sending a new or changed row
+    tombstone_when  the condition for sending a deleted row, as a tombstone
+    sinks           the names of the stores that get the rows; null: every configured store
+    """
+
+    topic: str | None
+    key: Callable[[], Column]
+    value: Message
+    redis: RedisView
+    partition_by: Callable[[], Column] | None = None
+    identity: tuple[str, ...] | None = ()
+    export_when: Callable[[], Column] = lambda: F.lit(True)
+    tombstone_when: Callable[[], Column] = lambda: F.lit(True)
+    sinks: tuple[str, ...] | None = None
+
+    def tombstone_key(self) -> Column:
+        """Return the message key of a deleted row's tombstone, which no other row has.
+
+        Several rows, such as the windows of a series, can share one message key. A null value under that key
+        would remove all of them from a compacted topic.
+        """
+        names = self.identity or ()
+        return F.concat_ws(":", self.key(), *(self.value.values[name]().cast("string") for name in names))
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Columns with estimated quantiles of `value`, each with its rank.
+
+    `keyed` adds the table's key to clean rows. Quantiles are exact for groups of up to `exact_to` values;
+    beyond that, the rank error is at most `limit`.
+    """
+
+    value: str
+    ranks: Mapping[str, float]
+    keyed: Callable[[DataFrame], DataFrame]
+    exact_to: int
+    limit: float
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How a row is compared with its recomputation from silver: column by column, to the last digit.
+
+    `ignored` columns are left out, because they depend on more than silver's rows. Doubles may differ by a
+    relative 1e-9; those in `slack` also by this Column over the recomputed row.
+    """
+
+    ignored: tuple[str, ...] = ()
+    slack: Callable[[], Mapping[str, Column]] = dict
+    quantiles: Quantiles | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergedTable:
+    """The common part of every gold table: its grain, its rows' times, and its export.
+
+    name             the table's name in gold
+    comment          what a row is; catalogs show it
+    keys             the columns that identify a row
+    schema           all columns
+    time_columns     the columns with a row's first and last time, used for file skipping; null: none
+    window_s         the window length of its rows, in seconds; null: rows are not windows
+    pinned_settings  settings that determine the content, as text: if they differ, the table is refused until
+                     a rebuild; if keys or window length differ, the table is refused for good
+    stats            further columns with min/max statistics, used for file skipping
+    comparison       how a row is compared with its recomputation
+    final            the condition for rows that time no longer changes; null: no column tells
+    export           how its rows are exported
+    """
+
+    name: str
+    comment: str = ""
+    keys: tuple[str, ...]
+    schema: StructType
+    time_columns: tuple[str, str] | None = None
+    window_s: int | None = None
+    pinned_settings: Mapping[str, str] = field(default_factory=dict)
+    stats: tuple[str, ...] = ()
+    comparison: Comparison = Comparison()
+    final: Equals | None = None
+    export: Export
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideTable(MergedTable):
+    """A table that is maintained with another table, in the same micro-batch.
+
+    `rows(folded)` returns its new rows, one per key, from the result of the other table's fold. Its keys are
+    columns of the other table's partials.
+    """
+
+    rows: Callable[[DataFrame], DataFrame]
+
+
+def only(frames: Mapping[str, DataFrame]) -> DataFrame:
+    """Return the rows of a single silver table unchanged."""
+    (frame,) = frames.values()
+    return frame
+
+
+@dataclass(frozen=True)
+class FoldState:
+    """Columns that only the next fold of a row needs; null once maintenance has cleared them.
+
+    columns         their names
+    until           a time column: records at or after this event time do not change the row
+    settled         the condition for rows that time alone no longer changes; only these are cleared
+    unsettled_from  given the progress, rows that begin later than this are not cleared; null: unknown
+    """
+
+    columns: tuple[str, ...]
+    until: str
+    settled: Callable[[], Column]
+    unsettled_from: Callable[[EventTimeProgress], datetime | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GoldTable(MergedTable):
+    """A merged table and the transformations that maintain it.
+
+    reads            the silver tables that it reads
+    combine          merges their rows into one frame
+    preaggregate     reduces a micro-batch's clean rows as far as possible without reading the table
+    counted          an aggregate over the result of `preaggregate`: its number of clean rows
+    fold             takes that result, the current rows and the progress; returns new, changed and deleted
+                     rows, one per key; deleted rows are marked by `tables.DELETED`
+    clock            the clock that changes rows without new records; null: none
+    merge_radius     a fold gets the current rows within this distance in time of the micro-batch
+    needs_recompute  returns the keys that a fold cannot maintain: they are recomputed from all silver rows up
+                     to the micro-batch; their partials have a column `recomputed`
+    total            the column that is null if its type cannot hold the sum: such a key is set aside
+                     (ops.keys_set_aside), and the others continue
+    sides            tables that are maintained with this one
+    state            columns that only a fold needs; maintenance clears them once no fold can need them
+    merge_every_s    in a live run, how long rows may wait in silver, for a table that is rarely queried
+    """
+
+    reads: tuple[str, ...]
+    preaggregate: Callable[[DataFrame], DataFrame]
+    fold: Callable[[DataFrame, DataFrame, EventTimeProgress], DataFrame]
+    combine: Callable[[Mapping[str, DataFrame]], DataFrame] = only
+    counted: Callable[[], Column] = lambda: F.sum("count")
+    clock: EventClock | WallClock | None = None
+    merge_radius: timedelta = timedelta(0)
+    needs_recompute: Callable[[DataFrame, DataFrame], DataFrame] | None = None
+    total: str | None = None
+    sides: tuple[SideTable, ...] = ()
+    state: FoldState | None = None
+    merge_every_s: int = 0
+
+    @property
+    def wall_clock(self) -> WallClock | None:
+        """The wall clock that changes rows, perhaps only while no events arrive; null: none."""
+        return self.clock.when_idle if isinstance(self.clock, EventClock) else self.clock
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A pipeline: its sources, its gold tables and its exports.
+
+    name     the stream's name in commands
+    sources  Kafka topics, each read into one bronze and one silver table
+    gold     the gold tables built from these
+    suites   the package with the expectation suites of its tables, `<layer>.<table>`; a table without a suite
+             gets the common expectations of its kind
+    """
+
+    name: str
+    sources: tuple[Source, ...]
+    gold: tuple[GoldTable, ...] = field(default=())
+    suites: str = OWN_SUITES
+
+    def __post_init__(self) -> None:
+        """Raise ValueError for corrections of records that a table joins by their distance in time."""
+        corrected = {source.table for source in self.sources if source.sequence_by is not None}
+        joined = [one.name for one in self.gold if one.merge_radius and corrected.intersection(one.reads)]
+        if joined:
+            raise ValueError(
+                f"stream {self.name}: gold.{joined[0]} joins records by their distance in time and "
+                "cannot apply corrections: remove sequence_by"
+            )
+
+    @property
+    def tables(self) -> tuple[MergedTable, ...]:
+        """Every gold table, each followed by its side tables."""
+        return tuple(kept for table in self.gold for kept in (table, *table.sides))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """Default names of all topics that the stream reads or writes."""
+        written = (table.export.topic for table in self.tables)
+        return (*(source.topic for source in self.sources), *(topic for topic in written if topic))

@@ -1,0 +1,29 @@
+"""Kinds of streams: each is a function that takes field names and returns a stream.
+
+    windowed_statistics   count, sum, minimum, maximum, mean, deviation and percentiles of a value per window
+    windowed_sums         exact sums of a value per window
+    running_totals        an exact total per key, with tombstones, and notifications at a threshold
+    joined_calls          records of the same call from several topics, joined into one row
+
+They are built from the values of `lakehouse.streams.definition`. Use those directly if no kind fits.
+"""
+
+from lakehouse.streams.definition import Field, FieldType, Rule
+from lakehouse.streams.kinds.calls import Side, joined_calls
+from lakehouse.streams.kinds.records import Records
+from lakehouse.streams.kinds.statistics import Windows, windowed_statistics
+from lakehouse.streams.kinds.sums import windowed_sums
+from lakehouse.streams.kinds.totals import running_totals
+
+__all__ = [
+    "Field",
+    "FieldType",
+    "Records",
+    "Rule",
+    "Side",
+    "Windows",
+    "joined_calls",
+    "running_totals",
+    "windowed_statistics",
+    "windowed_sums",
+]

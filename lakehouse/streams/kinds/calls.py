@@ -1,0 +1,337 @@
+"""joined_calls: records of one call in several topics, joined into one row.
+
+    topic 1 ── silver.<stream>_<payload 1> ─┬─ gold.<stream> ── topic, Redis
+    topic 2 ── silver.<stream>_<payload 2> ─┘
+
+A record has the two ends of a call (its pair) and a payload, any JSON value or null. A call is a maximal set
+of its pair's events, of any topic, in which neighbours in event time are at most a gap T apart:
+
+    T = 60 s      a     m  a                      m
+                  |--30-|20|--------90 s----------|
+                  (a call with both sides )       (a call with one side only)
+
+The join keeps a call's first and last time, event counts and earliest payloads. Parts of the same call can be
+merged in any order. A call closes when the wall clock is T, the grace and one second past its last event. A
+later event corrects it, and can join two calls into one: the key of one of them is then deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cached_property
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.storage.spark.execution import by_reference
+from lakehouse.storage.tables import DELETED, described, shifted
+from lakehouse.streams.definition import (
+    Comparison,
+    EventTimeProgress,
+    Export,
+    FieldType,
+    GoldTable,
+    RedisView,
+    Stream,
+    WallClock,
+)
+from lakehouse.streams.kinds.records import (
+    Named,
+    Records,
+    column_of,
+    field_of,
+    fields_of,
+    message_name_of,
+    optional,
+    refuse_columns,
+    require_keys,
+    source_of,
+    topic_of,
+)
+from lakehouse.streams.messages.layout import Equals, Message, Millis, Payload, Plain, Value, joined_key, key
+
+_ON_THE_WAY = ("apart", "call", "touched", "old", "olds", "has_new")
+_PLACE = StructType().add("event_time", "timestamp").add("partition", "integer").add("offset", "long")
+# A payload with its record's coordinates, ordered so that the minimum is the earliest payload.
+_FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload: string>"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side of a call: its topic or Records, and the field with its payload, which may be any JSON."""
+
+    records: str | Records
+    payload: Named
+
+
+def joined_calls(
+    name: str,
+    sides: Sequence[Side],
+    *,
+    pair: tuple[Named, Named],
+    gap_s: int = 60,
+    grace_s: int = 180,
+    gold: str | None = None,
+    to: str | None = "",
+    settings_prefix: str = "",
+) -> Stream:
+    """Return a stream of calls between the two ends `pair`, joined from the topics of `sides`.
+
+    name             the stream's name
+    gap_s            events at most this far apart, in event time, belong to one call
+    grace_s          how long after the gap, by the wall clock, a call waits for events before it closes
+    gold             the table of calls; by default the stream's name
+    to               the topic for closed calls; by default that name with hyphens; null: Redis only
+    settings_prefix  prefix of the settings behind gap_s and grace_s, used in messages
+
+    Bronze and silver have one table per side, `<stream>_<payload>` by default. Gold has one row per call:
+    both ends, `ts` (earliest event time, UTC), last_event_time, the earliest non-null payload of each side as
+    text, the event count of each side, and status. Only closed calls are sent.
+    """
+    ends = fields_of(pair, FieldType.STRING)
+    payloads = [optional(field_of(side.payload, FieldType.JSON)) for side in sides]
+    require_keys(ends, "make it required")
+    refuse_columns((*ends, *payloads), _ON_THE_WAY)
+    sources = tuple(
+        source_of(f"{name}_{payload.column}", side.records, (*ends, payload))
+        for side, payload in zip(sides, payloads, strict=True)
+    )
+    one, other = (end.column for end in ends)
+    by_table = {source.table: payload.column for source, payload in zip(sources, payloads, strict=True)}
+    joining = Joining((one, other), by_table, gap_s, grace_s)
+    pair_key = joined_key(one, other, separator="-")
+    call_key = pair_key + key(":", Millis("ts"))
+    table, closed = gold or column_of(name), Equals("status", "closed")
+    names: dict[str, Value] = {message_name_of(end): Plain(end.column) for end in ends}
+    messages: dict[str, Value] = {message_name_of(one): Payload(one.column) for one in payloads}
+    kept = GoldTable(
+        name=table,
+        comment=f"One row per call: a maximal set of neighbouring events of one {one} and {other}.",
+        reads=tuple(by_table),
+        keys=joining.keys,
+        schema=joining.schema,
+        time_columns=("ts", "last_event_time"),
+        stats=("status",),
+        combine=joining.events,
+        preaggregate=joining.pieces,
+        counted=joining.counted,
+        fold=joining.fold,
+        merge_radius=timedelta(seconds=gap_s),
+        clock=WallClock(
+            waits=Equals("status", "open"),
+            column="last_event_time",
+            after=joining.closes_after,
+            set_columns=joining.closed_by_now,
+        ),
+        pinned_settings={f"{settings_prefix}gap_s": str(gap_s), f"{settings_prefix}grace_s": str(grace_s)},
+        comparison=Comparison(ignored=("was_closed",)),
+        final=closed,
+        export=Export(
+            topic=topic_of(to, table),
+            key=call_key,
+            value=Message({**names, "ts": Millis("ts"), **messages}),
+            partition_by=pair_key,
+            export_when=closed,
+            tombstone_when=lambda: F.col("was_closed"),
+            redis=RedisView(
+                row_key=call_key,
+                group=key(Plain(one)),
+                member=key(Plain(other)),
+                order=Millis("ts"),
+                rows_move=True,
+            ),
+        ),
+    )
+    return Stream(name, sources, (kept,))
+
+
+@dataclass(frozen=True)
+class Joining:
+    """The join of events into calls of a pair; `sides` maps silver tables to their payload columns.
+
+    The gap T is `gap_s`; `grace_s` follows it.
+    """
+
+    pair: tuple[str, str]
+    sides: Mapping[str, str]
+    gap_s: int
+    grace_s: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key of a call."""
+        return (*self.pair, "ts")
+
+    @property
+    def payloads(self) -> tuple[str, ...]:
+        """The payload columns."""
+        return tuple(self.sides.values())
+
+    @cached_property
+    def schema(self) -> StructType:
+        """One row per call.
+
+        Of several payloads at the same event time, the one with the lowest partition and offset is kept.
+        """
+        one, other = self.pair
+        return described(
+            (one, "string", "The first end of the call, in the order of the records."),
+            (other, "string", "The second end of the call."),
+            ("ts", "timestamp", "Earliest event time of the call, UTC; part of the key."),
+            *(
+                (
+                    side,
+                    "string",
+                    f"Earliest {side} payload that is not null, as text: a JSON string as it is, else JSON.",
+                )
+                for side in self.payloads
+            ),
+            *((f"{side}_events", "long", f"Number of {side} events.") for side in self.payloads),
+            ("last_event_time", "timestamp", "Latest event time of the call, UTC."),
+            (
+                "status",
+                "string",
+                "closed once the wall clock is past last_event_time by gap and grace, else open.",
+            ),
+            ("closed_at", "timestamp", "When the call was due to close, UTC; null while it is open."),
+            ("was_closed", "boolean", "A row under this key has been closed before, and so has been sent."),
+            *((f"{side}_place", _PLACE, f"Where the {side} payload comes from.") for side in self.payloads),
+        )
+
+    @property
+    def closes_after(self) -> timedelta:
+        """How long after its last event a call closes."""
+        return timedelta(seconds=self.gap_s + self.grace_s + 1)
+
+    def counted(self) -> Column:
+        """Return the aggregate that counts the events in parts of calls."""
+        first, *others = (F.col(f"{side}_events") for side in self.payloads)
+        return F.sum(sum(others, first))
+
+    def events(self, frames: Mapping[str, DataFrame]) -> DataFrame:
+        """Return the rows of all silver tables as calls of one event each."""
+        first, *others = (self._events(frames[table], own) for table, own in self.sides.items())
+        for other in others:
+            first = first.unionByName(other)
+        return first
+
+    def _events(self, frame: DataFrame, own: str) -> DataFrame:
+        one, none = F.lit(1).cast("long"), F.lit(0).cast("long")
+        return frame.select(
+            *self.pair,
+            F.col("event_time").alias("ts"),
+            F.col("event_time").alias("last_event_time"),
+            *(
+                _found(side) if side == own else F.lit(None).cast(_FOUND).alias(side)
+                for side in self.payloads
+            ),
+            *((one if side == own else none).alias(f"{side}_events") for side in self.payloads),
+        )
+
+    def pieces(self, clean: DataFrame) -> DataFrame:
+        """Return the calls that the rows of a micro-batch form among themselves."""
+        return self._joined(clean)
+
+    def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
+        """Return calls with new events or due to close, and the keys of calls that no longer exist."""
+        due = by_reference(F.lit(shifted(progress.now, -self.closes_after)), F.col("last_event_time"))
+        pairs = partials.select(*self.pair, F.lit(True).alias("touched")).distinct()
+        standing = current.join(pairs, list(self.pair), "left").where(
+            F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))
+        )
+        olds = standing.select(
+            *self.pair,
+            "ts",
+            "last_event_time",
+            *map(_kept, self.payloads),
+            *(f"{side}_events" for side in self.payloads),
+            F.struct("ts", "status", "was_closed").alias("old"),
+        )
+        calls = self._joined(olds.unionByName(partials, allowMissingColumns=True))
+        closed = F.col("last_event_time") <= due
+        old_open = F.exists("olds", lambda old: old["status"] == "open")
+        changed = calls.where(F.col("has_new") | (closed & old_open))
+        gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), self._gone)
+        return changed.select(*self.pair, F.inline(F.concat(F.array(self._standing(closed)), gone)))
+
+    def closed_by_now(self) -> Mapping[str, Column]:
+        """Return the new column values of an open call that is due to close and has no new event."""
+        return {
+            "status": F.lit("closed"),
+            "closed_at": F.col("last_event_time") + F.lit(self.closes_after),
+            "was_closed": F.lit(True),
+        }
+
+    def _joined(self, parts: DataFrame) -> DataFrame:
+        """Join parts of calls, each from `ts` to `last_event_time`, into calls.
+
+        A part starts a new call if it begins more than the gap after the end of all parts before it. Parts
+        from the table carry their previous key and status as `old`; each call gets a list of these.
+        """
+        before = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
+        up_to = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, 0)
+        gap = F.expr(f"INTERVAL {self.gap_s} SECONDS")
+        apart = F.col("ts") > F.max("last_event_time").over(before) + gap
+        numbered = parts.withColumn("apart", apart.cast("int")).withColumn("call", F.sum("apart").over(up_to))
+        olds = (
+            F.collect_list("old").alias("olds"),
+            F.bool_or(F.col("old").isNull()).alias("has_new"),
+        )
+        return (
+            numbered.groupBy(*self.pair, F.coalesce("call", F.lit(0)).alias("call"))
+            .agg(
+                F.min("ts").alias("ts"),
+                F.max("last_event_time").alias("last_event_time"),
+                *(F.min(side).alias(side) for side in self.payloads),
+                *(F.sum(f"{side}_events").alias(f"{side}_events") for side in self.payloads),
+                *(olds if "old" in parts.columns else ()),
+            )
+            .drop("call")
+        )
+
+    def _standing(self, closed: Column) -> Column:
+        """Return a joined call as a row of the table, without the pair's columns."""
+        becomes = self.closed_by_now()
+        was_closed = F.exists("olds", lambda old: (old["ts"] == F.col("ts")) & old["was_closed"])
+        return self._row(
+            {
+                "ts": F.col("ts"),
+                **{side: F.col(side).getField("payload") for side in self.payloads},
+                **{f"{side}_events": F.col(f"{side}_events") for side in self.payloads},
+                "last_event_time": F.col("last_event_time"),
+                "status": F.when(closed, becomes["status"]).otherwise("open"),
+                "closed_at": F.when(closed, becomes["closed_at"]),
+                "was_closed": closed | was_closed,
+                **{f"{side}_place": F.col(side).dropFields("payload") for side in self.payloads},
+                DELETED: F.lit(False),
+            }
+        )
+
+    def _gone(self, old: Column) -> Column:
+        return self._row({"ts": old["ts"], DELETED: F.lit(True)})
+
+    def _row(self, values: Mapping[str, Column]) -> Column:
+        """Return the columns other than the pair as one struct; columns without a value are null."""
+        return F.struct(
+            *(
+                values.get(column.name, F.lit(None)).cast(column.dataType).alias(column.name)
+                for column in self.schema
+                if column.name not in self.pair
+            ),
+            values[DELETED].alias(DELETED),
+        )
+
+
+def _found(side: str) -> Column:
+    place = F.struct("event_time", "partition", "offset", F.col(side).alias("payload"))
+    return F.when(F.col(side).isNotNull(), place).cast(_FOUND).alias(side)
+
+
+def _kept(side: str) -> Column:
+    place = F.col(f"{side}_place")
+    fields = (place.getField(name).alias(name) for name in ("event_time", "partition", "offset"))
+    kept = F.struct(*fields, F.col(side).alias("payload"))
+    return F.when(F.col(side).isNotNull(), kept).cast(_FOUND).alias(side)

@@ -1,0 +1,143 @@
+"""The records of a stream of any kind: topic, fields and event time; default names of columns and topics."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from lakehouse.settings.registry_access import RecordFormat
+from lakehouse.streams.definition import Contract, Field, FieldType, Rule, Source, TimeUnit, header_of
+
+_WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
+_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
+
+Named = str | Field
+"""A record field: its JSON name alone, or a Field with column, type and whether it is required."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """The records of a topic, except for the fields that a kind's own arguments name.
+
+    `also` are further fields to keep in silver. `event_time` is the field with the event time; its unit and
+    zone are as in a Contract. `rules` are the validation rules. `table` is the name of the bronze and silver
+    tables; null: the stream's name. `unique_by` and `sequence_by` are as in a Source; fields that they name
+    are added. `deletion_key` and `deleted_if` define how a record deletes an id, as in a Source. `format` is
+    the encoding of the records.
+    """
+
+    topic: str
+    event_time: str = "timestamp"
+    event_time_unit: TimeUnit = "ms"
+    event_time_zone: str | None = None
+    also: tuple[Field, ...] = ()
+    rules: Callable[[], tuple[Rule, ...]] = tuple
+    table: str | None = None
+    unique_by: str | None = None
+    sequence_by: str | None = None
+    deletion_key: str = "text"
+    deleted_if: str | None = None
+    format: RecordFormat = "json"
+
+
+def source_of(
+    stream: str,
+    records: str | Records,
+    fields: Iterable[Field],
+    *,
+    rules: Callable[[], tuple[Rule, ...]] = tuple,
+    tombstone: str | None = None,
+) -> Source:
+    """Return a stream's source: the fields and rules of its kind, plus those of the records."""
+    given = Records(records) if isinstance(records, str) else records
+    time = (given.event_time, tombstone, given.event_time_unit, given.event_time_zone)
+    contract = Contract((*fields, *given.also), *time)
+    table = given.table or column_of(stream)
+    source = Source(given.topic, table, contract, lambda: (*rules(), *given.rules()), format=given.format)
+    with_ids = identified(source, given.unique_by, given.sequence_by)
+    return replace(with_ids, deletion_key=given.deletion_key, deleted_if=given.deleted_if)
+
+
+def identified(source: Source, unique_by: str | None, sequence_by: str | None) -> Source:
+    """Return the source with an id and a sequence for its records; fields that it lacks are added.
+
+    An added id is a string, which may be written as an integer; an added sequence is an integer. Raises
+    ValueError for an optional field, and for a field of another type.
+    """
+    known = {field.name: field for field in source.contract.fields}
+    more = []
+    for name, type_ in ((unique_by, FieldType.STRING), (sequence_by, FieldType.LONG)):
+        if name is None or header_of(name):
+            continue
+        field = known.get(name)
+        if field is None:
+            is_text = type_ is FieldType.STRING
+            more.append(Field(name, column_of(name), type_, accepts_numbers=is_text))
+        elif field.type not in {type_, FieldType.LONG} or not field.required:
+            raise ValueError(f"field {name}: as an id or sequence it must be a required {type_.value}")
+    contract = replace(source.contract, fields=(*source.contract.fields, *more))
+    return replace(source, contract=contract, unique_by=unique_by, sequence_by=sequence_by)
+
+
+def field_of(name: Named, type_: FieldType, *, required: bool = True) -> Field:
+    """Return a field of this type; a Field is returned unchanged."""
+    return Field(name, column_of(name), type_, required) if isinstance(name, str) else name
+
+
+def fields_of(names: Named | Sequence[Named], type_: FieldType) -> tuple[Field, ...]:
+    """Return one or several names as fields."""
+    several = (names,) if isinstance(names, str | Field) else names
+    return tuple(field_of(name, type_) for name in several)
+
+
+def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
+    """Raise ValueError for a field whose column clashes with an internal column of the kind."""
+    names = set(taken)
+    for field in fields:
+        if field.column.lower() in names:
+            raise ValueError(
+                f"field {field.name}: its column cannot be called {field.column} here; give it another one, "
+                "Field(name, column, type)"
+            )
+
+
+def require_keys(fields: Iterable[Field], way_out: str) -> None:
+    """Raise ValueError for an optional key field, because its row could lack a key."""
+    for field in fields:
+        if not field.required:
+            raise ValueError(f"field {field.name} is part of the key but optional: {way_out}")
+
+
+def optional(field: Field) -> Field:
+    """Return the field as an optional one."""
+    return replace(field, required=False)
+
+
+def column_of(name: str) -> str:
+    """Return the column for a JSON name: `serviceId` and `service-id` become service_id."""
+    return "_".join(_WORDS.findall(name)).lower()
+
+
+def message_name_of(field: Field) -> str:
+    """Return a field's name in messages: its own, or one derived from its column if it is nested."""
+    return field.path[0] if len(field.path) == 1 else json_name_of(field.column)
+
+
+def json_name_of(column: str) -> str:
+    """Return the JSON name for a column: total_amount becomes totalAmount."""
+    first, *others = column.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+def label_of(length_s: int) -> str:
+    """Return a length of time as a label: 300 becomes 5m."""
+    for unit, seconds in _UNITS_S.items():
+        if length_s % seconds == 0:
+            return f"{length_s // seconds}{unit}"
+    return f"{length_s}s"
+
+
+def topic_of(to: str | None, by_default: str) -> str | None:
+    """Return the topic for rows: `to`, null for none; if it is empty, the default name with hyphens."""
+    return None if to is None else to or by_default.replace("_", "-")

@@ -1,0 +1,205 @@
+"""windowed_statistics: count, sum, minimum, maximum, mean, deviation and percentiles of a value per window.
+
+topic ── silver.<stream> ─┬─ gold.<stream>_<length> ── topic, Redis
+                          └─ …                            one per Windows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from lakehouse.streams.definition import (
+    Comparison,
+    Export,
+    Field,
+    FieldType,
+    FoldState,
+    GoldTable,
+    Quantiles,
+    RedisView,
+    Source,
+    Stream,
+    only,
+)
+from lakehouse.streams.kinds.records import (
+    Named,
+    Records,
+    field_of,
+    fields_of,
+    label_of,
+    message_name_of,
+    optional,
+    refuse_columns,
+    require_keys,
+    source_of,
+    topic_of,
+)
+from lakehouse.streams.messages.layout import Equals, Key, Millis, Plain, joined_key, key
+from lakehouse.streams.transforms import statistics
+from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling, statistics_message
+
+_ON_THE_WAY = ("_now", "recomputed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Windows:
+    """One gold table of statistics.
+
+    by             the fields of its key, strings
+    length_s       the length of its tumbling windows of event time, in seconds
+    absent         default values for optional key fields, by field name or column; silver keeps the null, the
+                   table has the default. All other key fields are required
+    gold           its name; by default `<stream>_<length>`, such as points_1m
+    to             the topic for its rows; by default its name with hyphens; null: Redis only
+    series         the message key; by default the key's values separated by colons
+    merge_every_s  in a live run, how long rows may wait in silver
+    comment        what a row is; catalogs show it
+    """
+
+    by: Named | Sequence[Named]
+    length_s: int
+    absent: Mapping[str, str] = field(default_factory=dict)
+    gold: str | None = None
+    to: str | None = ""
+    series: Key | None = None
+    merge_every_s: int = 0
+    comment: str = ""
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of the key."""
+        instead = self.instead
+        found = fields_of(self.by, FieldType.STRING)
+        return tuple(optional(one) if one.column in instead else one for one in found)
+
+    @property
+    def instead(self) -> Mapping[str, str]:
+        """Defaults for optional key columns; raises ValueError for a name that is not part of the key."""
+        found = fields_of(self.by, FieldType.STRING)
+        columns = {name: one.column for one in found for name in (one.name, one.column)}
+        if unknown := sorted(self.absent.keys() - columns.keys()):
+            names = ", ".join(one.name for one in found)
+            raise ValueError(
+                f"absent names {', '.join(unknown)}, which is not a field of the key; the key has {names}"
+            )
+        return {columns[name]: value for name, value in self.absent.items()}
+
+
+def windowed_statistics(
+    name: str,
+    records: str | Records,
+    *,
+    value: Named,
+    windows: Windows | Sequence[Windows],
+    grace_s: int = 60,
+    idle_after_s: int = 300,
+    quantile_k: int = 1600,
+) -> Stream:
+    """Return a stream that keeps statistics of `value`, a double, per key and window.
+
+    name          the stream's name, and by default that of its tables
+    records       the topic, or Records
+    windows       the keys and window lengths: one gold table each
+    grace_s       how far past its end, in event time, a window becomes final
+    idle_after_s  once no event has arrived for this long, the wall clock decides instead
+    quantile_k    the size of the sketches: exact up to k values, beyond that with a rank error within
+                  2.446 / k^0.9433
+
+    Gold has one row per key and window: see `lakehouse.streams.transforms.windows.StatisticsWindows`. The
+    order of records and the boundaries of micro-batches do not affect the rows. Redis keeps, for each value
+    of the key's last field, the latest windows of the other fields.
+    """
+    tables = (windows,) if isinstance(windows, Windows) else tuple(windows)
+    measured = field_of(value, FieldType.DOUBLE)
+    for table in tables:
+        lacking = [one for one in table.fields if one.column not in table.instead]
+        require_keys(lacking, "give it a default in `absent`")
+    refuse_columns((one for table in tables for one in table.fields), _ON_THE_WAY)
+    source = source_of(name, records, _in_order(measured, tables))
+    kept = (
+        _table(
+            one, source, measured.column, grace_s=grace_s, idle_after_s=idle_after_s, quantile_k=quantile_k
+        )
+        for one in tables
+    )
+    return Stream(name, (source,), tuple(kept))
+
+
+def _in_order(measured: Field, tables: Sequence[Windows]) -> tuple[Field, ...]:
+    """Return the fields of all tables, required ones first."""
+    every = {one.name: one for table in tables for one in table.fields}
+    required = [one for one in every.values() if one.required]
+    return (*required, measured, *(one for one in every.values() if not one.required))
+
+
+def _table(
+    table: Windows, source: Source, value: str, *, grace_s: int, idle_after_s: int, quantile_k: int
+) -> GoldTable:
+    fields = table.fields
+    columns = tuple(one.column for one in fields)
+    name = table.gold or f"{source.table}_{label_of(table.length_s)}"
+    kept = StatisticsWindows(Tumbling(columns, table.length_s), grace_s, quantile_k, idle_after_s, value)
+    series = table.series or joined_key(*columns)
+    others = columns[:-1] or columns
+    comment = f"One row per {', '.join(columns)} and {label_of(table.length_s)} of event time: statistics."
+    return GoldTable(
+        name=name,
+        comment=table.comment or comment,
+        reads=(source.table,),
+        combine=_with(table.instead),
+        keys=kept.windows.keys,
+        schema=kept.schema,
+        time_columns=("window_start", "window_start"),
+        window_s=table.length_s,
+        merge_every_s=table.merge_every_s,
+        preaggregate=kept.preaggregate,
+        fold=kept.fold,
+        clock=kept.clock(),
+        pinned_settings=kept.pinned_settings,
+        comparison=Comparison(
+            ignored=("sketch",),
+            slack=statistics.slack,
+            quantiles=Quantiles(
+                value=value,
+                ranks=statistics.PERCENTILES,
+                keyed=kept.keyed,
+                exact_to=quantile_k,
+                limit=statistics.rank_error_limit(quantile_k),
+            ),
+        ),
+        needs_recompute=kept.needs_recompute,
+        state=FoldState(
+            tuple(statistics.FOR_MERGES.names),
+            until="window_end",
+            settled=lambda: F.col("is_final"),
+            unsettled_from=kept.unsettled_from,
+        ),
+        final=Equals("is_final", True),
+        export=Export(
+            topic=topic_of(table.to, name),
+            key=series,
+            identity=("windowStart",),
+            value=statistics_message({message_name_of(one): one.column for one in fields}),
+            redis=RedisView(
+                row_key=series + key(":", Millis("window_start")),
+                group=key(Plain(columns[-1])) if len(columns) > 1 else key("all"),
+                member=key(Plain(others[0])) if len(others) == 1 else joined_key(*others),
+                order=Millis("window_start"),
+            ),
+        ),
+    )
+
+
+def _with(instead: Mapping[str, str]) -> Callable[[Mapping[str, DataFrame]], DataFrame]:
+    """Return a function that returns silver's rows with nulls replaced by these defaults."""
+    if not instead:
+        return only
+
+    def filled(frames: Mapping[str, DataFrame]) -> DataFrame:
+        return only(frames).withColumns({one: F.coalesce(one, F.lit(by)) for one, by in instead.items()})
+
+    return filled

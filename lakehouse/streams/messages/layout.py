@@ -1,0 +1,267 @@
+"""The layout of keys and messages of gold rows, declared once for Spark and for plain Python.
+
+    Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
+    Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
+
+Calling one returns a Column over a gold row; the export writes with it. `of(row)` returns the same for a row
+in Python: readers without Spark use it to find what was exported, and to give the same answers. There, a row
+is a mapping of columns to values, with timestamps in microseconds since the epoch, UTC. Null gives null; a
+key with a null part is null.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Protocol
+
+from pyspark.sql import Column
+from pyspark.sql import functions as F
+
+from lakehouse.streams.messages import json_text
+from lakehouse.streams.messages.key_names import escaped, escaped_text
+
+Row = Mapping[str, Any]
+GROUP_SEPARATORS = ":{}"
+"""Characters that a group's name may not contain if the sink has further keys per group."""
+
+
+class OfColumns(Protocol):
+    """A value computed from a row's columns."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads."""
+
+    def __call__(self) -> Column:
+        """Return the value as a Column over a gold row."""
+
+    def of(self, row: Row) -> Any:
+        """Return the value of a row in Python."""
+
+
+class Value(OfColumns, Protocol):
+    """A value of a message."""
+
+    def text(self, row: Row) -> str:
+        """Return a row's value as JSON text."""
+
+
+@dataclass(frozen=True)
+class _OfColumn:
+    column: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The column, as a tuple of one."""
+        return (self.column,)
+
+
+@dataclass(frozen=True)
+class Plain(_OfColumn):
+    """A column unchanged: a string, an integer, a double or a boolean."""
+
+    def __call__(self) -> Column:
+        """Return the column."""
+        return F.col(self.column)
+
+    def of(self, row: Row) -> Any:
+        """Return its value."""
+        return row[self.column]
+
+    def text(self, row: Row) -> str:
+        """Return its value as JSON; NaN and infinities are strings, as Spark writes them."""
+        value = row[self.column]
+        if isinstance(value, float) and not math.isfinite(value):
+            return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+        return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class Millis(_OfColumn):
+    """A timestamp as epoch milliseconds, rounded down."""
+
+    def __call__(self) -> Column:
+        """Return the value as a long."""
+        return F.unix_millis(self.column)
+
+    def of(self, row: Row) -> int | None:
+        """Return the value of a row in Python, rounded down from microseconds."""
+        micros = row[self.column]
+        return None if micros is None else int(micros) // 1000
+
+    def text(self, row: Row) -> str:
+        """Return the value as a JSON number."""
+        return json.dumps(self.of(row))
+
+
+@dataclass(frozen=True)
+class MillisThen:
+    """A number that orders rows by a timestamp in milliseconds, then by another column modulo 1000."""
+
+    column: str
+    then: str
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Both columns."""
+        return (self.column, self.then)
+
+    def __call__(self) -> Column:
+        """Return the number as a long."""
+        return F.unix_millis(self.column) * 1000 + F.pmod(F.col(self.then), F.lit(1000))
+
+    def of(self, row: Row) -> int | None:
+        """Return the number of a row in Python, given microseconds."""
+        micros, then = row[self.column], row[self.then]
+        return None if micros is None or then is None else int(micros) // 1000 * 1000 + int(then) % 1000
+
+
+@dataclass(frozen=True)
+class Exact(_OfColumn):
+    """A decimal as the shortest equal JSON number."""
+
+    def __call__(self) -> Column:
+        """Return the value as a variant, which to_json writes exactly."""
+        return F.col(self.column).cast("variant")
+
+    def of(self, row: Row) -> Decimal | None:
+        """Return the decimal."""
+        value: Decimal | None = row[self.column]
+        return value
+
+    def text(self, row: Row) -> str:
+        """Return the value as a JSON number without an exponent or trailing zeros."""
+        value = self.of(row)
+        if value is None:
+            return "null"
+        digits = f"{value:f}"
+        return (digits.rstrip("0").rstrip(".") if "." in digits else digits) or "0"
+
+
+@dataclass(frozen=True)
+class Payload(_OfColumn):
+    """Any JSON value, stored as in `lakehouse.streams.messages.json_text`."""
+
+    def __call__(self) -> Column:
+        """Return the value as a variant, which to_json writes unchanged."""
+        return json_text.to_variant(F.col(self.column))
+
+    def of(self, row: Row) -> str | None:
+        """Return the stored text."""
+        value: str | None = row[self.column]
+        return value
+
+    def text(self, row: Row) -> str:
+        """Return the JSON value of the stored text."""
+        kept = self.of(row)
+        return "null" if kept is None else json_text.to_json_text(kept)
+
+
+@dataclass(frozen=True)
+class Constant:
+    """An integer that is the same for every row."""
+
+    number: int
+    columns: tuple[str, ...] = ()
+
+    def __call__(self) -> Column:
+        """Return the number as a long."""
+        return F.lit(self.number).cast("long")
+
+    def of(self, _row: Row) -> int:
+        """Return the number."""
+        return self.number
+
+
+@dataclass(frozen=True)
+class Name(_OfColumn):
+    """A column as part of a key, with these separators escaped as in `messages.key_names`."""
+
+    separators: str = ":"
+
+    def __call__(self) -> Column:
+        """Return the name as a string."""
+        return escaped(F.col(self.column), self.separators) if self.separators else F.col(self.column)
+
+    def of(self, row: Row) -> str | None:
+        """Return the escaped name of a row in Python."""
+        value = row[self.column]
+        if value is None or not self.separators:
+            return None if value is None else str(value)
+        return escaped_text(str(value), self.separators)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Several parts joined into one text; a `str` is a literal part."""
+
+    parts: tuple[str | OfColumns, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that it reads, in order."""
+        names = (name for part in self.parts if not isinstance(part, str) for name in part.columns)
+        return tuple(dict.fromkeys(names))
+
+    def __call__(self) -> Column:
+        """Return the key as a string; null if a part is null."""
+        columns = [F.lit(part) if isinstance(part, str) else part().cast("string") for part in self.parts]
+        return columns[0] if len(columns) == 1 else F.concat(*columns)
+
+    def of(self, row: Row) -> str | None:
+        """Return the key of a row in Python; null if a part is null."""
+        values = [part if isinstance(part, str) else part.of(row) for part in self.parts]
+        return None if None in values else "".join(map(str, values))
+
+    def __add__(self, other: Key) -> Key:
+        """Return this key followed by the other."""
+        return Key((*self.parts, *other.parts))
+
+
+def key(*parts: str | OfColumns) -> Key:
+    """Return a key of these parts."""
+    return Key(parts)
+
+
+def joined_key(*columns: str | OfColumns, separator: str = ":") -> Key:
+    """Return a key of several columns, unique to their values; a `str` is a column name."""
+    parts: list[str | OfColumns] = []
+    for column in columns:
+        parts += [separator, Name(column, separator) if isinstance(column, str) else column]
+    return Key(tuple(parts[1:]))
+
+
+@dataclass(frozen=True)
+class Message:
+    """A row's message: values by JSON name, in this order."""
+
+    values: Mapping[str, Value]
+
+    def __call__(self) -> Column:
+        """Return the message as a struct."""
+        return F.struct(*(value().alias(name) for name, value in self.values.items()))
+
+    def text(self, row: Row) -> str:
+        """Return the message as JSON, as to_json with nulls does, except for doubles and whitespace."""
+        pairs = (f"{json.dumps(name)}:{value.text(row)}" for name, value in self.values.items())
+        return f"{{{','.join(pairs)}}}"
+
+
+@dataclass(frozen=True)
+class Equals:
+    """A condition on a row: the column equals this value."""
+
+    column: str
+    value: str | bool
+
+    def __call__(self) -> Column:
+        """Return the condition as a Column."""
+        return F.col(self.column) == F.lit(self.value)
+
+    def of(self, row: Row) -> bool:
+        """Tell whether a row in Python meets the condition."""
+        return bool(row[self.column] == self.value)

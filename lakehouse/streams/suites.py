@@ -1,0 +1,92 @@
+"""The expectations of suites: each has a name, a severity, and reports the keys of failing rows.
+
+There are two kinds. A condition on a row is a Spark expression; one pass over the table evaluates all
+conditions of a suite. A query takes a pass of its own, for checks across rows: duplicate keys, rows without a
+counterpart in another table, the age of the newest row. Only failing expectations are read again, for
+examples. The severity is `fail`, which closes a gate and makes the command exit with 1, or `warn`, which is
+only shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from great_expectations import ExpectationSuite
+from great_expectations.expectations import Expectation
+
+from lakehouse.streams.definition import Severity
+from lakehouse.streams.suite_internals import ExpectFresh, ExpectNoRows, ExpectRowsToMeet
+
+LEVELS: Mapping[Severity, Any] = {"fail": "critical", "warn": "warning"}
+"""The names of severities for Great Expectations, which makes members of an enumeration of them."""
+
+
+def make_suite(table: str, *expectations: Expectation) -> ExpectationSuite:
+    """Return the suite of a table, `layer.name`."""
+    return ExpectationSuite(name=table, expectations=list(expectations))
+
+
+def rows(key: Sequence[str], name: str, condition: str, *, severity: Severity = "fail") -> ExpectRowsToMeet:
+    """Expect every row to meet a condition in Spark SQL; null counts as met."""
+    return ExpectRowsToMeet(key=list(key), condition=condition, description=name, severity=LEVELS[severity])
+
+
+def required(key: Sequence[str], columns: Iterable[str]) -> ExpectRowsToMeet:
+    """Expect no nulls in these columns."""
+    return rows(key, "required columns have values", " AND ".join(f"`{one}` IS NOT NULL" for one in columns))
+
+
+def unique(key: Sequence[str]) -> ExpectNoRows:
+    """Expect no duplicate key."""
+    names = ", ".join(f"`{name}`" for name in key)
+    query = f"SELECT {names}, count(*) AS rows FROM {{batch}} GROUP BY {names} HAVING count(*) > 1"  # noqa: S608
+    return no_rows("keys are unique", query, step=query)
+
+
+def no_rows(
+    name: str,
+    query: str,
+    *,
+    severity: Severity = "fail",
+    step: str | None = None,
+    near: Mapping[str, tuple[str, str, str]] | None = None,
+) -> ExpectNoRows:
+    """Expect a query in Spark SQL to return no row.
+
+    In the query, `{batch}` is the table, `layer_name` another table at a consistent version,
+    `gold_name_changes` a gold table's change feed up to its version, and `limits` one row of settings: see
+    `lakehouse.operations.quality.subjects`.
+
+    Without a `step`, a gate checks the whole table again after every change. A step is a query that returns a
+    row whenever the expectation held before and no longer does. In it, `{batch}` is the rows whose keys have
+    changed since the last check, and `gold_name_changes` the changes since then. Other tables may have new
+    rows, and gold rows new values, but no row was removed. If the step returns a row, the whole table is
+    checked, because the row may still be right. `near` limits the rows of another table that the step reads,
+    by view, to (column, first, last): the column is between two Spark SQL expressions over a row of the
+    batch. All three are timestamps or longs.
+    """
+    return ExpectNoRows(
+        unexpected_rows_query=query,
+        description=name,
+        severity=LEVELS[severity],
+        step=step,
+        near=None if near is None else {view: list(between) for view, between in near.items()},
+    )
+
+
+def fresh(column: str) -> ExpectFresh:
+    """Expect a column's newest time (UTC) to be at most `LAKEHOUSE_EXPECT_FRESH_S` seconds old.
+
+    An empty table is not fresh. The severity is `warn`.
+    """
+    query = (
+        f"SELECT max(`{column}`) AS newest FROM {{batch}} "  # noqa: S608 - the name of a column
+        f"HAVING coalesce(max(`{column}`) < (SELECT fresh_since FROM limits), true)"
+    )
+    return ExpectFresh(
+        unexpected_rows_query=query,
+        newest=column,
+        description="the newest row is recent",
+        severity=LEVELS["warn"],
+    )

@@ -1,0 +1,199 @@
+"""Tumbling windows of event time, and the tables with statistics of a value per window.
+
+A window is [window_start, window_start + length), UTC; the starts are multiples of the length since the
+epoch. A row is_final once event time has passed the window's end by the grace or, if no event arrives, once
+the wall clock has. A final row stays final, even with a different grace
+(`lakehouse.engine.progress.finality`). It can still be updated, as long as silver accepts records for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cache
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from lakehouse.storage.spark.columns import Columns
+from lakehouse.storage.spark.execution import by_reference
+from lakehouse.storage.tables import described, shifted
+from lakehouse.streams.definition import EventClock, EventTimeProgress, WallClock
+from lakehouse.streams.messages.layout import Equals, Message, Millis, Plain
+from lakehouse.streams.transforms import statistics
+
+
+@dataclass(frozen=True)
+class Tumbling:
+    """Tumbling windows of one length, for each group of `by`."""
+
+    by: tuple[str, ...]
+    length_s: int
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key of a table with one row per group and window."""
+        return (*self.by, "window_start")
+
+    def start(self) -> Column:
+        """Return the start of the window that contains event_time."""
+        micros = F.unix_micros("event_time")
+        return F.timestamp_micros(micros - F.pmod(micros, F.lit(self.length_s * 1_000_000)))
+
+    def end(self) -> Column:
+        """Return the end of the window that starts at window_start."""
+        return F.col("window_start") + F.expr(f"INTERVAL {self.length_s} SECONDS")
+
+
+@dataclass(frozen=True)
+class StatisticsWindows:
+    """The transformations of a table with `lakehouse.streams.transforms.statistics` of `value` per window.
+
+    `grace_s` is how far past its end a window becomes final, in event time or, once no event has arrived for
+    `idle_after_s`, by the wall clock; `quantile_k` is the sketch size.
+    """
+
+    windows: Tumbling
+    grace_s: int
+    quantile_k: int
+    idle_after_s: int
+    value: str = "value"
+
+    @property
+    def schema(self) -> StructType:
+        """One row per group and window; the last columns are only for the next merge."""
+        window = described(
+            *((name, "string", "Part of the key: what the values are of.") for name in self.windows.by),
+            ("window_start", "timestamp", "Start of the window in event time, UTC; part of the window."),
+            ("window_end", "timestamp", "End of the window, UTC; not part of the window."),
+        )
+        state = described(
+            ("last_event_time", "timestamp", "Latest event time that is counted, UTC."),
+            (
+                "is_final",
+                "boolean",
+                "The window is past, by event time or wall clock; late records count.",
+            ),
+        )
+        return StructType([*window, *statistics.SHOWN, *state, *statistics.FOR_MERGES])
+
+    @property
+    def pinned_settings(self) -> Mapping[str, str]:
+        """The settings that the rows depend on."""
+        return {"quantile_k": str(self.quantile_k)}
+
+    def preaggregate(self, clean: DataFrame) -> DataFrame:
+        """Return the state of each window over a micro-batch's clean rows, one row per key."""
+        windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(self.value, self.quantile_k))
+        return windows.withColumn("recomputed", F.lit(False))
+
+    def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
+        """Return the keys of partials whose current row has no sketch, so that nothing can be merged with it.
+
+        Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may include rows
+        that arrive here later, and these then recompute it again.
+        """
+        keys = list(self.windows.keys)
+        return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
+
+    def clock(self) -> EventClock:
+        """Return the clock that makes rows final."""
+        return EventClock(
+            "last_event_time",
+            self.due,
+            "window_end",
+            self.due_ends,
+            when_idle=WallClock(
+                waits=Equals("is_final", False),
+                column="window_end",
+                after=timedelta(seconds=self.grace_s),
+                set_columns=lambda: {"is_final": F.lit(True)},
+            ),
+            idle_after=timedelta(seconds=self.idle_after_s),
+        )
+
+    def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
+        """Return the window start after which no row was cleared: event time has not passed its end."""
+        return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
+
+    def keyed(self, clean: DataFrame) -> DataFrame:
+        """Add the start of its window to each clean row."""
+        return clean.withColumn("window_start", self.windows.start())
+
+    def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
+        """Return the windows that are new, have new values, or become final with this progress."""
+        columns = _folding(self)
+        now = by_reference(F.lit(progress.now), F.col("window_start"))
+        joined = partials.alias("p").join(current.alias("c"), list(self.windows.keys), "full_outer")
+        touched = joined.withColumn("_now", now).where(columns.touched)
+        return columns.result.of(columns.derived.added_to(columns.states.of(touched)))
+
+    def due(self, progress: EventTimeProgress) -> Column:
+        """Select the current rows that become final with this progress."""
+        window_end = F.col("window_end")
+        final_now = _is_final(window_end, F.lit(progress.now), self.grace_s)
+        if progress.before is None:
+            return final_now
+        return final_now & ~_is_final(window_end, F.lit(progress.before), self.grace_s)
+
+    def due_ends(self, progress: EventTimeProgress) -> tuple[datetime | None, datetime]:
+        """Return the earliest and latest end of such windows, both included; null: no lower bound."""
+        grace = timedelta(seconds=self.grace_s)
+        return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)
+
+
+@dataclass(frozen=True)
+class _Folding:
+    """The columns of a fold, built once: changed windows, their states, derived columns, the result."""
+
+    touched: Column
+    states: Columns
+    derived: Columns
+    result: Columns
+
+
+@cache
+def _states(value: str, quantile_k: int) -> tuple[Column, ...]:
+    states = statistics.aggregates(F.col(value), quantile_k) | {"last_event_time": F.max("event_time")}
+    return tuple(state.alias(name) for name, state in states.items())
+
+
+@cache
+def _folding(table: StatisticsWindows) -> _Folding:
+    window_end = table.windows.end()
+    by_event_time = _is_final(window_end, F.col("_now"), table.grace_s)
+    states = {
+        **{name: F.col(name) for name in table.windows.keys},
+        **statistics.merged("c", "p"),
+        "last_event_time": F.greatest("c.last_event_time", "p.last_event_time"),
+        "recomputed": F.col("p.recomputed"),
+        "window_end": window_end,
+        "is_final": by_event_time | F.coalesce("c.is_final", F.lit(False)),
+    }
+    sketch = F.when(~F.coalesce("recomputed", F.lit(False)), F.col("sketch"))
+    return _Folding(
+        touched=F.col("p.count").isNotNull() | (by_event_time & ~F.col("c.is_final")),
+        states=Columns(states),
+        derived=Columns(statistics.derived()),
+        result=Columns({name: F.col(name) for name in table.schema.names} | {"sketch": sketch}),
+    )
+
+
+def statistics_message(names: Mapping[str, str]) -> Message:
+    """Return a row's message: the columns in `names` under their JSON names, times and statistics."""
+    return Message(
+        {
+            **{name: Plain(column) for name, column in names.items()},
+            "windowStart": Millis("window_start"),
+            "windowEnd": Millis("window_end"),
+            **{name: Plain(name) for name in statistics.SHOWN.names},
+            "lastEventTime": Millis("last_event_time"),
+            "isFinal": Plain("is_final"),
+        }
+    )
+
+
+def _is_final(window_end: Column, now: Column, grace_s: int) -> Column:
+    return window_end <= now - F.expr(f"INTERVAL {grace_s} SECONDS")

@@ -1,0 +1,417 @@
+"""A stream's tables in plain frames: validation, aggregation, merges and exports without a lake.
+
+This is the plainest implementation of what `lakehouse.streams.definition` promises to a stream's functions,
+without Delta, Kafka or a streaming query: `judge` gets the watermark of the records accepted before; `fold`
+gets the current rows that are within reach or due; a row replaces the one with its key, a row marked DELETED
+is removed; and keys that need it are recomputed from all clean rows so far. `lakehouse try` and
+`lakehouse.testing` show and compare the results.
+
+    folding = Folding(spark, TRANSACTIONS)
+    folding.take({"transactions": records}, landed_at=noon)
+    folding.frame("gold.user_transactions_5m")
+    folding.leaving("user_transactions_5m")
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial, reduce
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from lakehouse.common.record_lines import Record
+from lakehouse.engine.formats.decode import decoded
+from lakehouse.engine.layers import bronze, recomputing
+from lakehouse.engine.layers.merging import held
+from lakehouse.engine.records import comparing, identity
+from lakehouse.engine.records.dead_letters import status_by
+from lakehouse.engine.records.validation import filter_clean, filter_dead, judge, silver_schema, watermark_of
+from lakehouse.sinks import outgoing
+from lakehouse.sinks.change import Change
+from lakehouse.storage.spark.execution import gathered
+from lakehouse.storage.spark.kafka_times import KAFKA_TIMES, NO_TIMESTAMP
+from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.tables import DELETED, from_micros, shifted
+from lakehouse.storage.tables.commits import changed_rows
+from lakehouse.streams.contract import COORDINATES, OWN_TIME
+from lakehouse.streams.definition import (
+    EventClock,
+    EventTimeProgress,
+    GoldTable,
+    MergedTable,
+    SideTable,
+    Source,
+    Stream,
+    WallClock,
+)
+
+DEAD_LETTERS = "silver.dead_letters"
+_IDS = ("unique_id", "sequence")
+_TIMES = ("event_time", "own_time", "admitted")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MOST_ROWS, _MOST_BYTES = 10_000_000, 1 << 40
+_KIND = "_change_type"
+
+Rows = Mapping[str, DataFrame]
+
+
+@dataclass(frozen=True)
+class Message:
+    """The message for a row of a gold or side table: to a topic or, if that is null, to stores only.
+
+    `value` is JSON, null for a tombstone. For stores such as Redis, `key` is the row's key there.
+    """
+
+    table: str
+    topic: str | None
+    key: str
+    value: str | None
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Times of partials, UTC: the greatest event time for the clock, and their first and last time."""
+
+    reached: datetime | None = None
+    first: datetime | None = None
+    last: datetime | None = None
+
+
+class Folding:
+    """A stream's tables after some micro-batches.
+
+    `topic` maps a topic's default name to its actual name. `is_small`: all rows together are few, so one task
+    processes them.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        stream: Stream,
+        topic: Callable[[str], str] = lambda name: name,
+        *,
+        is_small: bool = False,
+    ) -> None:
+        self.stream = stream
+        self.spark = spark
+        self._topic = topic
+        self._is_small = is_small
+        self._number = 0
+        self._dead: list[DataFrame] = []
+        self._clean = {source.table: [self._empty(silver_schema(source))] for source in stream.sources}
+        self._raw: dict[str, list[DataFrame]] = {}
+        self._left: dict[str, DataFrame] = {}
+        self._gold = {table.name: self._empty(table.schema) for table in stream.tables}
+        self._feeds: dict[str, list[DataFrame]] = {}
+        self._offsets: Counter[tuple[str, int]] = Counter()
+        self._accepted: dict[str, datetime | None] = {}
+        self._merged: dict[str, datetime | None] = {}
+
+    def numbered(self, source: Source, records: Iterable[Record]) -> list[Record]:
+        """Return a source's records with the topic, partition and offset under which they land.
+
+        A record without a partition gets partition 0. A record without an offset gets the next one of its
+        partition.
+        """
+        topic, found = self._topic(source.topic), list[Record]()
+        for record in records:
+            partition = record.partition or 0
+            offset = self._offsets[topic, partition] if record.offset is None else record.offset
+            self._offsets[topic, partition] = max(self._offsets[topic, partition], offset + 1)
+            found.append(replace(record, topic=topic, partition=partition, offset=offset))
+        return found
+
+    def take(
+        self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime, now: datetime | None = None
+    ) -> None:
+        """Process one micro-batch: the records of each source, by table name.
+
+        `now` is the clock's time while gold is merged; null: the time of landing.
+        """
+        self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
+
+    def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
+        """Return the clean rows, by table, of records that land at this time; the others become dead letters.
+
+        Rows that they correct or delete are removed from silver, and with the next merge from gold.
+        """
+        return {
+            source.table: self._judged(source, records.get(source.table, ()), landed_at)
+            for source in self.stream.sources
+        }
+
+    def merge(self, clean: Rows, *, now: datetime, twice: bool = False) -> None:
+        """Merge clean rows of every source into gold, as one micro-batch.
+
+        `twice`: the first attempt ends between the writes of the side tables and the main table, as if the
+        process had been killed there.
+        """
+        self._number += 1
+        self._feeds = {}
+        for name, rows in clean.items():
+            self._clean[name].append(rows)
+        for table in self.stream.gold:
+            coming = table.combine({name: clean[name] for name in table.reads})
+            left = [self._left[name] for name in table.reads if name in self._left]
+            self._merge(table, self._gathered(coming), now, left[0] if left else None, twice=twice)
+        self._left = {}
+
+    def tick(self, now: datetime) -> None:
+        """Apply the wall clock's changes that are due at this time, without records."""
+        self._number += 1
+        self._feeds = {}
+        for table in self.stream.gold:
+            clock = table.wall_clock
+            if clock is not None:
+                becomes = clock.set_columns()
+                due = self._gold[table.name].where(_waits_at(now, clock))
+                self._put(table, due.withColumns({name: becomes[name] for name in becomes}))
+
+    def frame(self, table: str) -> DataFrame:
+        """Return a silver or gold table's rows so far, or the dead letters.
+
+        Dead letters have topic, partition, offset, key, value, headers, kafka_timestamp and reasons.
+        """
+        layer, name = table.split(".")
+        if layer == "gold":
+            return self._gold[name]
+        if table == DEAD_LETTERS:
+            (source, *_) = self.stream.sources
+            none = filter_dead(judge(decoded(self._empty(bronze.SCHEMA), source, None), source, None))
+            return reduce(partial(DataFrame.unionByName, allowMissingColumns=True), self._dead or [none])
+        return reduce(DataFrame.unionByName, self._clean[name])
+
+    def leaving(self, table: str) -> list[Change]:
+        """Return what the last micro-batch or tick exports of a gold or side table, in export order."""
+        (kept,) = (one for one in self.stream.tables if one.name == table)
+        feeds = self._feeds.get(table, [])
+        if not feeds:
+            return []
+        newest = reduce(DataFrame.unionByName, feeds).where(F.col(_KIND) != "update_preimage")
+        leaving = outgoing.filter_leaving(newest, kept)
+        found = outgoing.within(leaving, kept, rows=_MOST_ROWS, size_bytes=_MOST_BYTES)
+        if found is None:
+            raise ValueError(f"more than {_MOST_ROWS:,} rows of {table} would be sent at once")
+        return found
+
+    def messages(self, *, stored: bool = True) -> list[Message]:
+        """Return the messages of the last micro-batch or tick, table by table, in export order.
+
+        Without `stored`, tables without a topic are left out.
+        """
+        found = []
+        for table in self.stream.tables:
+            if table.export.topic is None and not stored:
+                continue
+            topic = None if table.export.topic is None else self._topic(table.export.topic)
+            for change in self.leaving(table.name):
+                key = change.row_key if topic is None else change.key
+                if topic is None or change.has_message:
+                    found.append(Message(table.name, topic, key, change.value))
+        return found
+
+    def _empty(self, schema: Any) -> DataFrame:
+        return local_frame(self.spark, [], schema)
+
+    def _gathered(self, rows: DataFrame) -> DataFrame:
+        return gathered(rows, few=self._is_small)
+
+    def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
+        """Return the records that are clean under the watermark so far; the others become dead letters."""
+        rows = landed(self.numbered(source, records), landed_at)
+        if not rows:
+            return self._clean[source.table][0]
+        reached = self._accepted.get(source.table)
+        watermark = watermark_of(reached, source.allowed_lateness_s)
+        frame = self._gathered(local_frame(self.spark, rows, bronze.SCHEMA))
+        judged = judge(decoded(frame, source, None), source, watermark).localCheckpoint()
+        if source.unique_by is not None:
+            self._raw.setdefault(source.table, []).append(judged.select(*COORDINATES, "raw"))
+            judged = self._settled(source, judged)
+        clean = filter_clean(judged)
+        self._dead.append(filter_dead(judged))
+        self._accepted[source.table] = _later(reached, _greatest_own_time(clean))
+        return clean
+
+    def _settled(self, source: Source, judged: DataFrame) -> DataFrame:
+        """Return the verdicts after comparison by id; rows that are replaced are removed from silver."""
+        name, places = source.table, list(COORDINATES)
+        standing = self.frame(f"silver.{name}")
+        letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))
+        letters = letters.where(identity.are_compared() & (F.col("topic") == self._topic(source.topic)))
+        own = judged.where(F.col(identity.OF_ID).isNotNull())
+        outcome = comparing.compared(source, own, standing, letters).localCheckpoint()
+        self._change_letters(comparing.changed_by(outcome))
+        left = comparing.removed_by(outcome)
+        if not left.isEmpty():
+            rows = standing.join(left.select(*places), places, "left_semi").localCheckpoint()
+            self._clean[name] = [standing.join(left.select(*places), places, "left_anti").localCheckpoint()]
+            self._left[name] = rows
+            raw = (
+                reduce(DataFrame.unionByName, self._raw[name])
+                .join(left.drop("kafka_timestamp"), places)
+                .select(*places, "raw.*", "ingested_at", *_TIMES, "reasons", *_IDS)
+            )
+            self._dead.append(raw.localCheckpoint())
+        return comparing.with_outcome(judged, outcome).localCheckpoint()
+
+    def _change_letters(self, changed: DataFrame) -> None:
+        """Update the reasons of existing dead letters."""
+        if changed.isEmpty():
+            return
+        places, letters = list(COORDINATES), self.frame(DEAD_LETTERS)
+        new = changed.withColumnRenamed("reasons", "_new")
+        found = letters.join(new, places, "left").withColumn("reasons", F.coalesce("_new", "reasons"))
+        self._dead = [found.select(*letters.columns).localCheckpoint()]
+
+    def _merge(
+        self, table: GoldTable, clean: DataFrame, now: datetime, left: DataFrame | None, *, twice: bool
+    ) -> None:
+        """Merge clean rows into a table; `left` are rows that were removed from silver, null for none."""
+        partials = table.preaggregate(clean).localCheckpoint()
+        gone = None if left is None else table.preaggregate(left).localCheckpoint()
+        facts = _facts_of(table, partials if gone is None else partials.unionByName(gone))
+        if facts is None:
+            return
+        progress = EventTimeProgress(None, now)
+        if isinstance(table.clock, EventClock):
+            before = self._merged.get(table.name)
+            reached = _later(before, facts.reached)
+            progress = EventTimeProgress(before, now if reached is None else reached)
+            self._merged[table.name] = reached
+        current = self._gold[table.name].where(_within_reach(table, facts) | _due(table, progress))
+        current = self._gathered(current)
+        to_recompute = self._to_recompute(table, partials, current, gone)
+        if to_recompute is not None:
+            keys = list(table.keys)
+            history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
+            whole = recomputing.of_keys(table, self._gathered(history), to_recompute)
+            partials = partials.join(to_recompute, keys, "left_anti").unionByName(whole).localCheckpoint()
+            if gone is not None:
+                standing = current.join(to_recompute, keys, "left_semi")
+                self._put(table, recomputing.emptied(table, standing, partials))
+            current = current.join(to_recompute, keys, "left_anti")
+        if twice and table.sides:
+            first = table.fold(partials, current, progress).localCheckpoint()
+            for side in table.sides:
+                self._put_side(side, first, _hit(table, to_recompute))
+        folded = table.fold(partials, current, progress).localCheckpoint()
+        hit = _hit(table, to_recompute)
+        for side in table.sides:
+            again = [(partials.select(*side.keys).distinct(), side.keys)] if twice else []
+            self._put_side(side, folded, hit + again)
+        self._put(table, folded)
+
+    def _to_recompute(
+        self, table: GoldTable, partials: DataFrame, current: DataFrame, gone: DataFrame | None
+    ) -> DataFrame | None:
+        found = [] if gone is None else [gone.select(*table.keys)]
+        if table.needs_recompute is not None:
+            found.append(table.needs_recompute(partials, current).select(*table.keys))
+        return held(reduce(DataFrame.unionByName, found).distinct()) if found else None
+
+    def _put_side(self, side: SideTable, folded: DataFrame, theirs: Sequence[tuple[DataFrame, Any]]) -> None:
+        """Write the new rows of a side table, as `layers.merging` does.
+
+        Rows whose keys are in `theirs`, frames of keys, are compared first: those that no longer exist are
+        deleted.
+        """
+        rows = side.rows(folded)
+        if theirs:
+            every = self._gold[side.name]
+            found = [every.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
+            standing = reduce(DataFrame.unionByName, found).distinct()
+            gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))
+            changed = rows.subtract(standing.select(*rows.columns))
+            rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)
+        self._put(side, rows)
+
+    def _put(self, table: MergedTable, rows: DataFrame) -> None:
+        """Upsert rows by key, and keep the change feed."""
+        columns = {column.name: column.dataType for column in table.schema}
+        new = rows.select(
+            *(F.col(name).cast(type_).alias(name) for name, type_ in columns.items()),
+            (F.coalesce(DELETED, F.lit(False)) if DELETED in rows.columns else F.lit(False)).alias(DELETED),
+        )
+        old = self._gold[table.name]
+        written = changed_rows(old, new, list(table.keys), F.col(DELETED))
+        written = self._gathered(written).localCheckpoint()
+        self._gold[table.name] = written.where(F.col(_KIND).isNull()).drop(_KIND)
+        feed = written.where(F.col(_KIND).isNotNull())
+        self._feeds.setdefault(table.name, []).append(feed.withColumn("_commit_version", F.lit(self._number)))
+
+
+def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ...]]:
+    """Return numbered records as bronze rows that landed at a time, UTC, with its columns in order.
+
+    A record without a timestamp gets the landing time; a number that is not a valid time is kept beside it.
+    """
+    rows: list[tuple[Any, ...]] = []
+    for record in records:
+        stamp, raw = landed_at, record.timestamp_ms
+        if raw is not None and raw in KAFKA_TIMES and raw != NO_TIMESTAMP:
+            stamp, raw = _EPOCH + timedelta(milliseconds=raw), None
+        headers = [tuple(header) for header in record.headers] or None
+        coordinates = (record.topic, record.partition, record.offset)
+        time = (None if raw is not None else stamp, 0, landed_at, raw)
+        rows.append((record.key, record.value, headers, *coordinates, *time))
+    return rows
+
+
+def _facts_of(table: GoldTable, partials: DataFrame) -> _Facts | None:
+    """Return the times of partials; null if there are no partials."""
+    measures = {"count": F.count(F.lit(1))}
+    if isinstance(table.clock, EventClock):
+        measures["reached"] = F.unix_micros(F.max(table.clock.column))
+    if table.time_columns is not None:
+        measures["first"] = F.unix_micros(F.min(table.time_columns[0]))
+        measures["last"] = F.unix_micros(F.max(table.time_columns[1]))
+    found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
+    values = {} if found is None else found.asDict()
+    if not values.pop("count", 0):
+        return None
+    return _Facts(
+        **{name: None if micros is None else from_micros(micros) for name, micros in values.items()}
+    )
+
+
+def _hit(table: GoldTable, to_recompute: DataFrame | None) -> list[tuple[DataFrame, Any]]:
+    return [] if to_recompute is None else [(to_recompute, table.keys)]
+
+
+def _within_reach(table: GoldTable, facts: _Facts) -> Column:
+    if table.time_columns is None or facts.first is None or facts.last is None:
+        return F.lit(True)
+    (start, end), reach = table.time_columns, table.merge_radius
+    return (F.col(start) <= F.lit(shifted(facts.last, reach))) & (
+        F.col(end) >= F.lit(shifted(facts.first, -reach))
+    )
+
+
+def _due(table: GoldTable, progress: EventTimeProgress) -> Column:
+    clock = table.clock
+    if isinstance(clock, EventClock):
+        return clock.due(progress)
+    if isinstance(clock, WallClock):
+        return _waits_at(progress.now, clock)
+    return F.lit(False)
+
+
+def _waits_at(now: datetime, clock: WallClock) -> Column:
+    return clock.waits() & (F.col(clock.column) <= F.lit(shifted(now, -clock.after)))
+
+
+def _greatest_own_time(clean: DataFrame) -> datetime | None:
+    """Return the greatest own time; read as microseconds, because local times can be ambiguous."""
+    found = clean.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
+    return None if found is None or found.micros is None else from_micros(found.micros)
+
+
+def _later(one: datetime | None, other: datetime | None) -> datetime | None:
+    return max((moment for moment in (one, other) if moment is not None), default=None)
