@@ -28,7 +28,7 @@ from typing import Any
 import redis
 from confluent_kafka import Consumer
 
-from lakehouse.sinks import row_key
+from lakehouse.sinks.redis.rows import row_key
 
 _POLL_S = 0.05
 _WINDOWS_MS = 300_000  # older ones are no longer looked at

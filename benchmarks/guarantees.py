@@ -32,9 +32,9 @@ from lakehouse.engine.layers.step import LAYERS, LayerName
 from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, KafkaSink, Put, RedisSink, Span, as_stored, latest_key, row_key
-from lakehouse.sinks.kafka.rows import partition_of
-from lakehouse.sinks.redis.rows import CALL_ROWS
+from lakehouse.sinks.change import Change, Span
+from lakehouse.sinks.kafka.rows import KafkaSink, partition_of
+from lakehouse.sinks.redis.rows import CALL_ROWS, Put, RedisSink, as_stored, latest_key, row_key
 from lakehouse.storage import tables
 from lakehouse.storage.spark.session import start_session
 from lakehouse.storage.tables import Commit, Lake, Move

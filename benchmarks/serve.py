@@ -37,7 +37,8 @@ import typer
 from deltalake import write_deltalake
 from rich.console import Console
 
-from lakehouse.sinks import Change, RedisSink
+from lakehouse.sinks.change import Change
+from lakehouse.sinks.redis.rows import RedisSink
 from lakehouse.streams.messages.key_names import escaped_text
 from lakehouse.streams.messages.layout import GROUP_SEPARATORS
 from lakehouse.streams.registry import BY_DEFAULT

@@ -26,7 +26,7 @@ START_MS = 1_774_746_300_000
 Try = Callable[..., Result]
 
 OWN_STREAM = """
-from lakehouse.streams.kinds import windowed_sums
+from lakehouse.streams import windowed_sums
 
 ORDERS = windowed_sums("orders", "orders-topic", by="shop", value="price", length_s=60)
 BROKEN = 3

@@ -1,42 +1,25 @@
-"""The stores that gold rows are exported to: listed in `registry`, behind the interface in `port`.
+"""Stores that gold rows are exported to; this is what a sink of your own imports (docs/sinks.md).
 
 A change is a row's newest state in a micro-batch of gold's change feed. A sink gets all changes of a
-micro-batch, and may get the same micro-batch again.
+micro-batch, and may get the same micro-batch again. The stores are listed in `lakehouse.sinks.registry`.
 """
 
-from lakehouse.sinks.change import Change, Span
-from lakehouse.sinks.kafka.rows import KafkaSink, progress_group, read_progress
-from lakehouse.sinks.redis.errors import RedisTroubleError
-from lakehouse.sinks.redis.rows import (
-    Put,
-    RedisSink,
-    as_stored,
-    filled_key,
-    latest_key,
-    read_latest,
-    read_rows,
-    row_key,
-    scan_latest,
-    scan_rows,
-)
-from lakehouse.sinks.sizes import UnsentRow
+from lakehouse.common.errors import SinkTroubleError
+from lakehouse.sinks.change import Change
+from lakehouse.sinks.outgoing import message_of, outgoing
+from lakehouse.sinks.port import Audited, Exported, Findings, Promise, Sending, SinkKind
+from lakehouse.storage.tables import Position
 
 __all__ = [
+    "Audited",
     "Change",
-    "KafkaSink",
-    "Put",
-    "RedisSink",
-    "RedisTroubleError",
-    "Span",
-    "UnsentRow",
-    "as_stored",
-    "filled_key",
-    "latest_key",
-    "progress_group",
-    "read_latest",
-    "read_progress",
-    "read_rows",
-    "row_key",
-    "scan_latest",
-    "scan_rows",
+    "Exported",
+    "Findings",
+    "Position",
+    "Promise",
+    "Sending",
+    "SinkKind",
+    "SinkTroubleError",
+    "message_of",
+    "outgoing",
 ]

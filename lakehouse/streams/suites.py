@@ -18,6 +18,8 @@ from great_expectations.expectations import Expectation
 from lakehouse.streams.definition import Severity
 from lakehouse.streams.suite_internals import ExpectFresh, ExpectNoRows, ExpectRowsToMeet
 
+__all__ = ["fresh", "make_suite", "no_rows", "required", "rows", "unique"]
+
 LEVELS: Mapping[Severity, Any] = {"fail": "critical", "warn": "warning"}
 """The names of severities for Great Expectations, which makes members of an enumeration of them."""
 

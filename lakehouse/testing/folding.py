@@ -31,8 +31,8 @@ from lakehouse.engine.layers.merging import held
 from lakehouse.engine.records import comparing, identity
 from lakehouse.engine.records.dead_letters import status_by
 from lakehouse.engine.records.validation import filter_clean, filter_dead, judge, silver_schema, watermark_of
-from lakehouse.sinks import outgoing
 from lakehouse.sinks.change import Change
+from lakehouse.sinks.outgoing import filter_leaving, within
 from lakehouse.storage.spark.execution import gathered
 from lakehouse.storage.spark.kafka_times import KAFKA_TIMES, NO_TIMESTAMP
 from lakehouse.storage.spark.local_frames import local_frame
@@ -194,8 +194,8 @@ class Folding:
         if not feeds:
             return []
         newest = reduce(DataFrame.unionByName, feeds).where(F.col(_KIND) != "update_preimage")
-        leaving = outgoing.filter_leaving(newest, kept)
-        found = outgoing.within(leaving, kept, rows=_MOST_ROWS, size_bytes=_MOST_BYTES)
+        leaving = filter_leaving(newest, kept)
+        found = within(leaving, kept, rows=_MOST_ROWS, size_bytes=_MOST_BYTES)
         if found is None:
             raise ValueError(f"more than {_MOST_ROWS:,} rows of {table} would be sent at once")
         return found

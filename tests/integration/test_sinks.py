@@ -25,11 +25,11 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from lakehouse.common.errors import PositionError, ServiceError
 from lakehouse.dev.services.services import Endpoints
-from lakehouse.sinks import Change, KafkaSink, RedisSink, Span, filled_key
-from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S
+from lakehouse.sinks.change import Change, Span
+from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S, KafkaSink
 from lakehouse.sinks.kafka.slices import SlicedSink, last_sliced
 from lakehouse.sinks.port import Slice
-from lakehouse.sinks.redis.rows import CALL_ROWS
+from lakehouse.sinks.redis.rows import CALL_ROWS, RedisSink, filled_key
 from lakehouse.storage.kafka.topics import Limits, create_topics, limits_of
 from lakehouse.storage.kafka.transactions import FencedError, Record, Transactions, reported
 from lakehouse.storage.tables import Position, Progress

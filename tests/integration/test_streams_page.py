@@ -22,7 +22,7 @@ from lakehouse.operations.catalog import spark_sql as catalog
 from lakehouse.operations.quality.checking import check, make_context
 from lakehouse.operations.quality.subjects import PinnedTables, subjects
 from lakehouse.settings import Settings
-from lakehouse.sinks import row_key
+from lakehouse.sinks.redis.rows import row_key
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
 from lakehouse.streams import registry as streams

@@ -34,7 +34,8 @@ from lakehouse.operations.audit import Check
 from lakehouse.operations.audit.stores import check_lead
 from lakehouse.operations.catalog.spark_sql import ask, register
 from lakehouse.settings import Settings
-from lakehouse.sinks import KafkaSink, Span, read_progress
+from lakehouse.sinks.change import Span
+from lakehouse.sinks.kafka.rows import KafkaSink, read_progress
 from lakehouse.storage import tables
 from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import Lake, Position

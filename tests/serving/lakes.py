@@ -18,7 +18,8 @@ from pyspark.sql.types import StructType
 from lakehouse.common.paths import location
 from lakehouse.serving.reading.lookups import group_of
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, RedisSink
+from lakehouse.sinks.change import Change
+from lakehouse.sinks.redis.rows import RedisSink
 from lakehouse.storage.tables.specs import EPOCH, TableSpec, path_of
 from lakehouse.streams.definition import MergedTable
 

@@ -16,7 +16,8 @@ from lakehouse.engine.layers import export as export_layer
 from lakehouse.engine.layers import gold
 from lakehouse.engine.ops_tables import unsent_rows
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, registry
+from lakehouse.sinks import registry
+from lakehouse.sinks.change import Change
 from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.sinks.postgres import rows as postgres
 from lakehouse.sinks.postgres.tables import require_postgres

@@ -17,9 +17,8 @@ from lakehouse.streams.registry import choose, choose_one, load
 MODULE = """
 from dataclasses import replace
 from decimal import Decimal
-from lakehouse.streams.kinds import Field, FieldType, Windows
-from lakehouse.streams.kinds import running_totals, windowed_statistics, windowed_sums
-from lakehouse.streams.definition import Stream
+from lakehouse.streams import Field, FieldType, Stream, Windows
+from lakehouse.streams import running_totals, windowed_statistics, windowed_sums
 from lakehouse.streams.builtin.transactions import TRANSACTIONS
 
 (SOURCE,) = TRANSACTIONS.sources

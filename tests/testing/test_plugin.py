@@ -55,7 +55,7 @@ def test_a_run_that_uses_none_of_its_fixtures_does_not_import_spark(tmp_path: Pa
 def test_fixtures_start_spark_once_and_a_failing_case_is_read_in_pytests_report(tmp_path: Path) -> None:
     (tmp_path / "test_orders.py").write_text(
         """
-from lakehouse.streams.kinds import windowed_sums
+from lakehouse.streams import windowed_sums
 
 ORDERS = windowed_sums("orders", "orders-topic", by="shop", value="price", length_s=60)
 

@@ -21,8 +21,8 @@ from lakehouse.engine.layers.step import LayerName
 from lakehouse.engine.runtime.runner import BatchDone
 from lakehouse.operations.catalog.spark_sql import ask, register
 from lakehouse.settings import Settings
-from lakehouse.sinks import latest_key, row_key
 from lakehouse.sinks.redis.client import redis_client
+from lakehouse.sinks.redis.rows import latest_key, row_key
 from lakehouse.storage.kafka.clients import Consumer
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import BY_DEFAULT, load

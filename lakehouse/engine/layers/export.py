@@ -32,11 +32,11 @@ from lakehouse.engine.progress import sent
 from lakehouse.engine.progress.parts import Part
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.settings import Settings
-from lakehouse.sinks import Change, Span, UnsentRow
-from lakehouse.sinks.change import next_chunk
+from lakehouse.sinks.change import Change, Span, next_chunk
 from lakehouse.sinks.outgoing import filter_leaving, filter_newest, outgoing, within
 from lakehouse.sinks.port import Exported, Sending, Slice
 from lakehouse.sinks.registry import LEAD, used_by
+from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.storage.spark.execution import are_few, execute_for, gathered, size_of
 from lakehouse.storage.spark.query_errors import are_files_gone

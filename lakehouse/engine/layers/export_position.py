@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from lakehouse.common.errors import PositionError
 from lakehouse.engine.layers.step import Allow, Permitted
 from lakehouse.engine.progress import sent
-from lakehouse.sinks import Span
+from lakehouse.sinks.change import Span
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Progress
 from lakehouse.storage.tables.adoption import adopted_ms, both_have

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from lakehouse.common.errors import SinkTroubleError
-from lakehouse.sinks import Change
+from lakehouse.sinks.change import Change
 from lakehouse.sinks.port import Sending, Sink
 from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.storage.tables import Position

@@ -22,7 +22,7 @@ from lakehouse.engine.progress.parts import Part
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS, OPEN
 from lakehouse.settings import Settings
-from lakehouse.sinks import Span
+from lakehouse.sinks.change import Span
 from lakehouse.sinks.kafka.letters import MOST_ROUNDS, Letter, LetterSink
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.spark.collecting import streamed

@@ -1,1 +1,34 @@
-"""Formatting and parsing of keys and messages: rows, names, JSON, and raw bytes as text."""
+"""Keys and messages, declared once for Spark and for Python; this is what a stream of your own imports.
+
+The modules below have names, JSON and paths into it.
+"""
+
+from lakehouse.streams.messages.layout import (
+    Constant,
+    Equals,
+    Exact,
+    Key,
+    Message,
+    Millis,
+    MillisThen,
+    Name,
+    Payload,
+    Plain,
+    joined_key,
+    key,
+)
+
+__all__ = [
+    "Constant",
+    "Equals",
+    "Exact",
+    "Key",
+    "Message",
+    "Millis",
+    "MillisThen",
+    "Name",
+    "Payload",
+    "Plain",
+    "joined_key",
+    "key",
+]

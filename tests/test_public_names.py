@@ -1,0 +1,67 @@
+"""What users import: five modules with names that stay, and nothing else in examples."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lakehouse.dev.scaffold import texts
+
+ROOT = Path(__file__).parents[1]
+STREAMS = """
+Contract DELETED EventClock EventTimeProgress Export Field FieldType FoldState GoldTable Records RedisView
+Rule Side SideTable Source Stream Tumbling WallClock Windows described joined_calls running_totals shifted
+windowed_statistics windowed_sums
+"""
+MESSAGES = "Constant Equals Exact Key Message Millis MillisThen Name Payload Plain joined_key key"
+SUITES = "fresh make_suite no_rows required rows unique"
+SINKS = """
+Audited Change Exported Findings Position Promise Sending SinkKind SinkTroubleError message_of outgoing
+"""
+TESTING = "Case Outcome Record SameGold small_session"
+PUBLIC = {
+    "lakehouse.streams": STREAMS,
+    "lakehouse.streams.messages": MESSAGES,
+    "lakehouse.streams.suites": SUITES,
+    "lakehouse.sinks": SINKS,
+    "lakehouse.testing": TESTING,
+}
+ALSO = {"lakehouse.settings": {"Settings"}}
+"""What a function that makes a stream or a sink is given."""
+PAGES = ("streams", "streams-without-a-kind", "streams-testing", "sinks")
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_each_name_is_there(module: str) -> None:
+    found = importlib.import_module(module)
+    assert sorted(found.__all__) == sorted(PUBLIC[module].split())
+    assert [name for name in found.__all__ if not hasattr(found, name)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_examples_import_nothing_else(page: str) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert [one for block in blocks for one in imported(block) if not is_public(*one)] == []
+
+
+def test_a_new_package_imports_nothing_else() -> None:
+    text = Path(texts.__file__).read_text(encoding="utf-8")
+    modules = set(re.findall(r"^from (lakehouse[\w.]*) import \{", text, re.MULTILINE))
+    assert modules == {"lakehouse.streams", "lakehouse.streams.suites"}
+
+
+def imported(block: str) -> Iterator[tuple[str, str]]:
+    """What a block imports of lakehouse: modules and names."""
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "lakehouse":
+            yield from ((node.module or "", one.name) for one in node.names)
+
+
+def is_public(module: str, name: str) -> bool:
+    return name in {*PUBLIC.get(module, "").split(), *ALSO.get(module, ())}
