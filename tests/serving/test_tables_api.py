@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,19 @@ def test_a_range_has_its_start_and_not_its_end(client: TestClient, lake: ServedL
     assert [row["data"]["count"] for row in page["rows"]] == [1, 2]
     assert page["next"] is None
     assert get(client, "user_transactions_5m/rows", user_id="other", **bounds)["rows"] == []
+
+
+def test_a_range_is_exact_to_the_microsecond(client: TestClient, lake: ServedLake) -> None:
+    at_300_us = datetime(2026, 5, 4, 12, 0, 0, 300, tzinfo=UTC)
+    lake.write(CALL_RECORDS, [call("a", "b", ts=at_300_us)])
+
+    def found(**bounds: str) -> int:
+        return len(get(client, "call_records/rows", **bounds)["rows"])
+
+    assert found(start="2026-05-04T12:00:00.000300Z") == 1
+    assert found(start="2026-05-04T12:00:00.000301Z") == 0
+    assert found(end="2026-05-04T12:00:00.000301Z") == 1
+    assert found(end="2026-05-04T12:00:00.000300Z") == 0
 
 
 def test_a_reader_that_has_a_version_is_not_sent_it_again(client: TestClient, lake: ServedLake) -> None:

@@ -22,14 +22,16 @@ _MILLI = 1000
 
 @dataclass(frozen=True)
 class RowSelection:
-    """The rows whose time is in [start, end), epoch ms, null for unbounded, and which match `where`.
+    """The rows whose time is in [start_us, end_us), null for unbounded, and which match `where`.
+
+    Times are in microseconds since the epoch.
 
     `after` has the sort values of the previous page's last row. The oldest rows come first, unless
     `newest_first`.
     """
 
-    start: int | None = None
-    end: int | None = None
+    start_us: int | None = None
+    end_us: int | None = None
     where: Mapping[str, Any] | None = None
     after: tuple[Any, ...] | None = None
     newest_first: bool = False
@@ -167,7 +169,7 @@ def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
 
 
 def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int) -> FirstRows:
-    conditions = _matches(table, span.where or {}) + _between(table, span.start, span.end)
+    conditions = _matches(table, span.where or {}) + _between(table, span.start_us, span.end_us)
     direction: Literal["ascending", "descending"] = "descending" if span.newest_first else "ascending"
     order = Order(dict.fromkeys(sorted_by(table), direction), span.after)
     return delta.first_rows(snapshot, columns_of(table), conditions, order=order, most=most)
@@ -185,12 +187,12 @@ def _matches(table: MergedTable, keys: Row) -> list[ds.Expression]:
     return conditions
 
 
-def _between(table: MergedTable, start: int | None, end: int | None) -> list[ds.Expression]:
+def _between(table: MergedTable, start_us: int | None, end_us: int | None) -> list[ds.Expression]:
     if table.time_columns is None:
         return []
     column = table.time_columns[0]
-    first = [] if start is None else [delta.since(column, start * _MILLI)]
-    return first + ([] if end is None else [delta.before(column, end * _MILLI)])
+    first = [] if start_us is None else [delta.since(column, start_us)]
+    return first + ([] if end_us is None else [delta.before(column, end_us)])
 
 
 def _left(table: MergedTable) -> list[ds.Expression]:

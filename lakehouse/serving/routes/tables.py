@@ -105,8 +105,8 @@ async def _answer_page(
     newest_first = asked["order"] == "newest"
     pages = f"{table.name} newest first" if newest_first else table.name
     span = RowSelection(
-        start=_millis("start", asked.get("start")),
-        end=_millis("end", asked.get("end")),
+        start_us=_micros("start", asked.get("start")),
+        end_us=_micros("end", asked.get("end")),
         where=_values(table, {name: value for name, value in asked.items() if name in table.keys}),
         after=_after(table, pages, asked["cursor"]),
         newest_first=newest_first,
@@ -138,9 +138,8 @@ def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _millis(name: str, text: str | None) -> int | None:
-    """Return a bound in epoch milliseconds, rounded up."""
-    return None if text is None else -(-parameters.micros(name, text) // 1000)
+def _micros(name: str, text: str | None) -> int | None:
+    return None if text is None else parameters.micros(name, text)
 
 
 def _after(table: MergedTable, pages: str, text: str | None) -> tuple[Any, ...] | None:
