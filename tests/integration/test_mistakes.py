@@ -143,7 +143,7 @@ def test_a_jvm_that_does_not_come_up_is_given_up_in_one_line(tmp_path: Path) -> 
     java.write_text("#!/bin/sh\nexec sleep 600\n")
     java.chmod(0o755)
     environment = {**os.environ, "JAVA_HOME": str(tmp_path), "LAKEHOUSE_HOME": str(tmp_path / "home")}
-    names = "from lakehouse import cli; from lakehouse.storage.spark import session"
+    names = "from lakehouse.cli import main as cli; from lakehouse.storage.spark import session"
     hasty = f"{names}; session._JVM_TIMEOUT_S = 1; cli.main()"
 
     ended = finish([sys.executable, "-c", hasty, "sql", "SELECT 1"], environment)

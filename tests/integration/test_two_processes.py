@@ -37,7 +37,7 @@ SALES_SOURCE = SALES.sources[0]
 HELD = """
 import os, time
 from pathlib import Path
-from lakehouse import tables
+from lakehouse.storage import tables
 
 append, held = tables.append, Path(os.environ["HELD"])
 
