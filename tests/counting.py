@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -41,19 +41,23 @@ def counted(spark: SparkSession) -> Iterator[Counts]:
     counts.jobs, counts.compiled, counts.calls = jobs - before[0], compiled - before[1], calls
 
 
-def jobs_kept(spark: SparkSession, patience_s: float = 10) -> int:
-    """Return how many jobs the driver keeps for their queries, with their plans and broadcasts.
+def jobs_kept(spark: SparkSession, before: Collection[str] = (), patience_s: float = 10) -> list[str]:
+    """Return where jobs began that the driver keeps, with their plans and broadcasts, besides those `before`.
 
     It lets go of a query's jobs soon after its end. Of the queries that run now, there must be none.
     """
-    context: Any = spark.sparkContext
-    jobs = context._jsc.sc().dagScheduler().jobIdToQueryExecutionId()
     patient_until = time.monotonic() + patience_s
-    while kept := int(jobs.size()):
-        if time.monotonic() > patient_until:
-            return kept
+    while (kept := _jobs_kept(spark)) and time.monotonic() < patient_until:
+        if set(kept) <= set(before):
+            break
         time.sleep(0.05)
-    return 0
+    return sorted(set(kept) - set(before))
+
+
+def _jobs_kept(spark: SparkSession) -> list[str]:
+    context: Any = spark.sparkContext
+    of_queries = list(context._jsc.sc().dagScheduler().activeQueryToJobs().values())
+    return [f"{job.jobId()}: {job.callSite().shortForm()}" for jobs in of_queries for job in list(jobs)]
 
 
 def _so_far(spark: SparkSession) -> tuple[int, int]:

@@ -103,7 +103,7 @@ def test_one_works_and_the_other_takes_over_when_it_ends(lake: Lake, tmp_path: P
             await_(lambda: bool(second.notices) and another.works)
             assert second.turns == []
             assert "standing by: process " in second.notices[0]
-            assert second.notices[0].endswith(" works")
+            assert second.notices[0].endswith(" is active")
 
             first.done.set()
             await_(lambda: second.works)
