@@ -162,7 +162,9 @@ def test_a_new_column_comes_to_its_place_and_rows_that_stand_have_null(
         (2, "a", None, None, 0, 7),
         (3, "c", "s", "t", 0, 9),
     ]
-    with pytest.raises(TableError, match=r"silver.numbers has columns that .* so: unit, place.topic\. "):
+    with pytest.raises(
+        TableError, match=r"silver.numbers has columns that .* declaration: unit, place.topic\. "
+    ):
         lake.ensure(SPEC)
 
 
@@ -200,7 +202,8 @@ def test_a_change_by_a_user_that_is_refused_says_how_to_take_it_back(
     with pytest.raises(TableError) as caught:
         lake.ensure(SPEC)
     said = re.search(
-        r'so: (.*?)\. .* Version 2 .* sql --write "(.*)", and then .* rebuild silver$', str(caught.value)
+        r'declaration: (.*?)\. .* Version 2 .* sql --write "(.*)", and then .* rebuild silver$',
+        str(caught.value),
     )
     assert said is not None
     assert said[1] == column

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -64,7 +65,8 @@ def test_sixty_half_requests_take_neither_sixty_threads_nor_the_place_of_a_whole
         assert asked(port).startswith(b"HTTP/1.0 200")
         assert asked(port, b"/metrics").startswith(b"HTTP/1.0 200")
         assert [all_of(client) for client in half[:44]] == [b""] * 44  # the oldest ones were cut
-        assert len(threads_of_connections()) <= 16
+        while len(threads_of_connections()) > 16:  # those of cut connections are ending
+            time.sleep(0.01)
 
 
 def test_many_peers_share_what_there_is_and_another_one_is_answered() -> None:
