@@ -442,7 +442,7 @@ def test_whatever_a_user_corrects_leaves_and_a_clearing_does_not(export: Export)
 
 
 KAFKA_COMMIT = "lakehouse.storage.kafka.transactions.Transactions.commit"
-REDIS_WRITE = "lakehouse.sinks.RedisSink.write"
+REDIS_WRITE = "lakehouse.sinks.redis.rows.RedisSink.write"
 NOTE = "lakehouse.engine.progress.sent.note"
 
 
