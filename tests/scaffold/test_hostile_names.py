@@ -55,14 +55,14 @@ IMPORTS = {
     "decimal": {"Decimal"},
     "pathlib": {"Path"},
     "great_expectations": {"ExpectationSuite"},
-    "lakehouse.streams.kinds": {
+    "lakehouse.streams": {
         *("windowed_sums", "windowed_statistics", "running_totals", "joined_calls"),
         *("Records", "Side", "Windows", "Field", "FieldType"),
     },
     "lakehouse.streams.suites": {"make_suite", "required", "rows", "unique"},
     "shop.streams": {"SHOP"},
 }
-CALLED = {"replace", "Decimal", *IMPORTS["lakehouse.streams.kinds"]} - {"FieldType"}
+CALLED = {"replace", "Decimal", *IMPORTS["lakehouse.streams"]} - {"FieldType"}
 DECLARING = (
     *(
         ast.Module,

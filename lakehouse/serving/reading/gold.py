@@ -61,9 +61,9 @@ class Gold:
         """Return the row with a key, whose times are compared in milliseconds, as in the message."""
         return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
 
-    def rows_of(self, table: MergedTable, keys: Row, start: int, end: int) -> GoldRows:
-        """Return every row with these key values whose time is in [start, end), epoch ms."""
-        conditions = _matches(table, keys) + _between(table, start, end)
+    def rows_of(self, table: MergedTable, keys: Row, start_ms: int, end_ms: int) -> GoldRows:
+        """Return every row with these key values whose time is in [start_ms, end_ms), since the epoch."""
+        conditions = _matches(table, keys) + _between(table, start_ms * _MILLI, end_ms * _MILLI)
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
