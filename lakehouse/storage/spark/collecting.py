@@ -16,6 +16,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+_QUERY = "spark.sql.execution.id"
+
 
 def collected(rows: DataFrame) -> list[Row]:
     """Return the rows; if a time is outside Python's range, all times are ISO 8601 strings in UTC.
@@ -37,8 +39,10 @@ def streamed(rows: DataFrame) -> Iterator[Row]:
     """Yield the rows; Python holds one partition at a time, and each partition is a job.
 
     This does not use `DataFrame.toLocalIterator`: its jobs begin after its query has ended, so the driver of
-    Spark 4.2 keeps each of them, with its plan and broadcasts, until the driver ends.
+    Spark 4.2 keeps each of them, with its plan and broadcasts, until the driver ends. For the same reason, an
+    id that an earlier query has left in the thread is cleared.
     """
+    rows.sparkSession.sparkContext.setLocalProperty(_QUERY, None)  # type: ignore[arg-type]
     return rows.rdd.toLocalIterator()
 
 
