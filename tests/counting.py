@@ -56,8 +56,9 @@ def jobs_kept(spark: SparkSession, before: Collection[str] = (), patience_s: flo
 
 def _jobs_kept(spark: SparkSession) -> list[str]:
     context: Any = spark.sparkContext
-    of_queries = list(context._jsc.sc().dagScheduler().activeQueryToJobs().values().toArray())
-    found = [job for jobs in of_queries for job in list(jobs.toArray())]  # whatever ends meanwhile
+    of_queries, found = context._jsc.sc().dagScheduler().activeQueryToJobs().elements(), list[Any]()
+    while of_queries.hasMoreElements():
+        found += list(of_queries.nextElement())
     return [f"{job.jobId()}: {job.callSite().shortForm()}" for job in found]
 
 
