@@ -95,14 +95,6 @@ def test_the_page_on_security_names_the_ports_that_containers_publish() -> None:
     assert set(row.split(", ")) == published
 
 
-def test_the_rights_in_redis_are_the_same_on_both_pages() -> None:
-    (redis, security) = (
-        (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("redis.md", "security.md")
-    )
-    (rights,) = re.findall(r"^    user lakehouse .*$", redis, re.MULTILINE)
-    assert re.findall(r"^    user lakehouse .*$", security, re.MULTILINE) == [rights]
-
-
 def test_the_page_on_kafka_names_the_rights() -> None:
     text = (ROOT / "docs" / "kafka.md").read_text(encoding="utf-8")
     table = text.partition("## Rights in Kafka")[2]
