@@ -104,21 +104,28 @@ def last_messages(settings: Settings, table: str) -> dict[str, Row]:
 
     A tombstone's key is that of its row alone.
     """
-    kept, last = KEPT[table], dict[str, Any]()
+    last = dict[str, Any]()
+    for name, value in _messages(settings, table):
+        if value is None:
+            last.pop(name, None)
+        else:
+            last[name] = value
+    return last
+
+
+def _messages(settings: Settings, table: str) -> Iterator[tuple[str, Row | None]]:
+    """Yield the messages in a table's topic, read committed, by their rows' names; null: a tombstone."""
+    kept = KEPT[table]
     if kept.topic is None:
-        return last
+        return
     for one in read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic)):
         value = None if one.value is None else parsed(one.value, kept)
         key = one.key.decode("utf-8", "replace")
-        if value is None:
-            last.pop(key, None)
-            continue
-        if table == "sales_notifications":  # several rows have one key
+        if value is not None and table == "sales_notifications":  # several rows have one key
             key = f"{key} {one.partition} {one.offset}"
-        elif "windowStart" in value:
+        elif value is not None and "windowStart" in value:
             key = f"{key}:{value['windowStart']}"
-        last[key] = value
-    return last
+        yield key, value
 
 
 def _leaving(settings: Settings, table: str, rows: Sequence[Row]) -> list[Row]:
@@ -153,6 +160,13 @@ def _topic(
             yield Difference(where, text, "is the last message, and not in gold")
         elif "windowStart" in texts[one] and names[one] not in standing:
             yield Difference(where, text, "was left by another lake, and is not in gold", is_left=True)
+    sent = Counter((name, frozen(one)) for name, one in _messages(settings, table) if one is not None)
+    for (name, one), times in sent.items():
+        if times > 1 and one in may_stay and name in standing:
+            text = str(texts.get(one, name))
+            yield Difference(
+                where, text, "was left by another lake, and is sent again as it was", is_left=True
+            )
     for one in expected - there:
         yield Difference(where, str(texts[one]), "is in gold, and not the last message")
 
