@@ -21,8 +21,8 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.storage.spark.session import build_session
 from lakehouse.storage.tables import Lake
 from lakehouse.testing.session import SMALL
-from tests import brokers
-from tests.streams import STREAMS
+from tests.support import brokers
+from tests.support.streams import STREAMS
 
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
     del os.environ[variable]

@@ -13,7 +13,7 @@ from lakehouse.operations.quality.checking import make_context
 from lakehouse.operations.quality.subjects import subjects
 from lakehouse.streams.suite_internals import BATCH_VIEW, ExpectNoRows
 from tests.expectations.lakes import Row, TinyLake, frame
-from tests.streams import STREAMS
+from tests.support.streams import STREAMS
 
 
 def suite_of(table: str) -> ExpectationSuite:

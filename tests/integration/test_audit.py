@@ -26,10 +26,10 @@ from lakehouse.operations.audit import Report, audit
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import load
-from tests import pipeline
 from tests.integration.conftest import LAKE_EVENTS
-from tests.pipeline import Row
-from tests.streams import STREAMS
+from tests.support import pipeline
+from tests.support.pipeline import Row
+from tests.support.streams import STREAMS
 
 SPENT, TRANSACTIONS = "gold.user_transactions_5m", "silver.transactions"
 SUMMARIES = "gold.metrics_summary_10m"

@@ -27,11 +27,11 @@ from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.replay import replay
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
-from tests.streams import METRICS_1M
+from tests.support import pipeline, verdicts
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
+from tests.support.streams import METRICS_1M
 
 LONG_AGO = pipeline.utc("2026-03-01T00:00:00")
 NOW = LONG_AGO + timedelta(days=8)  # a day more than a record may be late

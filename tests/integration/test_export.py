@@ -46,12 +46,12 @@ from lakehouse.storage.kafka.topics import Limits
 from lakehouse.storage.kafka.transactions import Transactions
 from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import DELETED, Lake
-from tests import delta_commands as commands
-from tests import redis_databases, redis_servers
-from tests.batches import planned, write
 from tests.conftest import MakeSettings
-from tests.pipeline import await_, read_topic
-from tests.streams import METRICS, METRICS_1M
+from tests.support import delta_commands as commands
+from tests.support import redis_databases, redis_servers
+from tests.support.batches import planned, write
+from tests.support.pipeline import await_, read_topic
+from tests.support.streams import METRICS, METRICS_1M
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
 EVERY_COMMIT = "1"  # so few bytes that each commit is a micro-batch of its own

@@ -32,8 +32,8 @@ from lakehouse.storage.tables import Lake, entries
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.kinds import Records, windowed_sums
 from lakehouse.testing.kills import take_next
-from tests import pipeline
-from tests.pipeline import DEAD_LETTERS, Raw
+from tests.support import pipeline
+from tests.support.pipeline import DEAD_LETTERS, Raw
 
 LANDED = pipeline.utc("2026-03-29T12:00:00")
 LANDED_MS = int(LANDED.timestamp() * 1000)

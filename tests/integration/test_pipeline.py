@@ -34,11 +34,11 @@ from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests import pipeline, verdicts
 from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric, rank_error
-from tests.pipeline import (
+from tests.support import pipeline, verdicts
+from tests.support.pipeline import (
     BRONZE,
     DEAD_LETTERS,
     GOLD,

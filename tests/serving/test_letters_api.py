@@ -13,7 +13,7 @@ from lakehouse.serving.reading.dead_letters import Letters
 from lakehouse.serving.security.access import Access
 from lakehouse.serving.security.tokens import Scope, Tokens
 from tests.serving.conftest import MakeClient
-from tests.serving.lakes import NOON_MS, Row, ServedLake, at
+from tests.support.served_lakes import NOON_MS, Row, ServedLake, at
 
 PATH = "/api/v1/dead-letters"
 

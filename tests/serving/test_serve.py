@@ -26,9 +26,9 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.events import EventLog, Kind, note, noting
 from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.serving.security.tokens import Scope, Tokens
-from tests.certificates import certified
-from tests.serving.lakes import ServedLake, minute
-from tests.streams import METRICS_1M
+from tests.support.certificates import certified
+from tests.support.served_lakes import ServedLake, minute
+from tests.support.streams import METRICS_1M
 
 LAKEHOUSE = str(Path(sys.executable).with_name("lakehouse"))
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from lakehouse.testing import Case, Record
-from tests.streams import CALLS, SALES, TRANSACTIONS
+from tests.support.streams import CALLS, SALES, TRANSACTIONS
 
 NOW = "2026-03-29T01:07:00Z"
 START = datetime(2026, 3, 29, 1, 5, tzinfo=UTC)
