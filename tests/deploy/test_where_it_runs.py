@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from lakehouse.storage.tables.versions import TESTED
-from tests.storage.kafka.test_other_brokers import VERSIONS
+from tests.support.brokers import VERSIONS
 from tests.support.dockerfile import ROOT, instructions
 
 PAGE = "".join(

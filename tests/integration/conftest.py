@@ -10,11 +10,10 @@ from pyspark.sql import SparkSession
 
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings
-from tests.conftest import settings_for
 from tests.support import redis_databases
-from tests.support.journey import EVENTS, Journey
+from tests.support.journey import Journey
+from tests.support.settings import settings_for
 
-LAKE_EVENTS = EVENTS  # of each stream, twice
 LAKE_DATABASE = 1  # of Redis: rows of other lakes have the same names
 LAKE_TIMEOUT_S = 1800  # whose test comes first waits until the lake is there; minutes on a busy machine
 

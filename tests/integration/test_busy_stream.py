@@ -33,10 +33,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import Lake, leases, upkeep, writing
-from tests.integration.test_beside import beside
 from tests.oracles.metrics import Metric
 from tests.support import pipeline, verdicts
 from tests.support.batches import gold_of, silver_of, take_next
+from tests.support.beside import beside
 from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw
 from tests.support.streams import METRICS, METRICS_1M, PRODUCT_SALES, SALES, tolerant
 

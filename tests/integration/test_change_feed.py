@@ -13,8 +13,8 @@ from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.contract import Contract
 from lakehouse.streams.definition import Source, Stream
-from tests.engine.records.test_change_events import CHANGES, CLEAN, REFUSED
 from tests.support import pipeline
+from tests.support.change_events import CHANGES, CLEAN, REFUSED
 from tests.support.pipeline import DEAD_LETTERS, Raw
 
 LANDED = pipeline.utc("2026-01-01T12:00:00")

@@ -23,10 +23,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
-from tests.conftest import MakeSettings
 from tests.support import pipeline
 from tests.support.commands import Ended, run_command
 from tests.support.pipeline import await_
+from tests.support.settings import MakeSettings
 from tests.support.streams import STREAMS, TRANSACTIONS
 
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"

@@ -30,9 +30,9 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
-from tests.conftest import MakeSettings, settings_for
 from tests.support import pipeline
 from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
+from tests.support.settings import MakeSettings, settings_for
 from tests.support.streams import METRICS_1M, STREAMS, under
 
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")

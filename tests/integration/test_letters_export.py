@@ -15,9 +15,9 @@ from lakehouse.operations.repair.replay import discard
 from lakehouse.settings import Settings
 from lakehouse.sinks.kafka.letters import Letter, record_of
 from lakehouse.storage.tables import Lake
-from tests.conftest import MakeSettings
 from tests.support import pipeline
 from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
 from tests.support.streams import TRANSACTIONS
 
 SOURCE = TRANSACTIONS.sources[0]

@@ -17,9 +17,9 @@ from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.storage.tables import Lake
-from tests.conftest import MakeSettings
 from tests.support import pipeline, redis_databases
 from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
 from tests.support.streams import TRANSACTIONS, USER_TRANSACTIONS_5M
 
 GOLD = "gold.user_transactions_5m"

@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests.serving.test_serve import serving
 from tests.support import pipeline
 from tests.support.browser import browsing
 from tests.support.pipeline import DEAD_LETTERS, GOLD, Raw
 from tests.support.served_lakes import ServedLake
+from tests.support.serving import serving
 from tests.support.streams import METRICS
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]

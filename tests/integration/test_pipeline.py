@@ -34,7 +34,6 @@ from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric, rank_error
 from tests.support import pipeline, verdicts
@@ -50,6 +49,7 @@ from tests.support.pipeline import (
     Raw,
     Row,
 )
+from tests.support.settings import MakeSettings
 
 DAY_MS = 24 * 3600 * 1000
 HOT_EVENTS = 2_000  # more values than a sketch keeps exactly

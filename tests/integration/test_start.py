@@ -12,9 +12,9 @@ from lakehouse.operations.audit.landing import check_landing
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import read_settings
-from tests.conftest import MakeSettings
 from tests.support import pipeline
 from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
 from tests.support.streams import TRANSACTIONS
 
 SOURCE = TRANSACTIONS.sources[0]

@@ -40,8 +40,8 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import Lake, Position
 from lakehouse.streams.definition import MergedTable, Stream
-from tests.conftest import MakeSettings
 from tests.support import pipeline, redis_databases
+from tests.support.settings import MakeSettings
 from tests.support.streams import CALL_RECORDS, CALLS, PRODUCT_SALES, SALES, STREAMS
 
 TS = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)

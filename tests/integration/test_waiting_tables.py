@@ -24,9 +24,9 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
-from tests.conftest import MakeSettings
 from tests.support import pipeline
 from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
 from tests.support.streams import METRICS, METRICS_SUMMARY_10M
 
 NOON = pipeline.utc("2026-03-01T12:00:00")

@@ -19,8 +19,6 @@ from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.security.tokens import Scope, Tokens
 from lakehouse.streams.definition import MergedTable
-from tests.serving.test_letters_api import letter
-from tests.serving.test_serve import serving
 from tests.support.browser import Page, browsing
 from tests.support.served_lakes import (
     MINUTE_MS,
@@ -29,10 +27,12 @@ from tests.support.served_lakes import (
     ServedLake,
     at,
     call,
+    letter,
     minute,
     product,
     transactions,
 )
+from tests.support.serving import serving
 from tests.support.streams import STREAMS
 
 AXE = Path(__file__).with_name("axe")

@@ -19,6 +19,9 @@ from lakehouse.dev.services import services
 from lakehouse.dev.services.broker import KafkaServer
 from lakehouse.storage.spark import java
 
+VERSIONS = ("3.9.2", "4.4.0")
+"""Those that docs/services-and-stores.md says tests were run on."""
+
 _MODULE = """\
 <ivy-module version="2.0">
   <info organisation="lakehouse" module="broker-{version}"/>

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -10,8 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
 from pyarrow.fs import S3FileSystem
+from pydantic import SecretStr
 
+from lakehouse.settings.s3_access import S3Access
 from tests.support.processes import unused_ports
 
 BUCKET = "lake"
@@ -106,3 +110,22 @@ def _make_bucket(endpoint: str, process: subprocess.Popen[bytes]) -> None:
             time.sleep(0.1)
         else:
             return
+
+
+def driver(name: str, rows: int) -> list[str]:
+    """The command of a driver that appends so many rows; see tests/support/s3_driver.py."""
+    return [sys.executable, "-m", "tests.support.s3_driver", name, str(rows)]
+
+
+def environment(directory: Path, endpoint: str, prefix: str, **more: str) -> dict[str, str]:
+    """A process's environment: this one without its own settings, and a lake in the store."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEHOUSE_", "AWS_"))}
+    return kept | {"LAKEHOUSE_HOME": str(directory / "home")} | settings_of(endpoint, prefix) | more
+
+
+def reach(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let readers of this process find the store."""
+    key, secret = WRITER
+    access = S3Access(endpoint, access_key=key, secret_key=SecretStr(secret))
+    for name, value in access.for_environment().items():
+        monkeypatch.setenv(name, value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 import redis
 from deltalake import DeltaTable, write_deltalake
+from pydantic import SecretStr
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
+from starlette.testclient import TestClient
 
 from lakehouse.common.paths import location
 from lakehouse.serving.reading.lookups import group_of
@@ -26,6 +28,9 @@ from lakehouse.streams.definition import MergedTable
 MINUTE_MS = 60_000
 NOON_MS = 1_777_896_000_000
 Row = Mapping[str, Any]
+PATIENCE_S = 60.0  # a busy machine is no Redis that is away
+NOWHERE = SecretStr("redis://127.0.0.1:1/0")
+MakeClient = Callable[..., TestClient]
 
 
 @dataclass(frozen=True)
@@ -146,3 +151,27 @@ def transactions(user: str, start_ms: int, amount: str, count: int = 1) -> Row:
     """A row of gold.user_transactions_5m."""
     times = {"window_start": at(start_ms), "window_end": at(start_ms + 5 * MINUTE_MS)}
     return {"user_id": user, **times, "total_amount": Decimal(amount), "count": count}
+
+
+def letter(number: int, *rules: str, value: bytes | None = b"{}", **values: Any) -> Row:
+    """A dead letter with these broken rules; values go over its own."""
+    return {
+        "id": f"{number:064x}",
+        "stream": "metrics",
+        "stage": "silver",
+        "topic": "metrics-events",
+        "partition": 0,
+        "offset": number,
+        "kafka_timestamp": at(NOON_MS),
+        "key": b"\xff",
+        "value": value,
+        "headers": [{"key": "h", "value": b"v"}, {"key": "n", "value": None}],
+        "reasons": [{"rule": rule, "column": None, "message": f"it is {rule}"} for rule in rules],
+        "status": "open",
+        "attempts": 1,
+        "first_seen": at(NOON_MS + number * 1000),
+        "last_attempt": at(NOON_MS + number * 1000),
+        "job": "silver.metrics",
+        "batch": 0,
+        "code_version": "0.1.0",
+    } | values

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.streams.definition import EventTimeProgress
 from lakehouse.testing import Record, SameGold
+from tests.support.spending import NOW, spent
 from tests.support.streams import (
     PRODUCT_SALES,
     SALES,
@@ -19,7 +20,6 @@ from tests.support.streams import (
     TRANSACTIONS,
     USER_TRANSACTIONS_5M,
 )
-from tests.testing.test_case import NOW, spent
 
 SPENT = [spent("ann", amount, minute) for amount, minute in ((1, 0), (2, 1), (4, 9), (8, 9), (16, 1))]
 SOLD = [

@@ -15,7 +15,7 @@ import pytest
 from lakehouse.settings import load_settings
 from tests.chaos.services import OwnServices
 from tests.operations.alerts.receiver import Receiver, receiving
-from tests.operations.alerts.test_alert_command import RULES, fill
+from tests.support.alerting import RULES, fill
 from tests.support.pipeline import read_topic
 from tests.support.processes import LAKEHOUSE, running
 

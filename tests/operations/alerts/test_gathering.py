@@ -22,8 +22,7 @@ from lakehouse.operations.alerts.gathering import Audits, gather
 from lakehouse.operations.alerts.rules import DeadLetterRule, MetricRule
 from lakehouse.operations.telemetry import Audit, Observation
 from lakehouse.settings import Settings
-from tests.serving.test_letters_api import letter
-from tests.support.served_lakes import NOON_MS, ServedLake, minute
+from tests.support.served_lakes import NOON_MS, ServedLake, letter, minute
 from tests.support.served_lakes import at as at_ms
 from tests.support.streams import METRICS_1M, STREAMS
 

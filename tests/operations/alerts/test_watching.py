@@ -23,9 +23,9 @@ from lakehouse.operations.alerts.webhook import Webhook
 from lakehouse.operations.alerts.wording import as_message
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.kafka.transactions import FencedError
-from tests.conftest import MakeSettings
 from tests.operations.alerts.receiver import Receiver, receiving
 from tests.support.pipeline import await_, read_topic
+from tests.support.settings import MakeSettings
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 RULE = MetricRule(name="cpu", kind="metric", metric="cpu", over=90)

@@ -19,7 +19,7 @@ from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.storage import tables
 from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import Lake
-from tests.conftest import MakeSettings
+from tests.support.settings import MakeSettings
 from tests.support.streams import CALL_RECORDS, CALLS
 
 AT = datetime(2026, 10, 1, 12, tzinfo=UTC)

@@ -30,11 +30,10 @@ from lakehouse.operations.telemetry import (
     runs,
 )
 from lakehouse.settings import Settings, load_settings
-from tests.serving.test_letters_api import letter
 from tests.support import log_lakes as lakes
 from tests.support import pipeline
 from tests.support.log_lakes import DAY, Logs, added, noting, removed
-from tests.support.served_lakes import ServedLake
+from tests.support.served_lakes import ServedLake, letter
 from tests.support.streams import STREAMS
 
 NOW = pipeline.utc("2026-11-22T09:00:00")

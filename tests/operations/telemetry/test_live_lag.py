@@ -21,10 +21,10 @@ from lakehouse.operations.telemetry import LayerLag, Observer, StreamState
 from lakehouse.operations.telemetry.consumer_groups import GroupProgress, committing
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests.conftest import MakeSettings
 from tests.support import pipeline
 from tests.support.log_lakes import DAY, Logs
 from tests.support.pipeline import BRONZE, GOLD, SILVER, SOURCE, STREAM, Raw
+from tests.support.settings import MakeSettings
 
 
 def events(count: int, at: datetime) -> list[Raw]:

@@ -17,10 +17,9 @@ from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.telemetry import QueryRun, Run, observe
 from lakehouse.operations.telemetry.runs import as_json, file_of
 from lakehouse.settings import Settings, load_settings
-from tests.serving.test_letters_api import letter
 from tests.support import log_lakes as lakes
 from tests.support import pipeline
-from tests.support.served_lakes import ServedLake
+from tests.support.served_lakes import ServedLake, letter
 from tests.support.streams import TRANSACTIONS
 
 NOW = pipeline.utc("2026-11-22T09:00:00")

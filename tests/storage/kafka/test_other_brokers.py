@@ -7,9 +7,9 @@ import sys
 
 import pytest
 
+from tests.support.brokers import VERSIONS
 from tests.support.processes import ROOT
 
-VERSIONS = ("3.9.2", "4.4.0")
 STORY = "tests/storage/kafka/test_secured_run.py::test_the_listed_rights_are_enough_and_no_secret_is_anywhere"
 
 

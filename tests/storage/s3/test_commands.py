@@ -16,9 +16,8 @@ from lakehouse.dev.samples.loads import GENERATORS, Load, send
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.engine.ops_tables.event_table import newest
 from lakehouse.settings import Settings
-from tests.storage.s3.test_readers import reach
 from tests.support.processes import ROOT, Place, place
-from tests.support.seaweed import settings_of
+from tests.support.seaweed import reach, settings_of
 from tests.support.streams import STREAMS
 
 EVENTS = 60

@@ -9,9 +9,8 @@ import pytest
 from deltalake import write_deltalake
 from pyarrow.fs import FileSelector, FileType
 
-from tests.storage.s3.test_log_store import environment
 from tests.support.processes import LAKEHOUSE, finish
-from tests.support.seaweed import BUCKET, files_of
+from tests.support.seaweed import BUCKET, environment, files_of
 
 EVENTS = "ops/events/"  # to which each command adds
 

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,19 +18,10 @@ from pyarrow.fs import FileSelector
 from tests.support import s3_proxy as proxy
 from tests.support.processes import BIN, Process, running
 from tests.support.s3_proxy import Request
-from tests.support.seaweed import BUCKET, READER, files_of, options_of, settings_of
+from tests.support.seaweed import BUCKET, READER, driver, environment, files_of, options_of, settings_of
 
 LONG_S = 3600.0
 FIRST_COMMIT = re.compile(r"/silver/numbers/_delta_log/0{19}1\.json$")
-
-
-def driver(name: str, rows: int) -> list[str]:
-    return [sys.executable, "-m", "tests.support.s3_driver", name, str(rows)]
-
-
-def environment(directory: Path, endpoint: str, prefix: str, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("LAKEHOUSE_", "AWS_"))}
-    return kept | {"LAKEHOUSE_HOME": str(directory / "home")} | settings_of(endpoint, prefix) | more
 
 
 def opened(store: str, prefix: str) -> DeltaTable:

@@ -29,15 +29,13 @@ from lakehouse.operations.telemetry import Observation, Observer
 from lakehouse.serving.app import make_app
 from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
-from lakehouse.settings.s3_access import S3Access
 from lakehouse.storage.tables import direct
 from lakehouse.streams.registry import load
-from tests.serving.test_letters_api import letter
 from tests.support import log_lakes as lakes
 from tests.support import pipeline
 from tests.support import s3_proxy as proxy
-from tests.support.seaweed import BUCKET, WRITER, files_of
-from tests.support.served_lakes import MINUTE_MS, NOON_MS, ServedLake, minute
+from tests.support.seaweed import BUCKET, files_of, reach
+from tests.support.served_lakes import MINUTE_MS, NOON_MS, ServedLake, letter, minute
 from tests.support.streams import METRICS_1M, STREAMS
 
 pytestmark = pytest.mark.soak
@@ -53,13 +51,6 @@ def lake(store: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """An empty lake on S3, which readers without a JVM find."""
     reach(store, monkeypatch)
     return f"s3a://{BUCKET}/readers-{uuid.uuid4().hex}"
-
-
-def reach(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    key, secret = WRITER
-    access = S3Access(endpoint, access_key=key, secret_key=SecretStr(secret))
-    for name, value in access.for_environment().items():
-        monkeypatch.setenv(name, value)
 
 
 def on_lake(settings: Settings, lake: str, directory: Path) -> Settings:

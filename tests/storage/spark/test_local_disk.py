@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from benchmarks.measuring import application
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, TableSpec
-from tests.storage.s3.test_log_store import driver
-from tests.storage.spark.test_storage import hadoop_writes
+from tests.support.hadoop_files import hadoop_writes
 from tests.support.processes import running
+from tests.support.seaweed import driver
 
 LONG_S = 3600.0
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import SparkSession
 
 from lakehouse.storage.spark import files as storage
+from tests.support.hadoop_files import hadoop_writes
 
 
 def test_names_are_those_of_files_and_directories_whatever_is_in_them(
@@ -50,12 +50,3 @@ def test_elsewhere_hadoop_writes_the_text(spark: SparkSession, tmp_path: Path) -
     finally:
         configuration.unset(mount)
     assert (tmp_path / "below" / "0").read_text() == "second"
-
-
-def hadoop_writes(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file with the checksum that Hadoop keeps beside it."""
-    jvm: Any = spark._jvm
-    where = jvm.org.apache.hadoop.fs.Path(path)
-    stream = where.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration()).create(where)
-    stream.write(bytearray(text, "utf-8"))
-    stream.close()

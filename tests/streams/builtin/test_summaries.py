@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.settings import Settings
 from lakehouse.testing import Case
-from tests.conftest import MakeSettings
 from tests.support import pipeline
 from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
 from tests.support.streams import METRICS, METRICS_SUMMARY_10M, under
 
 STREAM = replace(METRICS, gold=(METRICS_SUMMARY_10M,))

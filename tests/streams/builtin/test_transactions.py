@@ -24,9 +24,9 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import Candidates, Commit, Lake
 from lakehouse.testing import Case
-from tests.conftest import without_names
 from tests.support import pipeline
 from tests.support.batches import gold_of, rows_between, take
+from tests.support.catalog_names import without_names
 from tests.support.pipeline import Raw
 from tests.support.streams import STREAMS, TRANSACTIONS
 
