@@ -15,7 +15,7 @@ from lakehouse.sinks.postgres.errors import reported
 from lakehouse.sinks.postgres.statements import Sql
 from lakehouse.sinks.postgres.tables import prepare_table
 from lakehouse.streams.definition import MergedTable
-from tests.streams import METRICS_1M
+from tests.support.streams import METRICS_1M
 
 GENERATION = 7
 
