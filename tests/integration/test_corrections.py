@@ -99,6 +99,7 @@ def run_and_look(spark: SparkSession, settings: Settings, stream: Stream) -> dic
     return rows
 
 
+@pytest.mark.soak
 def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, settings: Settings) -> None:
     stream = choose_one("transactions", settings)
     (source,) = stream.sources

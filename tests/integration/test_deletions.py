@@ -107,6 +107,7 @@ def test_a_record_without_a_value_takes_the_row_that_its_key_says(
     assert letters == {0: ("superseded", ids[0]), 2: ("deletion", ids[0])}
 
 
+@pytest.mark.soak
 def test_debeziums_event_and_its_tombstone_delete_one_row_and_a_later_insert_brings_it_back(
     spark: SparkSession, lake_settings: Settings
 ) -> None:

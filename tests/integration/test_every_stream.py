@@ -46,6 +46,7 @@ def test_after_crashes_every_row_message_and_redis_key_is_the_oracles(journey: J
         assert messages > journey.messages["first"][topic], topic
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_duckdb_reads_every_table_as_spark_does(journey: Journey) -> None:
     lake = Lake(journey.spark, journey.settings.lake)

@@ -741,6 +741,7 @@ def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(
     assert (export.run(), export.notices) == ([], [])
 
 
+@pytest.mark.soak
 def test_rows_whose_changes_wait_for_the_export_are_compared_as_they_were_sent(export: Export) -> None:
     """An UPDATE of every row and its RESTORE wait; meanwhile somebody changes a row in each store."""
     export.put(State("auth", 0), State("auth", 1), State("cart", 0))  # version 1

@@ -192,6 +192,7 @@ def test_all_other_steps_go_on_while_one_is_tried_again_and_its_last_failure_end
     assert (lake.spent, lake.sold) == (lake.events, lake.events)
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_in_a_run_of_one_stream_a_step_that_fails_does_not_stop_landing(lake: FaultyLake) -> None:
     """Neither live nor in a catch-up: records that do not land are lost once Kafka drops them."""

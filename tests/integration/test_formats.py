@@ -210,6 +210,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
+@pytest.mark.soak
 def test_bytes_that_look_like_ids_cost_few_requests_and_crowd_out_no_schema(
     spark: SparkSession, make_settings: MakeSettings, running: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,6 +285,7 @@ def test_a_kept_schema_that_is_damaged_is_asked_for_again_or_its_file_is_named(
     assert store.look_up(spark, running.access, [888_888]).missing == {888_888: Missing()}
 
 
+@pytest.mark.soak
 def test_a_url_that_leads_to_no_registry_makes_no_letters(
     spark: SparkSession, make_settings: MakeSettings, running: Registry
 ) -> None:
@@ -431,6 +433,7 @@ def test_json_with_a_schema_is_judged_as_json_behind_its_first_bytes(
     ]
 
 
+@pytest.mark.soak
 def test_silver_is_rebuilt_without_a_registry(
     spark: SparkSession, make_settings: MakeSettings, running: Registry
 ) -> None:
@@ -452,6 +455,7 @@ def test_silver_is_rebuilt_without_a_registry(
     assert [row[3] for row in clean(settings)] == [1.0, 2.0]
 
 
+@pytest.mark.soak
 def test_a_registry_that_is_away_is_waited_for_and_other_streams_go_on(
     spark: SparkSession,
     make_settings: MakeSettings,

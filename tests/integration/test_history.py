@@ -131,6 +131,7 @@ def test_a_backfill_that_was_killed_is_ended_as_it_was_begun_and_later_records_a
     assert letters(settings) == {2: ["not_json"], 3: ["late"]}
 
 
+@pytest.mark.soak
 def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
@@ -162,6 +163,7 @@ def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
     assert [(check.subject, check.differences) for check in checks if check.differences] == []
 
 
+@pytest.mark.soak
 def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
@@ -200,6 +202,7 @@ def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
     assert rebuilt(spark, lake_settings) == SilverRebuilt(judged=6)
 
 
+@pytest.mark.soak
 def test_windows_stay_final_under_a_grace_that_is_raised_and_become_so_under_one_that_is_lowered(
     spark: SparkSession, lake_settings: Settings
 ) -> None:

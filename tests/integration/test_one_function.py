@@ -244,6 +244,7 @@ def test_a_conflicting_record_moves_the_front_even_if_a_person_gives_it_up(
     assert_late(run, 2)
 
 
+@pytest.mark.soak
 def test_a_late_record_that_was_replayed_and_corrected_has_one_letter(
     lake: Lake, lake_settings: Settings
 ) -> None:
@@ -275,6 +276,7 @@ def test_a_replay_does_not_bring_back_what_was_deleted(lake: Lake, lake_settings
     assert run.letters == {1: ("superseded", "superseded"), 2: ("deletion", "deletion")}
 
 
+@pytest.mark.soak
 def test_letters_of_a_deleted_id_may_go_and_records_above_its_bar_are_compared_as_before(
     lake: Lake, lake_settings: Settings
 ) -> None:

@@ -102,6 +102,7 @@ UNREAD = {4: ("open", "value_null"), 5: ("open", "wrong_type")}
             },
             "b",
             id="sequences off",
+            marks=pytest.mark.soak,
         ),
         pytest.param(
             BY_USER,
@@ -109,6 +110,7 @@ UNREAD = {4: ("open", "value_null"), 5: ("open", "wrong_type")}
             {**UNREAD, 0: ("replayed", "superseded"), **dict.fromkeys((1, 2, 3, 6), CONFLICTS)},
             "ann",
             id="another id",
+            marks=pytest.mark.soak,
         ),
     ],
 )
@@ -152,6 +154,7 @@ def test_what_runs_under_the_former_ids_writes_no_more(run: Run) -> None:
     assert run.rows == [0, 1, 2, 3, 6, 7]
 
 
+@pytest.mark.soak
 def test_a_rebuild_that_was_killed_is_refused_under_all_ids_until_one_has_ended(run: Run) -> None:
     killed = crash_at(tables.replace, 1, after=True)
     with pytest.raises(CrashError), patch.object(tables, "replace", killed):

@@ -272,6 +272,7 @@ def test_windows_have_what_stands_after_all(
     assert is_sound(spark, settings, stream)
 
 
+@pytest.mark.soak
 def test_totals_and_notifications_have_what_stands_after_all(spark: SparkSession, settings: Settings) -> None:
     stream = lenient(TOTALS)
     sent = land(spark, settings, stream, cases(deletes=False))
@@ -296,6 +297,7 @@ def test_totals_and_notifications_have_what_stands_after_all(spark: SparkSession
     assert is_sound(spark, settings, stream)
 
 
+@pytest.mark.soak
 def test_plain_frames_have_what_stands_after_all(spark: SparkSession, settings: Settings) -> None:
     stream = lenient(SUMS)
     folding, sent = Folding(spark, stream, is_small=True), land(spark, settings, stream, cases(deletes=True))

@@ -70,6 +70,7 @@ def ask(schema: Any, cases: int) -> int:
     return len(asked)
 
 
+@pytest.mark.soak
 @pytest.mark.cases
 def test_two_thousand_requests_have_an_answer(schema: Any) -> None:
     assert ask(schema, 2_000) >= OPERATIONS

@@ -11,9 +11,6 @@ QUICK = frozenset(
         "corrected_while_rebuilding",
         "deletion_in_another_partition",
         "replayed_after_deletion",
-        "replayed_while_silver_settles",
-        "resent_by_an_older_one",
-        "retention_freezes_ids",
     }
 )
 """Those that make test runs; make soak has the others."""

@@ -61,6 +61,7 @@ def differences(lake: Lake, settings: Settings) -> list[str]:
     return [one.what for one in check.examples]
 
 
+@pytest.mark.soak
 def test_it_may_stay_the_latest_in_redis_until_it_closes_again(exported: tuple[Lake, Settings]) -> None:
     lake, settings = exported
     assert differences(lake, settings) == []

@@ -279,6 +279,7 @@ def await_count(settings: Settings, count: int, live: threading.Thread) -> None:
     await_(is_there)
 
 
+@pytest.mark.soak
 def test_a_new_field_reaches_silver_while_gold_goes_on_reading(
     spark: SparkSession, lake_settings: Settings
 ) -> None:

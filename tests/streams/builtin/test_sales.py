@@ -102,6 +102,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     return told
 
 
+@pytest.mark.soak
 def test_a_product_is_notified_of_when_it_crosses_the_threshold_and_again_after_a_tombstone(
     story: Story,
 ) -> None:
@@ -200,6 +201,7 @@ def test_what_is_no_sale_is_a_dead_letter_with_its_reasons(case: Case) -> None:
     case(SALES, [*REFUSED, sold("pen", 1)], dead=refused, gold=sums(pen=(1, 1)))
 
 
+@pytest.mark.soak
 def test_a_product_whose_key_has_moved_to_another_partition_goes_on_with_its_total(case: Case) -> None:
     """Partitions were added to the topic. A producer that has not heard of it sends 5; ink has not moved.
 

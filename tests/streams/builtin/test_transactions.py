@@ -136,6 +136,7 @@ def test_amounts_add_up_to_the_last_digit_and_an_earlier_window_can_still_change
     taken.then([spent("ann", "2.70", 1000)], sent=[{"key": key, "text": text}])
 
 
+@pytest.mark.soak
 def test_a_total_that_no_decimal_holds_is_null_and_set_aside_and_the_others_go_on(story: Story) -> None:
     then, finally_ = story.messages
 
