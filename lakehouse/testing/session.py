@@ -34,7 +34,6 @@ def small_session(home: Path, name: str = "lakehouse tests") -> Iterator[SparkSe
     """Yield such a session, stopped after the block; `home` is for its logs. It can open lakes.
 
     Raises the errors of `build_session`, such as ServiceError if `lakehouse setup` has not fetched the jars.
-    Raises what `build_session` raises, such as ServiceError if `lakehouse setup` has not fetched the jars.
     """
     settings = Settings.model_construct(home=home)
     spark = build_session(settings, name, options=SMALL)
