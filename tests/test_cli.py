@@ -31,6 +31,24 @@ def test_a_layer_that_does_not_exist_is_refused_with_those_that_do() -> None:
     assert "'sale' is not one of bronze" in refused.output
 
 
+@pytest.mark.parametrize(
+    "arguments", [["gold"], ["all", "--stream", "sales"], ["all", "--gate"], ["all", "--backfill"]]
+)
+def test_a_copy_is_adopted_by_all_layers_of_all_streams_and_nothing_else(arguments: list[str]) -> None:
+    refused = CliRunner().invoke(app, ["run", *arguments, "--adopt"])
+
+    assert isinstance(refused.exception, SettingsError)
+
+
+def test_rights_are_printed_for_whom_they_are_asked() -> None:
+    of = ["doctor", "--stream", "sales", "--user", "etl", "--rights"]
+    pipeline, producer = (CliRunner().invoke(app, [*of, whose]).stdout for whose in ("pipeline", "producer"))
+
+    assert "--allow-principal User:etl --operation Read --topic sales-events-v1" in pipeline
+    assert "--allow-principal User:etl --operation Write --topic sales-events-v1" in producer
+    assert "transactions-topic" not in pipeline + producer
+
+
 def parsed(arguments: list[str]) -> None:
     """Parse a command line, without running it; raises UsageError for what the command does not have."""
     command, context, rest = get_command(app), None, arguments

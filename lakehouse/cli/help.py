@@ -8,14 +8,17 @@ import typer
 
 PARTS: Mapping[str, Sequence[str]] = {
     "Try it": ("demo", "try", "new", "contract"),
-    "Run it": ("run", "services", "produce", "setup", "rights"),
-    "Query it": ("sql", "serve", "tokens", "register"),
-    "Watch it": ("status", "health", "doctor", "events", "alert", "audit", "expect"),
-    "Mend it": ("dead-letters", "rebuild", "maintain", "copy", "adopt"),
+    "Run it": ("run", "services", "produce", "setup"),
+    "Query it": ("sql", "serve", "tokens", "sync-names"),
+    "Watch it": ("status", "doctor", "events", "alert", "audit", "expect"),
+    "Mend it": ("dead-letters", "rebuild", "maintain", "copy"),
 }
 EXAMPLES: Mapping[str, Sequence[str]] = {
     "demo": ("lakehouse demo --serve",),
-    "try": ("lakehouse try transactions records.jsonl", "lakehouse try sales - --json < records.jsonl"),
+    "try": (
+        "lakehouse try transactions records.jsonl",
+        "lakehouse try sales - --format json < records.jsonl",
+    ),
     "new": ("lakehouse new stream payments --kind windowed-sums --sample card-payments=records.jsonl",),
     "contract": (
         "lakehouse contract export metrics --format avro",
@@ -29,17 +32,15 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "services": ("lakehouse services up", "lakehouse services down"),
     "produce": ("lakehouse produce sales --rate 1000 --seconds 60",),
     "setup": ("lakehouse setup --s3",),
-    "rights": ("lakehouse rights --stream sales --user etl",),
     "sql": (
         'lakehouse sql "SELECT * FROM gold.product_sales ORDER BY total DESC LIMIT 10"',
         'lakehouse sql "SELECT count(*) FROM silver.dead_letters" --engine duckdb --format json',
     ),
     "serve": ("lakehouse serve", "lakehouse serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key"),
     "tokens": ("lakehouse tokens add dashboard --scope read",),
-    "register": ("lakehouse register",),
-    "status": ("lakehouse status --once", "lakehouse status --format json"),
-    "health": ("lakehouse health --format json",),
-    "doctor": ("lakehouse doctor", "lakehouse doctor --json"),
+    "sync-names": ("lakehouse sync-names",),
+    "status": ("lakehouse status --once", "lakehouse status --exit-code --format json"),
+    "doctor": ("lakehouse doctor --format json", "lakehouse doctor --rights pipeline --user etl"),
     "events": ("lakehouse events --kind failure --since 1d",),
     "alert": ("lakehouse alert",),
     "audit": ("lakehouse audit",),
@@ -51,12 +52,11 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
     "rebuild": ("lakehouse rebuild gold --stream sales",),
     "maintain": ("lakehouse maintain",),
     "copy": ("lakehouse copy --to /backup/lake",),
-    "adopt": ("lakehouse adopt",),
 }
 EPILOG = (
     "Exit codes: 0 success; 1 failure, or a check found a problem; 2 wrong usage or setting, and for expect, "
-    "an expectation could not be evaluated; 3 for run: caught up, but too many records were refused; "
-    "130 interrupted."
+    "an expectation could not be evaluated; 3 for run: caught up, but too many records were refused, and for "
+    "services status: not all run; 130 interrupted."
     "\n\n"
     "Environment: each setting is a variable, such as LAKEHOUSE_HOME, LAKEHOUSE_LAKE, "
     "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS and LAKEHOUSE_REDIS_URL; docs/settings.md lists all."

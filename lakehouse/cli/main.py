@@ -18,19 +18,17 @@ from lakehouse.cli.commands import (
     doctor,
     events,
     expect,
-    health,
     maintain,
     new,
     produce,
     rebuild,
-    register,
-    rights,
     run,
     serve,
     services,
     setup,
     sql,
     status,
+    sync_names,
     tokens,
     try_stream,
 )
@@ -59,7 +57,6 @@ def _add(group: typer.Typer, name: str | None = None) -> None:
 
 _add(demo.app)
 _add(services.app, "services")
-_add(rights.app)
 _add(setup.app)
 _add(produce.app, "produce")
 _add(try_stream.app)
@@ -69,13 +66,12 @@ _add(run.app)
 _add(serve.app)
 _add(tokens.app, "tokens")
 _add(sql.app)
-_add(register.app)
+_add(sync_names.app)
 _add(maintain.app)
 _add(audit.app)
 _add(copy.app)
 _add(alert.app)
 _add(expect.app)
-_add(health.app)
 _add(doctor.app)
 _add(events.app)
 _add(status.app)

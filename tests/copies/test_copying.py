@@ -269,7 +269,9 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
 ) -> None:
     original.copied_to(tmp_path / "copy")
     copy = original.at(tmp_path / "copy")
-    with pytest.raises(TableError, match=rf"is a copy of {original.root} as of .*run `lakehouse adopt`"):
+    with pytest.raises(
+        TableError, match=rf"is a copy of {original.root} as of .*run `lakehouse run all --adopt`"
+    ):
         markers.refuse_copy(copy.lake)
 
     note_adoption(copy.lake)

@@ -189,8 +189,8 @@ def test_a_contract_is_registered_and_compared_with_what_the_registry_has(runnin
         "LAKEHOUSE_FORMATS": '{"metrics-events": "avro"}',
     }
     assert contract(environment, "check", "metrics").returncode == 2, "there is nothing to compare with"
-    first = contract(environment, "register", "metrics")
-    assert (first.returncode, first.stdout) == (0, contract(environment, "register", "metrics").stdout)
+    first = contract(environment, "publish", "metrics")
+    assert (first.returncode, first.stdout) == (0, contract(environment, "publish", "metrics").stdout)
     assert first.stdout.startswith(f"{SUBJECT}: schema ")
     done = contract(environment, "check", "metrics")
     assert (done.returncode, done.stdout) == (

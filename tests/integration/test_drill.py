@@ -201,7 +201,7 @@ def test_a_lake_is_copied_under_load_and_destroyed_and_its_readers_see_nothing_l
                 os.killpg(first.pid, signal.SIGKILL)
             shutil.rmtree(settings.lake)
 
-            adopted = finish([LAKEHOUSE, "adopt"], of_copy)
+            adopted = finish([LAKEHOUSE, "run", "all", "--adopt"], of_copy)
             assert adopted.returncode == 0, adopted.stdout + adopted.stderr
             print(adopted.stdout)
 

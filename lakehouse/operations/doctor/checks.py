@@ -181,7 +181,7 @@ def _kafka(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
         todo = f"kafka-acls.sh {right.as_command(settings.kafka.principal.removeprefix('User:'))}"
         yield Finding("Kafka rights", "fail" if right.is_required else "warn", what, todo)
     if not held.missing:
-        yield Finding("Kafka rights", "ok", "all rights that `lakehouse rights` lists")
+        yield Finding("Kafka rights", "ok", "all rights that `lakehouse doctor --rights pipeline` lists")
 
 
 def _store(kind: SinkKind, settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
