@@ -22,7 +22,7 @@ from lakehouse.engine.layers import gold, silver
 from lakehouse.operations.catalog.spark_sql import WriteRefusedError, ask, define_views, specs
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from tests.streams import METRICS, METRICS_1M, STREAMS
 

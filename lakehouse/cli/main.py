@@ -33,8 +33,8 @@ from lakehouse.cli.commands import (
     try_stream,
 )
 from lakehouse.cli.jobs import exit_with
+from lakehouse.common.extras import code_version
 from lakehouse.common.terminal import echo
-from lakehouse.common.version import code_version
 from lakehouse.storage.spark import java
 
 app = typer.Typer(

@@ -22,8 +22,7 @@ from lakehouse.dev.services.services import Endpoints
 from lakehouse.engine.layers import export as export_layer
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
-from lakehouse.operations.copies.adopting import note_adoption
-from lakehouse.operations.copies.copying import Copying
+from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.sinks.kafka.slices import SlicedSink
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake

@@ -31,7 +31,7 @@ from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.operations.repair.replay import discard, replay
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, leases, upkeep, writing
 from tests import pipeline, verdicts
 from tests.batches import gold_of, silver_of, take_next

@@ -30,8 +30,7 @@ from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.audit import audit
 from lakehouse.operations.copies import marker as markers
-from lakehouse.operations.copies.adopting import note_adoption
-from lakehouse.operations.copies.copying import Copying
+from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake

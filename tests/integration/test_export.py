@@ -40,11 +40,11 @@ from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.settings import Settings
 from lakehouse.sinks.outgoing import newest_since
 from lakehouse.sinks.redis import sink as to_redis
-from lakehouse.sinks.redis.errors import RedisTroubleError
+from lakehouse.sinks.redis.client import RedisTroubleError
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.topics import Limits
 from lakehouse.storage.kafka.transactions import Transactions
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import DELETED, Lake
 from tests import delta_commands as commands
 from tests import redis_databases, redis_servers

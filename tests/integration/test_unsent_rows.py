@@ -37,7 +37,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks.change import Span
 from lakehouse.sinks.kafka.rows import KafkaSink, read_progress
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, Position
 from lakehouse.streams.definition import MergedTable, Stream
 from tests import pipeline, redis_databases

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.types import LongType, StringType
 
 from lakehouse.sinks.postgres import tables as postgres_tables
-from lakehouse.sinks.postgres.errors import PostgresTroubleError, reported
+from lakehouse.sinks.postgres.client import PostgresTroubleError, reported
 from lakehouse.sinks.postgres.layout import MOST_KEY_BYTES
 from lakehouse.sinks.postgres.statements import Sql
 from lakehouse.sinks.postgres.tables import require_postgres, try_row

@@ -21,7 +21,7 @@ from lakehouse.operations.audit.gold import check_gold
 from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Candidates, Commit, Lake
 from lakehouse.testing import Case
 from tests import pipeline

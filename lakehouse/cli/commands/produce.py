@@ -23,8 +23,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.record_lines import Line, opened, read_lines
 from lakehouse.common.terminal import Console
 from lakehouse.dev.samples import Sample
-from lakehouse.dev.samples.encoded import encoded, sources_by_topic
-from lakehouse.dev.samples.loads import Load, send
+from lakehouse.dev.samples.loads import Load, encoded, send, sources_by_topic
 from lakehouse.dev.samples.producing import SendingProgress, Summary, produce
 from lakehouse.settings import Settings
 from lakehouse.settings.registry_access import RecordFormat

@@ -26,7 +26,7 @@ from lakehouse.engine.ops_tables.event_table import recorded
 from lakehouse.engine.runtime.runner import RunOptions
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.copies import marker as markers
-from lakehouse.operations.copies.adopting import note_adoption
+from lakehouse.operations.copies.copying import note_adoption
 from lakehouse.operations.running import run_layers
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import open_lake

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lakehouse.common.extras import DISTRIBUTION
 from lakehouse.common.record_lines import Line
-from lakehouse.common.version import DISTRIBUTION
 from lakehouse.dev.scaffold.streams import Made, sample_files
 
 _MOST_SAMPLES = 100

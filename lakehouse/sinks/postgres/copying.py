@@ -12,8 +12,7 @@ import psycopg
 from psycopg.errors import UntranslatableCharacter
 
 from lakehouse.common.printable import printable
-from lakehouse.sinks.postgres.client import encoding_of, takes_any_text
-from lakehouse.sinks.postgres.errors import is_of_a_row, what
+from lakehouse.sinks.postgres.client import encoding_of, is_of_a_row, takes_any_text, what
 from lakehouse.sinks.postgres.layout import key_alone
 from lakehouse.sinks.postgres.statements import Sql
 

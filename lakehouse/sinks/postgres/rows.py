@@ -30,9 +30,8 @@ from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.outgoing import outgoing
 from lakehouse.sinks.port import Exported, Sending
 from lakehouse.sinks.postgres import statements
-from lakehouse.sinks.postgres.client import connect
+from lakehouse.sinks.postgres.client import PostgresTroubleError, connect, reported
 from lakehouse.sinks.postgres.copying import Receiver
-from lakehouse.sinks.postgres.errors import PostgresTroubleError, reported
 from lakehouse.sinks.postgres.layout import LABEL, MOST_KEY_BYTES, NAME, key_bytes, line_of
 from lakehouse.sinks.postgres.statements import Sql
 from lakehouse.sinks.postgres.tables import prepare_table

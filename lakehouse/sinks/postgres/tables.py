@@ -5,8 +5,14 @@ from __future__ import annotations
 import psycopg
 
 from lakehouse.sinks.postgres import statements
-from lakehouse.sinks.postgres.client import connect, encoding_of, takes_any_text
-from lakehouse.sinks.postgres.errors import URL, PostgresTroubleError, reported
+from lakehouse.sinks.postgres.client import (
+    URL,
+    PostgresTroubleError,
+    connect,
+    encoding_of,
+    reported,
+    takes_any_text,
+)
 from lakehouse.sinks.postgres.layout import POSITIONS, SCHEMA, STAMPS
 from lakehouse.sinks.postgres.statements import Sql, quoted
 

@@ -17,8 +17,7 @@ from lakehouse.sinks.change import Change
 from lakehouse.sinks.outgoing import filter_leaving, group_of, newest_since, outgoing
 from lakehouse.sinks.port import Exported, Promise, Sending, SinkKind
 from lakehouse.sinks.redis import audit as audit_redis
-from lakehouse.sinks.redis.client import doubts_of_redis, require_redis
-from lakehouse.sinks.redis.errors import RedisTroubleError
+from lakehouse.sinks.redis.client import RedisTroubleError, doubts_of_redis, require_redis
 from lakehouse.sinks.redis.rows import Put, RedisSink, unfit
 from lakehouse.storage import tables
 from lakehouse.storage.spark.query_errors import are_files_gone

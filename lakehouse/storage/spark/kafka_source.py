@@ -3,6 +3,7 @@
 Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
 and moves those before 1582 into another calendar. Reading such a record raises an error (`misdated`); the
 record is then read by Kafka's own client in the driver (`read_apart`), which returns the timestamp unchanged.
+`WholeTopic` has all records of a topic.
 """
 
 from __future__ import annotations
@@ -11,9 +12,11 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from itertools import zip_longest
+from typing import TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -21,9 +24,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.refusals import denied
 from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.kafka_client import records_between
 from lakehouse.storage.spark.kafka_times import HEADERS, is_kafka_time
+from lakehouse.storage.spark.offset_ranges import OffsetRange
 
 RECORDS = (
     StructType()
@@ -202,3 +207,70 @@ def _apart() -> Columns:
         "raw_timestamp": F.when(~is_kafka_time(ms), ms),
     }
     return Columns({name: own.get(name, F.col(name)) for name in RECORDS.names})
+
+
+_T = TypeVar("_T")
+_Span = tuple[int, int]
+
+
+class WholeTopic:
+    """The records of a topic; `asked` finds those that Spark's source cannot read."""
+
+    def __init__(self, spark: SparkSession, access: KafkaAccess, topic: str) -> None:
+        self._spark = spark
+        self.name = topic
+        self.access = access
+        self._ends: Mapping[int, int] = {}
+        self._apart: dict[Place, tuple[int, DataFrame]] = {}
+
+    def asked(self, ask: Callable[[WholeTopic], _T]) -> _T:
+        """Return the result of `ask`, which reads the topic.
+
+        Calls it again whenever Spark's source has failed at a record, with that record read separately.
+        """
+        while True:
+            try:
+                return ask(self)
+            except Exception as error:
+                no = denied(self.access, error, {"topic": f"Read topic {self.name}"})
+                if no is not None:
+                    raise no from error
+                place = misdated(error)
+                if place is None or place in self._apart:
+                    raise
+                self._set_apart(place)
+
+    def between(self, ranges: Mapping[int, _Span], lost: Iterable[OffsetRange] = ()) -> DataFrame:
+        """Return the records between two offsets of each partition, except those noted as lost."""
+        self._ends = {number: end for number, (_, end) in ranges.items()}
+        gone = [(one.partition, (one.first, one.last + 1)) for one in lost]
+        gone += [(place.partition, (place.offset, end)) for place, (end, _) in self._apart.items()]
+        spans = [
+            [(number, one) for one in _around(span, sorted(cut for at, cut in gone if at == number))]
+            for number, span in ranges.items()
+        ]
+        by_turn = [dict(one for one in turn if one is not None) for turn in zip_longest(*spans)]
+        frames = [read_between(self._spark, self.access, self.name, turn) for turn in by_turn or [{}]]
+        return reduce(DataFrame.unionByName, [*frames, *(rows for _, rows in self._apart.values())])
+
+    def _set_apart(self, place: Place) -> None:
+        while True:
+            end = self._ends[place.partition]
+            found = read_apart(self._spark, self.access, place, end)
+            self._apart[place] = found.reached, found.rows
+            place = Place(place.topic, place.partition, found.reached)
+            if not found.is_misdated or found.reached >= end:
+                return
+
+
+def _around(span: _Span, cuts: Iterable[_Span]) -> Iterator[_Span]:
+    """Yield the parts of a span outside the cuts; an empty span if there are none."""
+    first, end = span
+    left = False
+    for begin, after in cuts:
+        if first < min(begin, end):
+            yield first, min(begin, end)
+            left = True
+        first = max(first, after)
+    if first < end or not left:
+        yield min(first, end), end
