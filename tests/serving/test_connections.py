@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives import serialization
 
 from lakehouse.cli.commands.serve import networks
 from lakehouse.common.errors import SettingsError
-from lakehouse.serving.security.connections import Certificate, DeadlineProtocol
+from lakehouse.serving.security.connections import DeadlineProtocol
+from lakehouse.serving.security.tls import Certificate
 from tests.certificates import certified
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"

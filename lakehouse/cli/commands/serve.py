@@ -16,7 +16,7 @@ import typer
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.extras import needed
 from lakehouse.common.terminal import echo, log_to_standard_error
-from lakehouse.serving.security.connections import Certificate
+from lakehouse.serving.security.tls import Certificate
 from lakehouse.streams.registry import load, read_settings
 
 _LEAVE_AFTER_S = 10  # at shutdown, requests that take longer are aborted

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+from pydantic.alias_generators import to_camel
 
 
 class Word(StrEnum):
@@ -174,6 +177,8 @@ class QueryRun:
     durations of its phases in seconds, by name. `error` is the current failure, null for none.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
+
     name: str
     batch: int | None = None
     at: datetime | None = None
@@ -190,6 +195,8 @@ class Run:
 
     `telemetry_port` is null if it serves no metrics.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
 
     host: str
     pid: int
