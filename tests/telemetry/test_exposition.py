@@ -124,6 +124,7 @@ def test_an_observation_is_json_with_times_in_iso_8601() -> None:
         "word": "blocked",
         "reason": "gate closed: a",
         "since": "1970-01-02T00:00:00+00:00",
+        "is_unrun": False,
     }
 
 

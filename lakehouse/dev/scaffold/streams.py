@@ -101,11 +101,6 @@ class _Parts:
         """Return the code lines of the argument `value`."""
         return [*_why(self.value), f"value={named(self.value.field, self.value_column, type_)},"]
 
-    @property
-    def window_key(self) -> tuple[str, ...]:
-        """The key columns of a window's row."""
-        return (*self.key_columns, "window_start")
-
 
 def windowed_sums(wanted: Wanted) -> Made:
     """Return a stream of exact sums per window."""

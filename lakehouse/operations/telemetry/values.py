@@ -40,11 +40,15 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Health:
-    """A stream's word, the reason for it, and since when it applies; null: unknown."""
+    """A stream's word, the reason for it, and since when it applies; null: unknown.
+
+    `is_unrun`: the reason says that no process runs the stream, or some of its layers.
+    """
 
     word: Word
     reason: str
     since: datetime | None = None
+    is_unrun: bool = False
 
 
 @dataclass(frozen=True)

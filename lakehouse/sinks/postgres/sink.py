@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lakehouse.common.extras import needed
 from lakehouse.settings import Settings
-from lakehouse.sinks.port import Audited, Exported, Findings, Promise, Sink, SinkKind
+from lakehouse.sinks.port import Audited, Exported, Findings, Sink, SinkKind
 from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.streams.definition import MergedTable
 
@@ -47,7 +47,6 @@ def _try_row(table: MergedTable, settings: Settings) -> None:
 KIND = SinkKind(
     postgres_layout.NAME,
     postgres_layout.LABEL,
-    Promise.EXACTLY_ONCE,
     is_set=lambda settings: bool(settings.postgres_url.get_secret_value()),
     require=_require,
     make=_make,
