@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from lakehouse.common.errors import SettingsError, TableError
-from lakehouse.common.terminal import Console
+from lakehouse.common.terminal import Console, table_of
 from lakehouse.engine.ops_tables.event_table import recorded
 from lakehouse.operations.catalog.metastore_names import Outcome, specs, sync_names
 from lakehouse.storage.tables import open_lake
@@ -37,9 +36,9 @@ def sync(
     wanted = specs(load(settings), ops=ops)
     with recorded(settings.lake, "lakehouse sync-names"), open_lake(settings, "lakehouse sync-names") as lake:
         done = list(sync_names(lake, wanted, settings.metastore, moves=move))
-        shown = Table("table", "name", "changed")
-        for one in done:
-            shown.add_row(one.table, one.outcome, "" if one.outcome is Outcome.REFUSED else one.about)
-        console.print(shown)
+        rows = [
+            (one.table, one.outcome, None if one.outcome is Outcome.REFUSED else one.about) for one in done
+        ]
+        console.print(table_of(("table", "name", "changed"), rows))
         if refused := [one.about for one in done if one.outcome is Outcome.REFUSED]:
             raise TableError("; ".join(refused))
