@@ -9,8 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from lakehouse.cli.help import EXAMPLES, PARTS
-from lakehouse.cli.main import app
+from lakehouse.cli.main import COMMANDS, app
 from lakehouse.common.errors import SettingsError
 
 
@@ -62,9 +61,10 @@ def parsed(arguments: list[str]) -> None:
 
 def test_every_command_has_its_part_of_the_help_and_examples_that_it_takes() -> None:
     names = set(get_command(app).commands)  # type: ignore[attr-defined]
-    assert sorted(name for part in PARTS.values() for name in part) == sorted(names)
-    assert EXAMPLES.keys() == names
-    for name, examples in EXAMPLES.items():
+    named = {name: examples for part in COMMANDS.values() for name, (_, *examples) in part.items()}
+    assert named.keys() == names
+    for name, examples in named.items():
+        assert examples
         for example in examples:
             program, *arguments = shlex.split(example.partition(" < ")[0])
             assert (program, arguments[0]) == ("lakehouse", name)

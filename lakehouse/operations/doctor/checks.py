@@ -29,8 +29,8 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import registry
 from lakehouse.sinks.port import SinkKind
 from lakehouse.storage.files import files_of
-from lakehouse.storage.kafka.held_rights import look_up
 from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.kafka.rights import look_up
 from lakehouse.storage.spark import java
 from lakehouse.storage.spark.installing import damaged_jars
 from lakehouse.storage.spark.jars import Configuration, compiled_jar

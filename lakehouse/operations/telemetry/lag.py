@@ -26,11 +26,10 @@ from lakehouse.operations.quality.results import GATES
 from lakehouse.operations.telemetry import measures, progress, runs
 from lakehouse.operations.telemetry.broker import Broker, Ends
 from lakehouse.operations.telemetry.delta_log import Log
-from lakehouse.operations.telemetry.happenings import AuditsAndStops
 from lakehouse.operations.telemetry.health import health_of
 from lakehouse.operations.telemetry.progress import ExportProgress
 from lakehouse.operations.telemetry.queries import StreamQuery, gate_of, queries_of, tables_of
-from lakehouse.operations.telemetry.small_tables import Gates, OpenLetters
+from lakehouse.operations.telemetry.small_tables import AuditsAndStops, Gates, OpenLetters
 from lakehouse.operations.telemetry.values import (
     Health,
     LayerLag,
