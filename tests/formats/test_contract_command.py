@@ -11,8 +11,7 @@ import fastavro
 import pytest
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.engine.formats.contracts import schema_of_contract
-from lakehouse.engine.formats.odcs import data_contract
+from lakehouse.engine.formats.contracts import data_contract, schema_of_contract
 from lakehouse.engine.formats.protobuf import compiled
 from lakehouse.streams.definition import Contract, Field, FieldType, Source
 from tests.commands import Ended, run_command

@@ -17,8 +17,7 @@ import typer
 from lakehouse.common.errors import LakehouseError, SettingsError, first_line
 from lakehouse.common.extras import needed
 from lakehouse.common.terminal import echo
-from lakehouse.engine.formats.contracts import schema_of_contract, subject_of
-from lakehouse.engine.formats.odcs import data_contract
+from lakehouse.engine.formats.contracts import data_contract, schema_of_contract, subject_of
 from lakehouse.settings import Settings
 from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.storage.kafka.schema_registry import Registered, SchemaKind, is_compatible, newest_of, register
