@@ -10,9 +10,8 @@ import psycopg
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from lakehouse.sinks.postgres.client import connect, reported
-from lakehouse.sinks.postgres.copying import Receiver
-from lakehouse.sinks.postgres.statements import Sql
-from lakehouse.sinks.postgres.tables import prepare_table
+from lakehouse.sinks.postgres.rows import Receiver
+from lakehouse.sinks.postgres.statements import Sql, prepare_table
 from lakehouse.streams.definition import MergedTable
 from tests.streams import METRICS_1M
 

@@ -15,7 +15,7 @@ _WHAT_FOR = "LAKEHOUSE_POSTGRES_URL"
 
 def _require(settings: Settings) -> None:
     with needed("postgres", _WHAT_FOR):
-        from lakehouse.sinks.postgres.tables import require_postgres
+        from lakehouse.sinks.postgres.statements import require_postgres
     require_postgres(settings.postgres_url.get_secret_value())
 
 
@@ -39,8 +39,7 @@ def _doubts(settings: Settings) -> Sequence[str]:
 
 def _try_row(table: MergedTable, settings: Settings) -> None:
     with needed("postgres", _WHAT_FOR):
-        from lakehouse.sinks.postgres.statements import Sql
-        from lakehouse.sinks.postgres.tables import try_row
+        from lakehouse.sinks.postgres.statements import Sql, try_row
     try_row(settings.postgres_url.get_secret_value(), Sql(table))
 
 
