@@ -225,15 +225,15 @@ class StreamState:
 
     name: str
     health: Health
-    partitions: tuple[PartitionLag, ...]
-    layers: tuple[LayerLag, ...]
-    tables: tuple[TableState, ...]
-    queries: tuple[QueryState, ...]
-    event_times: tuple[EventTimes, ...]
-    open_letters: int | None
-    gate: StreamGate | None
-    newest_event: datetime | None
-    freshness_s: float | None
+    partitions: tuple[PartitionLag, ...] = ()
+    layers: tuple[LayerLag, ...] = ()
+    tables: tuple[TableState, ...] = ()
+    queries: tuple[QueryState, ...] = ()
+    event_times: tuple[EventTimes, ...] = ()
+    open_letters: int | None = None
+    gate: StreamGate | None = None
+    newest_event: datetime | None = None
+    freshness_s: float | None = None
     runs: tuple[Run, ...] = ()
     audit: Audit | None = None
     lake_reason: str | None = None

@@ -10,7 +10,7 @@ transaction. A row that the database cannot hold, such as one with a character t
 noted as unsent, and the others are sent. A server that was unavailable catches up from its own position. One
 that has another table's rows, or has lost rows, gets all rows of gold again, in one transaction.
 
-Of a row that the database cannot hold only the key is sent, as deleted, so that no former state of it remains.
+Of a row that the database cannot hold only the key is sent, as deleted: no former state of the row remains.
 """
 
 from __future__ import annotations
