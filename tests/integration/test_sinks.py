@@ -699,6 +699,63 @@ def test_whatever_the_order_of_delivery_the_newest_stands(
     }
 
 
+@pytest.mark.cases
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(DELIVERIES, st.sets(st.integers(0, 30)))
+def test_a_fill_puts_what_redis_has_evicted(
+    redis_url: str,
+    reader: redis.Redis,
+    delivery: tuple[list[Change], list[Change], int],
+    evicted: set[int],
+) -> None:
+    """Redis evicts single keys: the hash of a group's latest rows without its stamps, or these alone."""
+    order, repeated, cut = delivery
+    newest = {one.row_key: one for one in sorted(VERSIONS, key=lambda one: one.version)}
+    existing = [one for one in newest.values() if one.value is not None]
+    latest_first = sorted(existing, key=lambda one: (one.order, one.version), reverse=True)
+    table = f"table_{uuid.uuid4().hex}"
+    with closing(RedisSink(redis_url, table, TTL_S, generation=GENERATION)) as sink:
+        for part in (order[:cut], order[cut:] + repeated):
+            open_ = sink.write(part).open
+            sink.write([one for one in existing if (one.group, one.member) in open_], are_all=True)
+            for number, key in enumerate(sorted(reader.keys(f"*lakehouse:{table}:*"))):
+                if number in evicted:
+                    reader.delete(key)
+        with sink.filling():
+            sink.write([*latest_first, *(one for one in newest.values() if one.value is None)], are_all=True)
+
+    assert {row: stored(reader, table, one) for row, one in newest.items()} == {
+        row: expected(one) for row, one in newest.items()
+    }
+    last = {one.member: one for one in reversed(latest_first)}
+    assert latest(reader, table) == {member: expected(one) for member, one in last.items()}
+
+
+def test_the_latest_row_comes_back_though_its_stamp_was_left(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    sink, row = make_redis_sink(), window("auth", 60, 3)
+    sink.write([row])
+    reader.delete(latest_key(table, "cpu"))
+
+    sink.write([row], are_all=True)
+
+    assert latest(reader, table) == {"auth": expected(row)}
+
+
+def test_a_latest_row_that_was_deleted_while_its_stamp_was_lost_goes_with_the_next_fill(
+    reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
+) -> None:
+    sink, gone = make_redis_sink(), window("auth", 60, 4, deleted=True)
+    sink.write([window("auth", 60, 3)])
+    reader.delete(f"{{{latest_key(table, 'cpu')}}}:stamps")
+    sink.write([gone])
+
+    sink.write([gone], are_all=True)
+
+    assert latest(reader, table) == {}
+
+
 def test_a_late_update_of_an_older_window_reaches_its_row_and_not_the_latest(
     reader: redis.Redis, table: str, make_redis_sink: Callable[..., RedisSink]
 ) -> None:

@@ -19,6 +19,9 @@
 -- no row. The next row that is put becomes its latest, whatever its order, but an older row may be later: the
 -- member is open until all its existing rows have been put.
 --
+-- Redis may evict a group's hash or its stamps alone. When all existing rows are put, a member in the hash without
+-- a stamp is removed, because its row may have been deleted, and a row whose stamp is left is put into the hash.
+--
 -- Returns for each row 2 if it was written, 1 if Redis has the same version, and 0 if it has a newer one, which
 -- leaves the hash unchanged; plus 4 if its member is open.
 
@@ -72,6 +75,8 @@ local function put_latest(first, version, row, is_deleted, member, order)
   if g then
     g, o, v = tonumber(g), tonumber(o), tonumber(v)
     is_open = is_open and g >= generation
+  elseif are_all_put then
+    redis.call("HDEL", hash, member)
   end
   local order_, version_ = tonumber(order), tonumber(version)
 
@@ -83,9 +88,15 @@ local function put_latest(first, version, row, is_deleted, member, order)
       is_open = is_open and not is_known
       redis.call("HSET", hash, member, row)
       note(is_open and " open" or "")
-    elseif age == 0 and not is_vacant and is_open and are_all_put then
-      is_open = false
-      note("")
+    elseif age == 0 and not is_vacant and are_all_put then
+      local is_lost = redis.call("HEXISTS", hash, member) == 0
+      if is_lost then
+        redis.call("HSET", hash, member, row)
+      end
+      if is_lost or is_open then
+        is_open = false
+        note("")
+      end
     end
   elseif g and not is_vacant and (g < generation or (g == generation and o == order_ and v < version_)) then
     redis.call("HDEL", hash, member)
