@@ -31,12 +31,12 @@ from lakehouse.storage.kafka.topics import administering
 Operation = Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
 Kind = Literal["topic", "group", "transactional id"]
 
-_OPERATIONS = {
-    "Read": ACLOperation.READ,
-    "Write": ACLOperation.WRITE,
-    "Create": ACLOperation.CREATE,
-    "Describe": ACLOperation.DESCRIBE,
-    "DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS,
+_CONSTANTS: Mapping[Operation, str] = {  # of both clients
+    "Read": "READ",
+    "Write": "WRITE",
+    "Create": "CREATE",
+    "Describe": "DESCRIBE",
+    "DescribeConfigs": "DESCRIBE_CONFIGS",
 }
 _TYPES = {
     "topic": ResourceType.TOPIC,
@@ -87,7 +87,7 @@ def as_acl(user: str, right: Right) -> ACL:
     return ACL(
         f"User:{user}",
         "*",
-        _OPERATIONS[right.operation],
+        ACLOperation[_CONSTANTS[right.operation]],
         ACLPermissionType.ALLOW,
         ResourcePattern(_TYPES[right.kind], right.name, pattern),
     )
@@ -95,13 +95,6 @@ def as_acl(user: str, right: Right) -> ACL:
 
 _TIMEOUT_S = 10.0
 _ASKED_FOR = "doctor"  # the name of a group and of a transactional id below a prefix
-_NAMED: dict[Operation, AclOperation] = {
-    "Read": AclOperation.READ,
-    "Write": AclOperation.WRITE,
-    "Create": AclOperation.CREATE,
-    "Describe": AclOperation.DESCRIBE,
-    "DescribeConfigs": AclOperation.DESCRIBE_CONFIGS,
-}
 
 
 @dataclass(frozen=True)
@@ -151,7 +144,8 @@ def _missing(
     for right in rights:
         found = allowed[right.kind, _named(right)]
         # An existing topic needs the right Create only once somebody deletes it.
-        if found is not None and right.operation != "Create" and _NAMED[right.operation] not in found:
+        wanted = AclOperation[_CONSTANTS[right.operation]]
+        if found is not None and right.operation != "Create" and wanted not in found:
             yield right
 
 
