@@ -97,7 +97,7 @@ sbom: dev ## Write bills of materials of the wheel and of the image (CycloneDX) 
 
 overview: dev ## Make docs/overview.png: the live page's overview during a demo (about three minutes)
 	@scripts/browser.sh
-	@$(BIN)/python -m tests.overview docs/overview.png
+	@$(BIN)/python -m tests.support.overview docs/overview.png
 
 dist: dev ## Build the source distribution and the wheel into build/dist, and try the wheel in an empty environment
 	@scripts/dist.sh $(VENV)

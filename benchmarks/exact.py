@@ -22,16 +22,8 @@ from lakehouse.settings import Settings
 from lakehouse.storage.tables import open_lake
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
-from tests.pipeline import (
-    BRONZE,
-    TABLES,
-    Coordinates,
-    Row,
-    coordinates_of,
-    read_topic,
-    rows_of,
-)
-from tests.verdicts import accepted, judge_batches, same_dead_letters, same_silver, window_differences
+from tests.support.pipeline import BRONZE, TABLES, Coordinates, Row, coordinates_of, read_topic, rows_of
+from tests.support.verdicts import accepted, judge_batches, same_dead_letters, same_silver, window_differences
 
 MALFORMED, LATE, DUPLICATES = 0.01, 0.02, 0.01
 

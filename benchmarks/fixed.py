@@ -42,7 +42,7 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark.execution import executing_for
 from lakehouse.storage.tables import Lake, Move, Position, TableSpec, open_lake
 from lakehouse.streams.registry import BY_DEFAULT
-from tests.counting import Counts, counted
+from tests.support.counting import Counts, counted
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 METRICS = BY_DEFAULT[0]

@@ -44,8 +44,8 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.streams.definition import GoldTable
 from lakehouse.streams.registry import choose
-from tests.s3 import proxy
-from tests.s3 import store as seaweed
+from tests.support import s3_proxy as proxy
+from tests.support import seaweed
 
 _SHARES = (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0))
 _DRAIN_TIMEOUT_S = 60.0

@@ -3,7 +3,7 @@
 python -m benchmarks.poison --records 10000
 
 Good records go between them. Bronze and silver catch up, and every dead letter is compared, by its Kafka
-coordinates, with the rules that are written down for its kind in tests/poison.py. Exits with 1 at a
+coordinates, with the rules that are written down for its kind in tests/support/poison.py. Exits with 1 at a
 difference: another rule, a lost or doubled record, other bytes than were sent.
 """
 
@@ -28,8 +28,8 @@ from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import open_lake
 from lakehouse.streams.registry import BY_DEFAULT, load
-from tests.pipeline import DEAD_LETTERS, Coordinates, coordinates_of, rows_of
-from tests.poison import KINDS, Bytes, Kind, endless, valid
+from tests.support.pipeline import DEAD_LETTERS, Coordinates, coordinates_of, rows_of
+from tests.support.poison import KINDS, Bytes, Kind, endless, valid
 
 GOOD_SHARE = 0.2
 _IN_FLIGHT = 500

@@ -26,7 +26,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, open_lake
 from lakehouse.streams.registry import BY_DEFAULT
-from tests import postgres_servers
+from tests.support import postgres_servers
 
 app = typer.Typer(add_completion=False)
 _METRICS = BY_DEFAULT[0]

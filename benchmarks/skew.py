@@ -41,7 +41,7 @@ from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake, open_lake
 from lakehouse.streams.registry import BY_DEFAULT, choose
-from tests.cluster import Cluster
+from tests.support.cluster import Cluster
 
 _STANDING = 20_000
 _CPU = "CPU-s per million events"

@@ -16,7 +16,7 @@ from benchmarks.applications import Used, environment, sampled
 from benchmarks.heap import Heap, heap_of, logged, option
 from lakehouse.common.errors import LakehouseError
 from lakehouse.settings import Settings
-from tests.cluster import Cluster
+from tests.support.cluster import Cluster
 
 EXECUTORS = 2
 _ROOT = Path(__file__).parents[1]

@@ -38,7 +38,7 @@ from lakehouse.operations.telemetry import Observer
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams.registry import choose
 from tests.chaos.services import OwnServices
-from tests.processes import LAKEHOUSE, ROOT, Process, running, unused_port
+from tests.support.processes import LAKEHOUSE, ROOT, Process, running, unused_port
 
 STREAM = "metrics"
 WELL_S = 15  # for so long everybody has to be content, before and after

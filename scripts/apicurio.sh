@@ -14,7 +14,7 @@ target=$venv/share/lakehouse/apicurio
 if [ "$(cat "$target/.fetched" 2>/dev/null)" = "$sum" ]; then
   exit 0
 fi
-if ! "$venv/bin/python" -c 'from tests.registries import java; java()' 2>/dev/null; then
+if ! "$venv/bin/python" -c 'from tests.support.registries import java; java()' 2>/dev/null; then
   echo "setup: no Java 21 or later is here, so Apicurio Registry is not fetched, and its tests are skipped"
   exit 0
 fi

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
-from pydantic import SecretStr
 from pyspark.sql import SparkSession
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
@@ -21,8 +18,9 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.storage.spark.session import build_session
 from lakehouse.storage.tables import Lake
 from lakehouse.testing.session import SMALL
-from tests import brokers
-from tests.streams import STREAMS
+from tests.support import brokers
+from tests.support.catalog_names import without_names
+from tests.support.settings import MakeSettings, settings_for
 
 for variable in [name for name in os.environ if name.startswith("LAKEHOUSE_") and name != "LAKEHOUSE_CACHE"]:
     del os.environ[variable]
@@ -36,8 +34,6 @@ os.environ["TZ"] = "America/St_Johns"  # nothing may depend on the machine's tim
 hypothesis.settings.register_profile("repeatable", derandomize=True, database=None, deadline=None)
 hypothesis.settings.register_profile("random", database=None, deadline=None, print_blob=True)
 hypothesis.settings.load_profile("repeatable")
-
-MakeSettings = Callable[..., Settings]
 
 FILLED_LAKE = frozenset(
     f"tests/integration/test_{name}.py" for name in ("audit", "every_stream", "expect", "notebooks", "served")
@@ -112,36 +108,6 @@ def nameless(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, which knows no table or view by name before and after the test; tables are external."""
     with without_names(spark):
         yield spark
-
-
-@contextmanager
-def without_names(spark: SparkSession) -> Iterator[None]:
-    """The same for a block."""
-    _forget_names(spark)
-    try:
-        yield
-    finally:
-        _forget_names(spark)
-
-
-def _forget_names(spark: SparkSession) -> None:
-    for database in ("bronze", "silver", "gold", "ops"):
-        spark.sql(f"DROP DATABASE IF EXISTS {database} CASCADE")
-    for view in spark.sql("SHOW VIEWS").collect():
-        spark.catalog.dropTempView(view.viewName)
-
-
-def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Settings:
-    """Return settings with a lake in the directory and topics of their own."""
-    suffix = uuid.uuid4().hex[:8]
-    return settings.model_copy(
-        update={
-            "lake": str(directory / "lake"),
-            "kafka_bootstrap_servers": services.kafka,
-            "redis_url": SecretStr(services.redis),
-            "topics": {topic: f"{topic}-{suffix}" for stream in STREAMS for topic in stream.topics},
-        }
-    )
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from lakehouse.settings import Settings
 from lakehouse.settings.config_file import CONFIG_VARIABLE
 from lakehouse.settings.reading import CACHE_VARIABLE
 from lakehouse.settings.secrets import SUFFIX, secret_names
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 PAGES = [
     *(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md")),

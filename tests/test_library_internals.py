@@ -21,10 +21,10 @@ import pytest
 from great_expectations.expectations.registry import _registered_metrics
 
 from lakehouse.storage.spark.members import CLASS, NEW, Member
-from tests.library_members import LIBRARIES, Library
+from tests.support.library_members import LIBRARIES, Library
 
 ROOT = Path(__file__).parents[1]
-SPARKS = {"delta-spark", "deltalake", "pyspark"}  # tests/tables/test_versions.py
+SPARKS = {"delta-spark", "deltalake", "pyspark"}  # tests/storage/tables/test_versions.py
 OTHERS_TOO = {
     *(
         "TABLE",

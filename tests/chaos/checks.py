@@ -24,11 +24,11 @@ from tests.oracles.judging import CONTRACTS, Judged, judge_record
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.outputs import KEPT, frozen, outputs, parsed
-from tests.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of
-from tests.processes import LAKEHOUSE, running
-from tests.streams import STREAMS
-from tests.verdicts import accepted, row_differences, same_silver, window_differences
+from tests.support.outputs import KEPT, frozen, outputs, parsed
+from tests.support.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of
+from tests.support.processes import LAKEHOUSE, running
+from tests.support.streams import STREAMS
+from tests.support.verdicts import accepted, row_differences, same_silver, window_differences
 
 AUDIT_TIMEOUT_S = 600
 _SHOWN = 5

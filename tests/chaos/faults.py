@@ -28,8 +28,8 @@ from lakehouse.settings import Settings
 from tests.chaos.files import EXPORTS, QUERIES, Writing, commit_file, last_note, notes_of, sent
 from tests.chaos.services import Name, OwnServices, runs
 from tests.chaos.supervisor import Supervisor
-from tests.cluster import Cluster
-from tests.pipeline import version_of
+from tests.support.cluster import Cluster
+from tests.support.pipeline import version_of
 
 UP_TIMEOUT_S = 300.0
 POINT_TIMEOUT_S = 120.0

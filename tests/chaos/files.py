@@ -16,8 +16,8 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from lakehouse.settings import Settings
-from tests.pipeline import Row, path_of, version_of, with_micros
-from tests.streams import STREAMS
+from tests.support.pipeline import Row, path_of, version_of, with_micros
+from tests.support.streams import STREAMS
 
 Note = tuple[str, int]
 """How far a query has read, as a commit notes it: `<query> reads <source>`, and the first that is unread."""

@@ -21,8 +21,8 @@ from lakehouse.dev.samples import Sample
 from lakehouse.dev.samples.loads import GENERATORS, Load
 from lakehouse.settings import Settings
 from tests.chaos import mixed
-from tests.poison import KINDS, Poison, endless
-from tests.streams import STREAMS, TRANSACTIONS
+from tests.support.poison import KINDS, Poison, endless
+from tests.support.streams import STREAMS, TRANSACTIONS
 
 POISON_HEADER = "poison"
 _TICK_S = 0.05

@@ -22,8 +22,8 @@ from lakehouse.settings.registry_access import RecordFormat
 from tests.oracles.judging import CONTRACTS, Field, Judged, Kind
 from tests.oracles.records import Lateness, Record, outcomes
 from tests.oracles.records import Settings as OfSource
-from tests.pipeline import Coordinates, Row, coordinates_of
-from tests.streams import STREAMS, TRANSACTIONS, under
+from tests.support.pipeline import Coordinates, Row, coordinates_of
+from tests.support.streams import STREAMS, TRANSACTIONS, under
 
 JSON_HEADER = "json"
 PAYMENTS = TRANSACTIONS.sources[0]

@@ -34,9 +34,9 @@ from tests.chaos.files import BRONZE, TABLES, behind
 from tests.chaos.load import Feeder
 from tests.chaos.services import OwnServices
 from tests.chaos.supervisor import ALL, Exit, Shift, Supervisor
-from tests.cluster import Cluster
-from tests.pipeline import rows_of, versions
-from tests.processes import LAKEHOUSE, Place
+from tests.support.cluster import Cluster
+from tests.support.pipeline import rows_of, versions
+from tests.support.processes import LAKEHOUSE, Place
 
 _ATTEMPTS = 5
 _UP_TIMEOUT_S = 600.0

@@ -18,8 +18,8 @@ import psutil
 from lakehouse.dev.services import redis_server, services
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import load_settings
-from tests import postgres_servers, registries
-from tests.registries import Registry
+from tests.support import postgres_servers, registries
+from tests.support.registries import Registry
 
 Name = Literal["kafka", "redis", "postgres", "registry"]
 END_TIMEOUT_S = 30.0

@@ -23,7 +23,7 @@ from typing import IO, Self
 
 import psutil
 
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 ALL = "all"
 """The name of the process that runs all layers."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.expectations.lakes import LIMITS, Case, Row, at, later, text
-from tests.streams import STREAMS
+from tests.support.streams import STREAMS
 
 
 def record(topic: str, offset: int = 0) -> Row:

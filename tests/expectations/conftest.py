@@ -5,85 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from great_expectations import ExpectationSuite, ValidationDefinition
 from pyspark.sql import SparkSession
 
-from lakehouse.operations.quality import checking
-from lakehouse.operations.quality.checking import make_context
-from lakehouse.operations.quality.subjects import subjects
-from lakehouse.streams.suite_internals import BATCH_VIEW, ExpectNoRows
-from tests.expectations.lakes import Row, TinyLake, frame
-from tests.streams import STREAMS
-
-
-def suite_of(table: str) -> ExpectationSuite:
-    """Return the suite of a table, `layer.name`."""
-    (suite,) = (checking.suite_of(one) for one in subjects(STREAMS) if one.name == table)
-    assert suite is not None
-    return suite
-
-
-def names_of(table: str) -> list[str]:
-    """Return the names of a suite's expectations."""
-    return [str(one.description) for one in suite_of(table).expectations]
-
-
-def steps_of(table: str) -> dict[str, str]:
-    """Return the steps of a suite's expectations by their names."""
-    asked = [one for one in suite_of(table).expectations if isinstance(one, ExpectNoRows) and one.step]
-    return {str(one.description): str(one.step) for one in asked}
-
-
-class Validator:
-    """Runs suites in one context; views stay from one lake to the next where they are the same."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._context = make_context()
-        self._source = self._context.data_sources.add_or_update_spark("lake", persist=False)
-        self._definitions: dict[str, ValidationDefinition] = {}
-        self._views: dict[str, list[Row]] = {}
-
-    def failures(self, table: str, lake: TinyLake, only: str | None = None) -> set[str]:
-        """Return the names of the expectations, or the `only` one, that a table does not meet in a lake."""
-        own = self._show(table, lake)
-        batch = {"dataframe": self._spark.table(own)}
-        results = (
-            self._definition(table, only).run(batch_parameters=batch, result_format="BOOLEAN_ONLY").results
-        )
-        raised = [result.exception_info for result in results if _has_raised(result.exception_info)]
-        assert not raised, raised
-        return {
-            str(result.expectation_config.description)
-            for result in results
-            if result.expectation_config and not result.success
-        }
-
-    def finds(self, table: str, name: str, lake: TinyLake) -> bool:
-        """Tell whether the step of an expectation finds a row, where all rows of the table have changed."""
-        own = self._show(table, lake)
-        return not self._spark.sql(steps_of(table)[name].format(batch=own)).isEmpty()
-
-    def _show(self, table: str, lake: TinyLake) -> str:
-        """Have the lake's views, and return that of the table."""
-        for view, rows in lake.items():
-            if self._views.get(view) != list(rows):
-                frame(self._spark, view, rows).createOrReplaceTempView(view)
-                self._views[view] = list(rows)
-        return table.replace(".", "_", 1)
-
-    def drop_views(self) -> None:
-        for view in (*self._views, BATCH_VIEW):
-            self._spark.catalog.dropTempView(view)
-
-    def _definition(self, table: str, only: str | None) -> ValidationDefinition:
-        name = table if only is None else f"{table}: {only}"
-        if name not in self._definitions:
-            batch = self._source.add_dataframe_asset(name).add_batch_definition_whole_dataframe("all")
-            expectations = [one for one in suite_of(table).expectations if only in {None, one.description}]
-            suite = self._context.suites.add(ExpectationSuite(name=name, expectations=expectations))
-            self._definitions[name] = ValidationDefinition(name=name, data=batch, suite=suite)
-        return self._definitions[name]
+from tests.expectations.validator import Validator
 
 
 @pytest.fixture(scope="package")
@@ -91,9 +15,3 @@ def validator(spark: SparkSession) -> Iterator[Validator]:
     validator = Validator(spark)
     yield validator
     validator.drop_views()
-
-
-def _has_raised(info: dict[str, object]) -> bool:
-    """Tell whether an expectation, or one of the metrics it is made of, has raised."""
-    parts = [info, *(part for part in info.values() if isinstance(part, dict))]
-    return any(part.get("raised_exception") for part in parts)

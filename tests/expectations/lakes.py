@@ -18,7 +18,7 @@ from lakehouse.engine.records import dead_letters
 from lakehouse.engine.records.validation import clean_schema
 from lakehouse.operations.quality import subjects
 from lakehouse.storage.spark import internals
-from tests.streams import STREAMS
+from tests.support.streams import STREAMS
 
 Row = Mapping[str, str]
 TinyLake = Mapping[str, Sequence[Row]]

@@ -6,7 +6,7 @@ import hashlib
 
 from tests.expectations.bronze_cases import record
 from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, text
-from tests.streams import STREAMS
+from tests.support.streams import STREAMS
 
 _VIEW = "silver_dead_letters"
 

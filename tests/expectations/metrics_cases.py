@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, later, text
-from tests.streams import METRICS_1M, METRICS_SUMMARY_10M
+from tests.support.streams import METRICS_1M, METRICS_SUMMARY_10M
 
 _ONE_VALUE: Row = {
     "count": "1",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tests.expectations.bronze_cases import record
 from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, later, text
-from tests.streams import STREAMS
+from tests.support.streams import STREAMS
 
 # What a record carries, the required text that can be empty and, by expectation, what is wrong with a value.
 _METRIC = {"service_id": text("s1"), "metric_name": text("cpu"), "value": "1.5D"}

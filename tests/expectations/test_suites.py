@@ -18,8 +18,8 @@ from tests.expectations import (
     silver_cases,
     transactions_cases,
 )
-from tests.expectations.conftest import Validator, names_of, steps_of, suite_of
 from tests.expectations.lakes import TABLES, Case
+from tests.expectations.validator import Validator, names_of, steps_of, suite_of
 
 CASES: dict[str, Case] = {
     **bronze_cases.CASES,

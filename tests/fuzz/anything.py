@@ -57,11 +57,11 @@ from lakehouse.storage.spark.session import build_session
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Field, FieldType, Source, Stream
 from lakehouse.streams.registry import load
-from tests import pipeline, poison, postgres_servers
 from tests.fuzz import schemas
 from tests.fuzz.schemas import Body
-from tests.pipeline import DEAD_LETTERS, Raw
-from tests.streams import STREAMS, under
+from tests.support import pipeline, poison, postgres_servers
+from tests.support.pipeline import DEAD_LETTERS, Raw
+from tests.support.streams import STREAMS, under
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)

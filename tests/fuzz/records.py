@@ -17,7 +17,7 @@ from random import Random
 
 from tests.fuzz.names import LONG
 from tests.oracles.judging import CONTRACTS, Field, Kind
-from tests.pipeline import Raw, micros
+from tests.support.pipeline import Raw, micros
 
 PARTITIONS = 2
 _PAYLOAD_BYTES = 300_000

@@ -10,11 +10,10 @@ from pyspark.sql import SparkSession
 
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings
-from tests import redis_databases
-from tests.conftest import settings_for
-from tests.journey import EVENTS, Journey
+from tests.support import redis_databases
+from tests.support.journey import Journey
+from tests.support.settings import settings_for
 
-LAKE_EVENTS = EVENTS  # of each stream, twice
 LAKE_DATABASE = 1  # of Redis: rows of other lakes have the same names
 LAKE_TIMEOUT_S = 1800  # whose test comes first waits until the lake is there; minutes on a busy machine
 
@@ -33,7 +32,7 @@ def journey(
     services: Endpoints,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Journey:
-    """A lake of every stream that has been through reruns and crashes; see tests/journey.py."""
+    """A lake of every stream that has been through reruns and crashes; see tests/support/journey.py."""
     settings = settings_for(session_settings, services, tmp_path_factory.mktemp("filled")).model_copy(
         update={
             "redis_url": SecretStr(redis_databases.url_of(services.redis, LAKE_DATABASE)),

@@ -19,11 +19,11 @@ from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests import pipeline
-from tests.batches import gold_of
-from tests.conftest import MakeSettings
-from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, Row
-from tests.streams import METRICS_1M
+from tests.support import pipeline
+from tests.support.batches import gold_of
+from tests.support.pipeline import DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, Row
+from tests.support.settings import MakeSettings
+from tests.support.streams import METRICS_1M
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 CARRIED = (SILVER, DEAD_LETTERS, GOLD)

@@ -26,10 +26,10 @@ from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.sinks.kafka.slices import SlicedSink
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
-from tests import redis_databases
-from tests.conftest import MakeSettings
-from tests.damage import as_in_a_new_process
-from tests.integration.test_export import ONE_TABLE, Export, State, of_key
+from tests.support import redis_databases
+from tests.support.damage import as_in_a_new_process
+from tests.support.exporting import ONE_TABLE, Export, State, of_key
+from tests.support.settings import MakeSettings
 
 REDIS_DATABASE = 15  # no other test uses it
 

@@ -16,9 +16,9 @@ import pytest
 from lakehouse.dev.samples.loads import GENERATORS, Load, send
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings
-from tests.pipeline import read_topic
-from tests.processes import LAKEHOUSE, NOISE, Place, place, running
-from tests.streams import STREAMS
+from tests.support.pipeline import read_topic
+from tests.support.processes import LAKEHOUSE, NOISE, Place, place, running
+from tests.support.streams import STREAMS
 
 EVENTS = 500
 TIMEOUT_S = 900.0

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
 from tests.fuzz.anything import FORMATS, World, made, registry
-from tests.processes import ROOT
+from tests.support.processes import ROOT
 
 MINUTES = os.environ.get("FUZZ_MINUTES", "10")
 SEED = 57

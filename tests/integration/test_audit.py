@@ -26,10 +26,10 @@ from lakehouse.operations.audit import Report, audit
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import load
-from tests import pipeline
-from tests.integration.conftest import LAKE_EVENTS
-from tests.pipeline import Row
-from tests.streams import STREAMS
+from tests.support import pipeline
+from tests.support.journey import EVENTS
+from tests.support.pipeline import Row
+from tests.support.streams import STREAMS
 
 SPENT, TRANSACTIONS = "gold.user_transactions_5m", "silver.transactions"
 SUMMARIES = "gold.metrics_summary_10m"
@@ -200,7 +200,7 @@ def test_every_record_and_every_row_is_compared(damaged: Damaged) -> None:
     rows = {(check.stream, check.name): 0 for check in damaged.report.checks}
     for check in damaged.report.checks:
         rows[check.stream, check.name] += check.compared
-    events = {stream.name: 2 * LAKE_EVENTS for stream in STREAMS}
+    events = {stream.name: 2 * EVENTS for stream in STREAMS}
     landed, books = ({name: rows[name, kind] for name in events} for kind in ("landed", "records"))
     assert landed == books == events
     assert min(rows[name, "files"] for name in events) >= 2

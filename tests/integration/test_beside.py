@@ -6,11 +6,8 @@ an oracle's, and an audit of the lake at rest finds nothing.
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from pyspark.sql import SparkSession
@@ -27,41 +24,15 @@ from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.replay import replay
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests import pipeline, verdicts
-from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
-from tests.streams import METRICS_1M
+from tests.support import pipeline, verdicts
+from tests.support.beside import beside, event
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
+from tests.support.settings import MakeSettings
+from tests.support.streams import METRICS_1M
 
 LONG_AGO = pipeline.utc("2026-03-01T00:00:00")
 NOW = LONG_AGO + timedelta(days=8)  # a day more than a record may be late
-
-
-def event(at: datetime, value: float = 1.0) -> Raw:
-    record = {"serviceId": "s", "metricName": "m", "value": value, "timestamp": int(at.timestamp() * 1000)}
-    return Raw(json.dumps(record).encode())
-
-
-@contextmanager
-def beside(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Let the work go on in a thread for the length of the block; its failure is the test's."""
-    over, failures = threading.Event(), list[BaseException]()
-
-    def guarded() -> None:
-        try:
-            work(over)
-        except BaseException as failure:  # noqa: BLE001 - raised below
-            failures.append(failure)
-
-    thread = threading.Thread(target=guarded)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join(300)
-    assert failures == []
-    assert not thread.is_alive()
 
 
 @pytest.mark.slow

@@ -33,12 +33,12 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, leases, upkeep, writing
-from tests import pipeline, verdicts
-from tests.batches import gold_of, silver_of, take_next
-from tests.integration.test_beside import beside
 from tests.oracles.metrics import Metric
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw
-from tests.streams import METRICS, METRICS_1M, PRODUCT_SALES, SALES, tolerant
+from tests.support import pipeline, verdicts
+from tests.support.batches import gold_of, silver_of, take_next
+from tests.support.beside import beside
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw
+from tests.support.streams import METRICS, METRICS_1M, PRODUCT_SALES, SALES, tolerant
 
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)
 PATIENT = tolerant(STREAM, 3600)

@@ -13,9 +13,9 @@ from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.contract import Contract
 from lakehouse.streams.definition import Source, Stream
-from tests import pipeline
-from tests.pipeline import DEAD_LETTERS, Raw
-from tests.records.test_change_events import CHANGES, CLEAN, REFUSED
+from tests.support import pipeline
+from tests.support.change_events import CHANGES, CLEAN, REFUSED
+from tests.support.pipeline import DEAD_LETTERS, Raw
 
 LANDED = pipeline.utc("2026-01-01T12:00:00")
 SOURCE = Source("changes", "changes", CHANGES)

@@ -26,11 +26,11 @@ from lakehouse.operations.telemetry.runs import as_json, file_of
 from lakehouse.serving.security.tokens import Scope, Tokens
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import direct
-from tests import pipeline
-from tests.commands import Ended, run_command
-from tests.pipeline import BRONZE, GOLD, SILVER, Raw
-from tests.processes import Place, place
-from tests.streams import METRICS, under
+from tests.support import pipeline
+from tests.support.commands import Ended, run_command
+from tests.support.pipeline import BRONZE, GOLD, SILVER, Raw
+from tests.support.processes import Place, place
+from tests.support.streams import METRICS, under
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)

@@ -15,8 +15,8 @@ from lakehouse.storage import tables
 from lakehouse.storage.tables import DELETED, Lake, Move, TableSpec, Why, Written, data_files
 from lakehouse.storage.tables import delta_internals as delta
 from lakehouse.storage.tables.pruning import Between, Near
-from tests import pipeline
-from tests.counting import counted
+from tests.support import pipeline
+from tests.support.counting import counted
 
 SCHEMA = "k long, v string"
 

@@ -26,9 +26,9 @@ from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.registry import choose_one
-from tests import pipeline, redis_databases
-from tests.conftest import MakeSettings
-from tests.pipeline import DEAD_LETTERS, Raw
+from tests.support import pipeline, redis_databases
+from tests.support.pipeline import DEAD_LETTERS, Raw
+from tests.support.settings import MakeSettings
 
 TOPIC = "transactions-topic"
 REDIS_DATABASE = 9

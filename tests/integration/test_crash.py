@@ -36,15 +36,15 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at
-from tests import pipeline, verdicts
-from tests.batches import bronze_of, gold_of, silver_of, take_next
-from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
-from tests.processes import QUICK_JVM
-from tests.streams import SALES
+from tests.support import pipeline, verdicts
+from tests.support.batches import bronze_of, gold_of, silver_of, take_next
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, Raw
+from tests.support.processes import QUICK_JVM
+from tests.support.settings import MakeSettings
+from tests.support.streams import SALES
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-04-29T01:00:00")

@@ -19,8 +19,8 @@ from lakehouse.streams.definition import Field, FieldType, Source, Stream
 from lakehouse.streams.kinds import Records, windowed_sums
 from lakehouse.streams.registry import choose_one
 from lakehouse.testing.kills import take_next
-from tests import pipeline
-from tests.pipeline import DEAD_LETTERS, Raw
+from tests.support import pipeline
+from tests.support.pipeline import DEAD_LETTERS, Raw
 
 LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AT = 1_767_225_600_000

@@ -12,8 +12,8 @@ import httpx
 import psutil
 import pytest
 
-from tests.pipeline import await_
-from tests.processes import LAKEHOUSE, LEAVE_TIMEOUT_S
+from tests.support.pipeline import await_
+from tests.support.processes import LAKEHOUSE, LEAVE_TIMEOUT_S
 
 DEMO_TIMEOUT_S = 1800.0
 

@@ -14,8 +14,8 @@ import yaml
 from lakehouse.operations.doctor.rights import rights_of_pipeline
 from lakehouse.settings import Settings
 from lakehouse.settings.secrets import secret_names
-from tests.processes import BIN, QUICK_JVM, ROOT
-from tests.streams import STREAMS
+from tests.support.processes import BIN, QUICK_JVM, ROOT
+from tests.support.streams import STREAMS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TIMEOUT_S = 300

@@ -21,7 +21,7 @@ from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.spark.jars import jars_directory
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import BY_DEFAULT
-from tests.processes import LAKEHOUSE
+from tests.support.processes import LAKEHOUSE
 
 MakeSettings = Callable[..., Settings]
 OLD_JAVA = """\

@@ -35,15 +35,15 @@ from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import choose
-from tests import redis_databases
 from tests.chaos.checks import audit_differences, differences
 from tests.chaos.load import Feeder
 from tests.chaos.run import Outcome, await_end
-from tests.conftest import MakeSettings
-from tests.damage import as_in_a_new_process
-from tests.pipeline import await_, read_topic, rows_of
-from tests.pipeline import running as running_here
-from tests.processes import LAKEHOUSE, Process, finish, place, running
+from tests.support import redis_databases
+from tests.support.damage import as_in_a_new_process
+from tests.support.pipeline import await_, read_topic, rows_of
+from tests.support.pipeline import running as running_here
+from tests.support.processes import LAKEHOUSE, Process, finish, place, running
+from tests.support.settings import MakeSettings
 
 CHANGES = {"call_gap_s": 3, "call_grace_s": 5, "sales_threshold": Decimal(100)}
 DATABASE = 14  # of Redis; no other test uses it

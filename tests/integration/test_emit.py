@@ -8,10 +8,10 @@ from pyspark.sql import SparkSession
 
 from lakehouse.operations.audit.stores import check_lead
 from lakehouse.storage.tables import Lake
-from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.pipeline import STREAM, Raw, read_topic
-from tests.streams import METRICS_1M, under
+from tests.support import pipeline
+from tests.support.pipeline import STREAM, Raw, read_topic
+from tests.support.settings import MakeSettings
+from tests.support.streams import METRICS_1M, under
 
 TEN, NOW = pipeline.utc("2026-03-20T10:00:00"), pipeline.utc("2026-03-20T10:10:00")
 

@@ -37,9 +37,9 @@ from lakehouse.storage.kafka.topics import create_topics, unlimited
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import load
-from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.pipeline import BRONZE, SILVER, SOURCE, STREAM, Raw
+from tests.support import pipeline
+from tests.support.pipeline import BRONZE, SILVER, SOURCE, STREAM, Raw
+from tests.support.settings import MakeSettings
 
 ANY_TIME = dict.fromkeys(
     ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms"), str(2**63 - 1)

@@ -9,8 +9,8 @@ from lakehouse.operations.catalog import duckdb_sql as duck
 from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.storage.tables import Lake
 from tests.chaos.files import QUERIES, TABLES
-from tests.journey import CRASHES, EVENTS, MALFORMED, Journey
-from tests.streams import STREAMS
+from tests.support.journey import CRASHES, EVENTS, MALFORMED, Journey
+from tests.support.streams import STREAMS
 
 EVERY_QUERY = {query for queries in QUERIES.values() for query in queries}
 

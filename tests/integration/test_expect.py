@@ -35,10 +35,10 @@ from lakehouse.operations.quality.report import TableReport
 from lakehouse.operations.quality.subjects import PinnedTables, Subject, subjects
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests import pipeline
 from tests.expectations.lakes import TABLES
-from tests.processes import ROOT
-from tests.streams import STREAMS
+from tests.support import pipeline
+from tests.support.processes import ROOT
+from tests.support.streams import STREAMS
 
 DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
     "bronze.metrics_events": (("topic", "partition", "offset"), None, "keys are unique"),

@@ -29,10 +29,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import GoldTable, Stream
 from lakehouse.testing.kills import CrashError
-from tests import pipeline
-from tests.crashing import Fault
-from tests.pipeline import Raw, await_
-from tests.streams import CALL_RECORDS, CALLS, SALES, TRANSACTIONS, USER_TRANSACTIONS_5M
+from tests.support import pipeline
+from tests.support.crashing import Fault
+from tests.support.pipeline import Raw, await_
+from tests.support.streams import CALL_RECORDS, CALLS, SALES, TRANSACTIONS, USER_TRANSACTIONS_5M
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")

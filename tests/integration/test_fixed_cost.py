@@ -22,10 +22,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark import execution
 from lakehouse.storage.tables import Lake, Move, TableSpec, Written
-from tests import pipeline
-from tests.batches import gold_of, silver_of
-from tests.counting import Counts, counted
-from tests.pipeline import GOLD, SILVER, STREAM, Raw
+from tests.support import pipeline
+from tests.support.batches import gold_of, silver_of
+from tests.support.counting import Counts, counted
+from tests.support.pipeline import GOLD, SILVER, STREAM, Raw
 
 LANDED = pipeline.utc("2026-05-04T12:00:00")
 RECORDS = 40

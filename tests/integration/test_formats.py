@@ -37,11 +37,11 @@ from lakehouse.storage.kafka.schema_registry import Missing, Registered, registe
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Source
-from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.pipeline import DEAD_LETTERS, SILVER, STREAM, Raw
-from tests.registries import Registry, registry
-from tests.streams import SALES, STREAMS, under
+from tests.support import pipeline
+from tests.support.pipeline import DEAD_LETTERS, SILVER, STREAM, Raw
+from tests.support.registries import Registry, registry
+from tests.support.settings import MakeSettings
+from tests.support.streams import SALES, STREAMS, under
 
 AT_MS = 1_767_225_600_000  # 2026-01-01
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)

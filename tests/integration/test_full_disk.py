@@ -24,10 +24,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables import Lake, leases
 from lakehouse.storage.tables import delta_internals as delta
-from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.full_disk import full, full_once, itself, jvm
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, TABLES, Raw, await_
+from tests.support import pipeline
+from tests.support.full_disk import full, full_once, itself, jvm
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, TABLES, Raw, await_
+from tests.support.settings import MakeSettings
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")

@@ -23,11 +23,11 @@ from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
-from tests import pipeline
-from tests.commands import Ended, run_command
-from tests.conftest import MakeSettings
-from tests.pipeline import await_
-from tests.streams import STREAMS, TRANSACTIONS
+from tests.support import pipeline
+from tests.support.commands import Ended, run_command
+from tests.support.pipeline import await_
+from tests.support.settings import MakeSettings
+from tests.support.streams import STREAMS, TRANSACTIONS
 
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
 STREAM = (TRANSACTIONS,)

@@ -21,9 +21,9 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, commits, reading
 from lakehouse.streams.definition import Source, Stream
-from tests import pipeline
-from tests.pipeline import Raw
-from tests.streams import CALLS, METRICS, SALES, STREAMS, TRANSACTIONS
+from tests.support import pipeline
+from tests.support.pipeline import Raw
+from tests.support.streams import CALLS, METRICS, SALES, STREAMS, TRANSACTIONS
 
 GOLD, SILVER = "gold.user_transactions_5m", "silver.transactions"
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)

@@ -30,10 +30,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
-from tests import pipeline
-from tests.conftest import MakeSettings, settings_for
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
-from tests.streams import METRICS_1M, STREAMS, under
+from tests.support import pipeline
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
+from tests.support.settings import MakeSettings, settings_for
+from tests.support.streams import METRICS_1M, STREAMS, under
 
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")
 LOSSES = "ops.data_losses"

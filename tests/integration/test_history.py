@@ -24,10 +24,10 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.storage.tables import Lake
 from lakehouse.testing.kills import CrashError, crash_at
-from tests import pipeline
-from tests.batches import take_next
-from tests.pipeline import DEAD_LETTERS, STREAM, Raw
-from tests.streams import METRICS_1M, SALES, TRANSACTIONS, under
+from tests.support import pipeline
+from tests.support.batches import take_next
+from tests.support.pipeline import DEAD_LETTERS, STREAM, Raw
+from tests.support.streams import METRICS_1M, SALES, TRANSACTIONS, under
 
 SALES_SOURCE, SOURCE = SALES.sources[0], TRANSACTIONS.sources[0]
 SILVER, GOLD = "silver.transactions", "gold.user_transactions_5m"

@@ -18,15 +18,15 @@ from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import load
-from tests import pipeline, redis_databases
-from tests.chance import chance
 from tests.chaos.checks import differences
-from tests.conftest import settings_for
-from tests.delta_commands import SOURCES
 from tests.fuzz.names import NAMES, composed
 from tests.fuzz.records import PARTITIONS, TABLES, Shape, Times, make
-from tests.pipeline import micros, rows_of, utc
-from tests.verdicts import judge_batches
+from tests.support import pipeline, redis_databases
+from tests.support.chance import chance
+from tests.support.delta_commands import SOURCES
+from tests.support.pipeline import micros, rows_of, utc
+from tests.support.settings import settings_for
+from tests.support.verdicts import judge_batches
 
 HALF_OF_THEM = len(NAMES) // 2  # first names of a topic's records, in each topic another half
 REDIS_DATABASE = 12  # no other file of tests uses it

@@ -20,8 +20,8 @@ from lakehouse.dev.samples import spread_times
 from lakehouse.dev.samples.metrics import samples
 from lakehouse.dev.samples.producing import produce
 from lakehouse.dev.services.services import Endpoints
-from tests.cluster import Cluster
-from tests.processes import ROOT, Place, place
+from tests.support.cluster import Cluster
+from tests.support.processes import ROOT, Place, place
 
 pytestmark = pytest.mark.soak
 

@@ -33,9 +33,9 @@ from lakehouse.dev.services.services import Endpoints
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.operations.telemetry import Run
 from lakehouse.operations.telemetry.runs import read_runs
-from tests.commands import Ended, run_command
-from tests.pipeline import read_topic
-from tests.processes import LAKEHOUSE, NOISE, Place, finish, place, running, submit
+from tests.support.commands import Ended, run_command
+from tests.support.pipeline import read_topic
+from tests.support.processes import LAKEHOUSE, NOISE, Place, finish, place, running, submit
 
 EVENTS = 2000
 

@@ -16,10 +16,10 @@ from lakehouse.settings import Settings
 from lakehouse.sinks.kafka.letters import Letter, record_of
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
-from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.pipeline import Raw
-from tests.streams import TRANSACTIONS
+from tests.support import pipeline
+from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
+from tests.support.streams import TRANSACTIONS
 
 SOURCE = TRANSACTIONS.sources[0]
 NOON_MS = 1_772_366_400_000

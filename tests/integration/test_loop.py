@@ -29,10 +29,10 @@ from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 from lakehouse.testing.kills import crash_at
-from tests import pipeline
-from tests.chance import chance
-from tests.conftest import MakeSettings
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
+from tests.support import pipeline
+from tests.support.chance import chance
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
+from tests.support.settings import MakeSettings
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 EXPORT = "export.metrics_1m"

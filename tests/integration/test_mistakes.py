@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from lakehouse.dev.services.services import Endpoints
-from tests.commands import run_command
-from tests.processes import NOISE, Place, closed_port, finish, submit
+from tests.support.commands import run_command
+from tests.support.processes import NOISE, Place, closed_port, finish, submit
 
 
 @dataclass(frozen=True)

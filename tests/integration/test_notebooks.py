@@ -21,11 +21,11 @@ from pyspark.sql import SparkSession
 from lakehouse.common.errors import TableError
 from lakehouse.dev.samples.loads import GENERATORS
 from lakehouse.settings import Settings
-from tests import pipeline
-from tests.journey import MALFORMED
-from tests.notebooks import HARMLESS, InKernel, InProcess, Notebook, rows, text
-from tests.processes import ROOT
-from tests.streams import STREAMS
+from tests.support import pipeline
+from tests.support.journey import MALFORMED
+from tests.support.notebooks import HARMLESS, InKernel, InProcess, Notebook, rows, text
+from tests.support.processes import ROOT
+from tests.support.streams import STREAMS
 
 Execute = Callable[[Path, Settings], Notebook]
 

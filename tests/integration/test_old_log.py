@@ -17,10 +17,10 @@ from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.storage.tables import Lake
-from tests import pipeline, redis_databases
-from tests.conftest import MakeSettings
-from tests.pipeline import Raw
-from tests.streams import TRANSACTIONS, USER_TRANSACTIONS_5M
+from tests.support import pipeline, redis_databases
+from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
+from tests.support.streams import TRANSACTIONS, USER_TRANSACTIONS_5M
 
 GOLD = "gold.user_transactions_5m"
 START = pipeline.utc("2026-03-01T00:00:00")

@@ -20,19 +20,9 @@ from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.kinds import Records, Side, joined_calls, running_totals
 from lakehouse.testing.kills import CrashError, crash_at, take_next
-from tests import pipeline
-from tests.integration.test_one_function import (
-    CORRECTED,
-    LANDED,
-    LANDED_MS,
-    PLAIN,
-    UNIQUE,
-    Run,
-    deleted,
-    paid,
-    payments,
-)
-from tests.pipeline import DEAD_LETTERS, Raw
+from tests.support import pipeline
+from tests.support.payments import CORRECTED, LANDED, LANDED_MS, PLAIN, UNIQUE, Run, deleted, paid, payments
+from tests.support.pipeline import DEAD_LETTERS, Raw
 
 BY_USER = payments(unique_by="user")
 WITH_HISTORY = [

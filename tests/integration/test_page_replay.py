@@ -10,12 +10,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests import pipeline
-from tests.browser import browsing
-from tests.pipeline import DEAD_LETTERS, GOLD, Raw
-from tests.serving.lakes import ServedLake
-from tests.serving.test_serve import serving
-from tests.streams import METRICS
+from tests.support import pipeline
+from tests.support.browser import browsing
+from tests.support.pipeline import DEAD_LETTERS, GOLD, Raw
+from tests.support.served_lakes import ServedLake
+from tests.support.serving import serving
+from tests.support.streams import METRICS
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 LANDED = pipeline.utc("2026-03-20T12:00:30")

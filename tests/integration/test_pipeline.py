@@ -34,11 +34,10 @@ from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.signals import Stop
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests import pipeline, verdicts
-from tests.conftest import MakeSettings
 from tests.oracles.judging import Judged
 from tests.oracles.metrics import Metric, rank_error
-from tests.pipeline import (
+from tests.support import pipeline, verdicts
+from tests.support.pipeline import (
     BRONZE,
     DEAD_LETTERS,
     GOLD,
@@ -50,6 +49,7 @@ from tests.pipeline import (
     Raw,
     Row,
 )
+from tests.support.settings import MakeSettings
 
 DAY_MS = 24 * 3600 * 1000
 HOT_EVENTS = 2_000  # more values than a sketch keeps exactly

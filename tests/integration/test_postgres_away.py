@@ -14,10 +14,10 @@ import psycopg
 import pytest
 
 from lakehouse.dev.services.services import Endpoints
-from tests import postgres_servers
-from tests.pipeline import Raw, await_, read_topic, send
-from tests.postgres_servers import Server
-from tests.processes import LAKEHOUSE, Place, finish, place, running
+from tests.support import postgres_servers
+from tests.support.pipeline import Raw, await_, read_topic, send
+from tests.support.postgres_servers import Server
+from tests.support.processes import LAKEHOUSE, Place, finish, place, running
 
 RUN = [LAKEHOUSE, "run", "all", "--stream", "metrics", "--trigger", "1 second"]
 

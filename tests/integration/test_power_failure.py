@@ -26,11 +26,11 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, lasting
 from lakehouse.testing.kills import CrashError, crash_at
-from tests import pipeline
-from tests.batches import silver_of, take_next
-from tests.conftest import MakeSettings
-from tests.damage import as_in_a_new_process, damage, file_of, newest_commit
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, path_of
+from tests.support import pipeline
+from tests.support.batches import silver_of, take_next
+from tests.support.damage import as_in_a_new_process, damage, file_of, newest_commit
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, path_of
+from tests.support.settings import MakeSettings
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold", "export")

@@ -25,7 +25,7 @@ from lakehouse.dev.samples.producing import SendingProgress, bursts, produce
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.topics import create_topics
-from tests.sampling import CONTRACTS
+from tests.support.sampling import CONTRACTS
 
 NOW_MS = 1_767_225_600_000
 UNREACHABLE = "127.0.0.1:1"

@@ -20,10 +20,10 @@ from lakehouse.operations.audit.records import check_records
 from lakehouse.operations.audit.report import Check
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests import pipeline
-from tests.damage import as_in_a_new_process
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
-from tests.streams import METRICS_1M
+from tests.support import pipeline
+from tests.support.damage import as_in_a_new_process
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
+from tests.support.streams import METRICS_1M
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 

@@ -20,11 +20,11 @@ from lakehouse.engine.runtime.runner import utc_now
 from lakehouse.operations.audit.gold import check_gold
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from tests import pipeline
-from tests.batches import gold_of
-from tests.conftest import MakeSettings
-from tests.pipeline import GOLD, STREAM, Raw
-from tests.streams import METRICS_1M
+from tests.support import pipeline
+from tests.support.batches import gold_of
+from tests.support.pipeline import GOLD, STREAM, Raw
+from tests.support.settings import MakeSettings
+from tests.support.streams import METRICS_1M
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND, IDLE, HOUR = timedelta(seconds=1), timedelta(seconds=300), timedelta(hours=1)

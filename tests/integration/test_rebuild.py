@@ -38,16 +38,16 @@ from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables import DELETED, Lake, leases
 from lakehouse.streams.definition import GoldTable, Source
 from lakehouse.testing.kills import CrashError, crash_at
-from tests import pipeline, verdicts
-from tests.batches import gold_of, take_next
 from tests.oracles.calls import SIDES, CallEvent, call_records
 from tests.oracles.judging import Event
 from tests.oracles.metrics import METRICS_SUMMARY_10M as SUMMARIES
 from tests.oracles.metrics import Metric
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.pipeline import Raw, await_
-from tests.streams import (
+from tests.support import pipeline, verdicts
+from tests.support.batches import gold_of, take_next
+from tests.support.pipeline import Raw, await_
+from tests.support.streams import (
     CALL_RECORDS,
     CALLS,
     METRICS,

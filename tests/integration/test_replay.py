@@ -36,11 +36,11 @@ from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Field, FieldType, Rule, Stream
 from lakehouse.testing.kills import CrashError, crash_at
-from tests import pipeline, verdicts
-from tests.batches import silver_of, take_next
 from tests.oracles.metrics import METRICS_SUMMARY_10M, Metric
-from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, Row
-from tests.streams import METRICS, METRICS_1M, tolerant
+from tests.support import pipeline, verdicts
+from tests.support.batches import silver_of, take_next
+from tests.support.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, Row
+from tests.support.streams import METRICS, METRICS_1M, tolerant
 
 LANDED = pipeline.utc("2026-03-20T12:00:30")
 DAY, MINUTE = timedelta(days=1), timedelta(minutes=1)

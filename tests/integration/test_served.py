@@ -23,7 +23,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import MergedTable
 from lakehouse.streams.registry import load
-from tests.streams import STREAMS
+from tests.support.streams import STREAMS
 
 TABLES = [table for stream in STREAMS for table in stream.tables]
 NOWHERE = SecretStr("redis://127.0.0.1:1/0")

@@ -27,9 +27,9 @@ from lakehouse.sinks.redis.client import require_redis
 from lakehouse.storage.kafka.probe import require_broker
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.spark import jars
-from tests.pipeline import await_
-from tests.processes import closed_port, processes_of, unused_port
-from tests.streams import STREAMS
+from tests.support.pipeline import await_
+from tests.support.processes import closed_port, processes_of, unused_port
+from tests.support.streams import STREAMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -33,8 +33,8 @@ from lakehouse.sinks.redis.rows import CALL_ROWS, RedisSink, filled_key
 from lakehouse.storage.kafka.topics import Limits, create_topics, limits_of
 from lakehouse.storage.kafka.transactions import FencedError, Record, Transactions, reported
 from lakehouse.storage.tables import Position, Progress
-from tests import redis_databases, redis_servers
-from tests.pipeline import await_, read_topic
+from tests.support import redis_databases, redis_servers
+from tests.support.pipeline import await_, read_topic
 
 PARTITIONS = 3
 TTL_S = 600

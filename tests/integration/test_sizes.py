@@ -17,8 +17,8 @@ from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.offsets import OffsetLooker
 from lakehouse.storage.kafka.topics import create_topics
-from tests import processes
-from tests.processes import LAKEHOUSE, Place, finish
+from tests.support import processes
+from tests.support.processes import LAKEHOUSE, Place, finish
 
 NOON_MS = 1_772_366_400_000  # 2026-03-01T12:00:00Z
 AS_SENT = {"compression.type": "producer"}

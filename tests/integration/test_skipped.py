@@ -42,9 +42,9 @@ from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Rule, Stream
 from lakehouse.streams.registry import load
 from lakehouse.testing.kills import CrashError, crash_at
-from tests import pipeline
-from tests.pipeline import DEAD_LETTERS, SILVER, STREAM, Raw
-from tests.streams import tolerant
+from tests.support import pipeline
+from tests.support.pipeline import DEAD_LETTERS, SILVER, STREAM, Raw
+from tests.support.streams import tolerant
 
 LANDED = pipeline.utc("2026-03-20T12:00:30")
 NOW = LANDED + timedelta(hours=1)

@@ -12,8 +12,8 @@ import pytest
 
 from lakehouse.dev.samples.loads import Load, send
 from lakehouse.dev.services.services import Endpoints
-from tests import pipeline
-from tests.processes import LAKEHOUSE, finish, place, running
+from tests.support import pipeline
+from tests.support.processes import LAKEHOUSE, finish, place, running
 
 STANDBY = [LAKEHOUSE, "run", "all", "--stream", "transactions", "--standby"]
 EVENTS = 500

@@ -12,10 +12,10 @@ from lakehouse.operations.audit.landing import check_landing
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import read_settings
-from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.pipeline import Raw
-from tests.streams import TRANSACTIONS
+from tests.support import pipeline
+from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
+from tests.support.streams import TRANSACTIONS
 
 SOURCE = TRANSACTIONS.sources[0]
 BRONZE = "bronze.transactions"

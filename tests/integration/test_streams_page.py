@@ -27,11 +27,11 @@ from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
 from lakehouse.streams import registry as streams
 from lakehouse.streams.definition import Stream
-from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.page_streams import ROOT, blocks, imported
-from tests.pipeline import Raw
-from tests.processes import BIN, LAKEHOUSE, place
+from tests.support import pipeline
+from tests.support.page_streams import ROOT, blocks, imported
+from tests.support.pipeline import Raw
+from tests.support.processes import BIN, LAKEHOUSE, place
+from tests.support.settings import MakeSettings
 
 AT_MS = int(pipeline.utc("2026-03-29T01:04:59.999").timestamp() * 1000)
 

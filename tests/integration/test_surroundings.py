@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.processes import BIN, LAKEHOUSE, QUICK_JVM, ROOT, finish, submit
+from tests.support.processes import BIN, LAKEHOUSE, QUICK_JVM, ROOT, finish, submit
 
 NAME = "größe 100%, 東京 \"{$x}' [a]"
 NAMELESS = ["unshare", "--user", "--map-user=4242"]

@@ -21,13 +21,13 @@ from lakehouse.engine.runtime.runner import RunOptions
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
-from tests import pipeline, verdicts
-from tests.batches import bronze_of, gold_of, planned, silver_of, take_next, write
-from tests.conftest import MakeSettings
 from tests.oracles.metrics import Metric
-from tests.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
-from tests.processes import place, running
-from tests.streams import SALES
+from tests.support import pipeline, verdicts
+from tests.support.batches import bronze_of, gold_of, planned, silver_of, take_next, write
+from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw, await_
+from tests.support.processes import place, running
+from tests.support.settings import MakeSettings
+from tests.support.streams import SALES
 
 START = pipeline.utc("2026-03-01T00:00:00")
 LANDED = pipeline.utc("2026-03-02T00:00:00")

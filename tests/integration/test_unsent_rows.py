@@ -40,9 +40,9 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, Position
 from lakehouse.streams.definition import MergedTable, Stream
-from tests import pipeline, redis_databases
-from tests.conftest import MakeSettings
-from tests.streams import CALL_RECORDS, CALLS, PRODUCT_SALES, SALES, STREAMS
+from tests.support import pipeline, redis_databases
+from tests.support.settings import MakeSettings
+from tests.support.streams import CALL_RECORDS, CALLS, PRODUCT_SALES, SALES, STREAMS
 
 TS = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
 TS_MS = 1_777_896_000_000

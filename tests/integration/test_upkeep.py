@@ -23,11 +23,11 @@ from lakehouse.operations.maintenance.upkeep import Keeper, tasks
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.storage.tables import upkeep as files
-from tests import pipeline, verdicts
-from tests.conftest import MakeSettings
-from tests.integration.test_beside import beside, event
 from tests.oracles.metrics import Metric
-from tests.pipeline import BRONZE, GOLD, SILVER, STREAM, await_
+from tests.support import pipeline, verdicts
+from tests.support.beside import beside, event
+from tests.support.pipeline import BRONZE, GOLD, SILVER, STREAM, await_
+from tests.support.settings import MakeSettings
 
 NOW = pipeline.utc("2026-03-01T00:00:00")
 ROUNDS = 50

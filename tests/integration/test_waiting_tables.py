@@ -24,10 +24,10 @@ from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
-from tests import pipeline
-from tests.conftest import MakeSettings
-from tests.pipeline import Raw
-from tests.streams import METRICS, METRICS_SUMMARY_10M
+from tests.support import pipeline
+from tests.support.pipeline import Raw
+from tests.support.settings import MakeSettings
+from tests.support.streams import METRICS, METRICS_SUMMARY_10M
 
 NOON = pipeline.utc("2026-03-01T12:00:00")
 MINUTES, SUMMARIES = "gold.metrics_1m", "gold.metrics_summary_10m"

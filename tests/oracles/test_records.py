@@ -13,16 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.oracles.judging import CONTRACTS, ENVELOPED, Contract, Field, Kind
-from tests.oracles.records import (
-    Decision,
-    Lateness,
-    Outcome,
-    Place,
-    Record,
-    Settings,
-    Taken,
-    outcomes,
-)
+from tests.oracles.records import Decision, Lateness, Outcome, Place, Record, Settings, Taken, outcomes
 
 T0_S = 1_767_268_800  # 2026-01-01T12:00:00Z
 HOUR = 3600

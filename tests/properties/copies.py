@@ -36,12 +36,12 @@ from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 from lakehouse.testing.kills import crash_and_go_on
-from tests import pipeline, verdicts
-from tests.chance import chance
-from tests.folding import Folding
 from tests.oracles.judging import Event, Judged
-from tests.pipeline import DEAD_LETTERS, Coordinates, Raw, Row
-from tests.streams import under
+from tests.support import pipeline, verdicts
+from tests.support.chance import chance
+from tests.support.folding import Folding
+from tests.support.pipeline import DEAD_LETTERS, Coordinates, Raw, Row
+from tests.support.streams import under
 
 BATCHES = 4
 PIECES = (1, 2, BATCHES)

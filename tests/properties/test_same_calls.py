@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests import pipeline, verdicts
 from tests.oracles.calls import SIDES, CallEvent, call_records
-from tests.pipeline import DEAD_LETTERS, Raw, Row
 from tests.properties.copies import BATCHES, WAYS, Copy, Outcome, Way, copies_of, generated
 from tests.properties.strategies import LATE_MS
-from tests.streams import CALLS
+from tests.support import pipeline, verdicts
+from tests.support.pipeline import DEAD_LETTERS, Raw, Row
+from tests.support.streams import CALLS
 
 pytestmark = pytest.mark.cases
 

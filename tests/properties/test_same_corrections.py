@@ -31,13 +31,13 @@ from lakehouse.streams.definition import Stream
 from lakehouse.streams.kinds import Records, running_totals, windowed_sums
 from lakehouse.testing.folding import Folding
 from lakehouse.testing.kills import take_next
-from tests import pipeline
-from tests.chance import chance
 from tests.oracles.judging import Contract, Field, Kind
 from tests.oracles.records import Lateness, Place, Record, outcomes
 from tests.oracles.records import Settings as OfSource
-from tests.pipeline import DEAD_LETTERS, Raw
 from tests.properties.copies import generated
+from tests.support import pipeline
+from tests.support.chance import chance
+from tests.support.pipeline import DEAD_LETTERS, Raw
 
 pytestmark = pytest.mark.cases
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests import pipeline, verdicts
-from tests.chance import chance
 from tests.oracles.metrics import Metric
-from tests.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
 from tests.properties.copies import WAYS, Copy, Outcome, Way, copies_of, generated
 from tests.properties.strategies import DOUBLES
+from tests.support import pipeline, verdicts
+from tests.support.chance import chance
+from tests.support.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
 
 pytestmark = pytest.mark.cases
 

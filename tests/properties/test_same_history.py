@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests import pipeline, verdicts
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.pipeline import DEAD_LETTERS, Raw
 from tests.properties.copies import BATCHES, copies_of, generated
 from tests.properties.strategies import MONEY, NAMES, NO_MONEY
-from tests.streams import TRANSACTIONS, under
+from tests.support import pipeline, verdicts
+from tests.support.pipeline import DEAD_LETTERS, Raw
+from tests.support.streams import TRANSACTIONS, under
 
 pytestmark = pytest.mark.cases
 

@@ -17,10 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests import pipeline, verdicts
-from tests.chance import chance
 from tests.oracles.sales import Sale, product_sales, sales_notifications
-from tests.pipeline import DEAD_LETTERS, Raw
 from tests.properties.copies import (
     PIECES,
     WAYS,
@@ -33,7 +30,10 @@ from tests.properties.copies import (
     generated,
 )
 from tests.properties.strategies import LATE_MS, MONEY, NAMES, NO_MONEY, around_windows
-from tests.streams import SALES
+from tests.support import pipeline, verdicts
+from tests.support.chance import chance
+from tests.support.pipeline import DEAD_LETTERS, Raw
+from tests.support.streams import SALES
 
 pytestmark = pytest.mark.cases
 

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests import pipeline, verdicts
-from tests.chance import chance
 from tests.oracles import metrics as oracle
-from tests.pipeline import DEAD_LETTERS, SOURCE, Raw
 from tests.properties.copies import WAYS, Copy, Outcome, Way, copies_of, generated
 from tests.properties.strategies import DOUBLES, NAMES, around_windows
-from tests.streams import METRICS, METRICS_SUMMARY_10M
+from tests.support import pipeline, verdicts
+from tests.support.chance import chance
+from tests.support.pipeline import DEAD_LETTERS, SOURCE, Raw
+from tests.support.streams import METRICS, METRICS_SUMMARY_10M
 
 pytestmark = pytest.mark.cases
 

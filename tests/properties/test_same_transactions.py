@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests import pipeline, verdicts
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.pipeline import DEAD_LETTERS, Raw
 from tests.properties.copies import WAYS, Copy, Outcome, Way, copies_of, generated
 from tests.properties.strategies import LATE_MS, MONEY, NAMES, NO_MONEY, around_windows
-from tests.streams import TRANSACTIONS
+from tests.support import pipeline, verdicts
+from tests.support.pipeline import DEAD_LETTERS, Raw
+from tests.support.streams import TRANSACTIONS
 
 pytestmark = pytest.mark.cases
 

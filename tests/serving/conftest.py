@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +15,8 @@ from lakehouse.serving.app import make_app
 from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
 from lakehouse.streams.registry import load
-from tests import redis_servers
-from tests.serving.lakes import ServedLake
-
-PATIENCE_S = 60.0  # a busy machine is no Redis that is away
-NOWHERE = SecretStr("redis://127.0.0.1:1/0")
-MakeClient = Callable[..., TestClient]
+from tests.support import redis_servers
+from tests.support.served_lakes import PATIENCE_S, MakeClient, ServedLake
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,7 @@ from lakehouse.serving.security.limits import Bodies, Rate, network_of
 from lakehouse.serving.security.sessions import Sessions
 from lakehouse.serving.security.tokens import Caller, Scope, Tokens, tokens_of
 from lakehouse.settings import load_settings
-from tests.serving.conftest import MakeClient
-from tests.serving.lakes import ServedLake
+from tests.support.served_lakes import MakeClient, ServedLake
 
 PATH, SESSION = "/api/v1/streams", "/api/v1/session"
 

@@ -17,8 +17,8 @@ from lakehouse.serving.problems import Problem
 from lakehouse.serving.routes.commands import WantedAction
 from lakehouse.serving.security.access import Access
 from lakehouse.serving.security.tokens import Scope, Tokens
-from tests.serving.lakes import ServedLake
-from tests.streams import STREAMS
+from tests.support.served_lakes import ServedLake
+from tests.support.streams import STREAMS
 
 ECHO = (sys.executable, "-u", "-c", "import sys; print(*sys.argv[1:]); sys.exit(len(sys.argv) - 2)")
 STUBBORN = (

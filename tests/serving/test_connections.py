@@ -22,7 +22,7 @@ from lakehouse.cli.commands.serve import networks
 from lakehouse.common.errors import SettingsError
 from lakehouse.serving.security.connections import DeadlineProtocol
 from lakehouse.serving.security.tls import Certificate
-from tests.certificates import certified
+from tests.support.certificates import certified
 
 HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 LARGE = b"x" * 16_000_000

@@ -15,10 +15,9 @@ from lakehouse.serving.app import make_app
 from lakehouse.serving.child_commands import Actions
 from lakehouse.serving.security.access import LOOPBACK_NAMES, Access
 from lakehouse.settings import Settings
-from tests.chance import chance
-from tests.serving.conftest import PATIENCE_S
-from tests.serving.lakes import NOON_MS, ServedLake, call, minute, product, transactions
-from tests.streams import CALL_RECORDS, METRICS_1M, PRODUCT_SALES, STREAMS, USER_TRANSACTIONS_5M
+from tests.support.chance import chance
+from tests.support.served_lakes import NOON_MS, PATIENCE_S, ServedLake, call, minute, product, transactions
+from tests.support.streams import CALL_RECORDS, METRICS_1M, PRODUCT_SALES, STREAMS, USER_TRANSACTIONS_5M
 
 OPERATIONS = 34  # about as many as there are, for which the cases are shared out
 _LEFT_OUT = {

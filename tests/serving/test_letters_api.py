@@ -12,33 +12,9 @@ from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.reading.dead_letters import Letters
 from lakehouse.serving.security.access import Access
 from lakehouse.serving.security.tokens import Scope, Tokens
-from tests.serving.conftest import MakeClient
-from tests.serving.lakes import NOON_MS, Row, ServedLake, at
+from tests.support.served_lakes import NOON_MS, MakeClient, Row, ServedLake, at, letter
 
 PATH = "/api/v1/dead-letters"
-
-
-def letter(number: int, *rules: str, value: bytes | None = b"{}", **values: Any) -> Row:
-    return {
-        "id": f"{number:064x}",
-        "stream": "metrics",
-        "stage": "silver",
-        "topic": "metrics-events",
-        "partition": 0,
-        "offset": number,
-        "kafka_timestamp": at(NOON_MS),
-        "key": b"\xff",
-        "value": value,
-        "headers": [{"key": "h", "value": b"v"}, {"key": "n", "value": None}],
-        "reasons": [{"rule": rule, "column": None, "message": f"it is {rule}"} for rule in rules],
-        "status": "open",
-        "attempts": 1,
-        "first_seen": at(NOON_MS + number * 1000),
-        "last_attempt": at(NOON_MS + number * 1000),
-        "job": "silver.metrics",
-        "batch": 0,
-        "code_version": "0.1.0",
-    } | values
 
 
 def offsets(client: TestClient, query: str = "") -> list[int]:

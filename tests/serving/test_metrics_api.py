@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from tests.serving.conftest import NOWHERE, MakeClient
-from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, minute
-from tests.streams import METRICS_1M
+from tests.support.served_lakes import MINUTE_MS, NOON_MS, NOWHERE, MakeClient, ServedLake, minute
+from tests.support.streams import METRICS_1M
 
 LATEST = "/api/metrics/latest?service=auth&metric=cpu"
 SERIES = "/api/metrics/timeseries?service=auth&metric=cpu"

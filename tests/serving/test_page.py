@@ -17,9 +17,8 @@ from starlette.testclient import TestClient
 from lakehouse.serving.routes.page import FILES
 from lakehouse.serving.security.access import Access
 from lakehouse.serving.security.tokens import Scope, Tokens
-from tests.serving.conftest import MakeClient
-from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, minute
-from tests.streams import METRICS_1M
+from tests.support.served_lakes import MINUTE_MS, NOON_MS, MakeClient, ServedLake, minute
+from tests.support.streams import METRICS_1M
 
 ROOT = Path(__file__).parents[2]
 MOST_BYTES, MOST_LINES = 300_000, 260

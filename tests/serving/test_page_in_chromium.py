@@ -19,11 +19,21 @@ from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.security.tokens import Scope, Tokens
 from lakehouse.streams.definition import MergedTable
-from tests.browser import Page, browsing
-from tests.serving.lakes import MINUTE_MS, NOON_MS, Row, ServedLake, at, call, minute, product, transactions
-from tests.serving.test_letters_api import letter
-from tests.serving.test_serve import serving
-from tests.streams import STREAMS
+from tests.support.browser import Page, browsing
+from tests.support.served_lakes import (
+    MINUTE_MS,
+    NOON_MS,
+    Row,
+    ServedLake,
+    at,
+    call,
+    letter,
+    minute,
+    product,
+    transactions,
+)
+from tests.support.serving import serving
+from tests.support.streams import STREAMS
 
 AXE = Path(__file__).with_name("axe")
 TABLES: dict[str, MergedTable] = {table.name: table for stream in STREAMS for table in stream.tables}

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import ssl
 import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -26,37 +21,10 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.events import EventLog, Kind, note, noting
 from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.serving.security.tokens import Scope, Tokens
-from tests.certificates import certified
-from tests.serving.lakes import ServedLake, minute
-from tests.streams import METRICS_1M
-
-LAKEHOUSE = str(Path(sys.executable).with_name("lakehouse"))
-
-
-def environment(lake: ServedLake) -> dict[str, str]:
-    settings = lake.settings
-    own = {
-        "HOME": str(settings.home),
-        "LAKE": settings.lake,
-        "REDIS_URL": settings.redis_url.get_secret_value(),
-    }
-    return os.environ | {f"LAKEHOUSE_{name}": value for name, value in own.items()}
-
-
-@contextmanager
-def serving(lake: ServedLake, log: Path, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """A server as a process, and its URL on this machine."""
-    with log.open("wb") as file:
-        command = [LAKEHOUSE, "serve", "--port", "0", *options]
-        server = subprocess.Popen(command, env=environment(lake), stderr=file, cwd=log.parent)
-    try:
-        while not (found := re.search(r"running on (https?)://\S+:(\d+)", log.read_text(encoding="utf-8"))):
-            assert server.poll() is None, log.read_text(encoding="utf-8")
-            time.sleep(0.05)
-        yield server, f"{found[1]}://127.0.0.1:{found[2]}"
-    finally:
-        server.kill()
-        server.wait()
+from tests.support.certificates import certified
+from tests.support.served_lakes import ServedLake, minute
+from tests.support.serving import LAKEHOUSE, environment, serving
+from tests.support.streams import METRICS_1M
 
 
 def test_a_server_answers_without_a_jvm_and_leaves_on_sigterm(lake: ServedLake, tmp_path: Path) -> None:

@@ -11,9 +11,7 @@ from starlette.testclient import TestClient
 
 import lakehouse
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS, RULES
-from tests.serving.conftest import MakeClient
-from tests.serving.lakes import ServedLake
-from tests.serving.test_letters_api import letter
+from tests.support.served_lakes import MakeClient, ServedLake, letter
 
 LETTERS, HAPPENINGS = "/api/v1/dead-letters", "/api/v1/happenings"
 

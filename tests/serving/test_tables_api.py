@@ -15,10 +15,20 @@ from starlette.testclient import TestClient
 from lakehouse.serving.app import make_app
 from lakehouse.serving.security.access import Access
 from lakehouse.streams.definition import MergedTable
-from tests.page_streams import imported
-from tests.serving.conftest import NOWHERE, MakeClient
-from tests.serving.lakes import MINUTE_MS, NOON_MS, ServedLake, at, call, minute, product, transactions
-from tests.streams import (
+from tests.support.page_streams import imported
+from tests.support.served_lakes import (
+    MINUTE_MS,
+    NOON_MS,
+    NOWHERE,
+    MakeClient,
+    ServedLake,
+    at,
+    call,
+    minute,
+    product,
+    transactions,
+)
+from tests.support.streams import (
     CALL_RECORDS,
     METRICS_1M,
     PRODUCT_SALES,

@@ -14,11 +14,9 @@ from lakehouse.operations.telemetry import Observer
 from lakehouse.serving.security.access import Access
 from lakehouse.serving.security.tokens import Scope, Tokens
 from lakehouse.serving.telemetry import Counted, ServerMetrics
-from tests.serving.conftest import NOWHERE, MakeClient
-from tests.serving.lakes import ServedLake, minute
-from tests.serving.test_letters_api import letter
-from tests.streams import METRICS_1M, STREAMS
-from tests.telemetry.lakes import caught_up
+from tests.support.log_lakes import caught_up
+from tests.support.served_lakes import NOWHERE, MakeClient, ServedLake, letter, minute
+from tests.support.streams import METRICS_1M, STREAMS
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
 NO_REDIS = "Redis does not answer (LAKEHOUSE_REDIS_URL)"

@@ -23,10 +23,8 @@ from lakehouse.operations.alerts.publishing import Beat, Publisher
 from lakehouse.operations.alerts.rules import MetricRule
 from lakehouse.operations.quality.results import GATES, RESULTS
 from lakehouse.serving.reading.sharing import Shared
-from tests.serving.conftest import MakeClient
-from tests.serving.lakes import NOON_MS, ServedLake, at
-from tests.serving.test_letters_api import letter
-from tests.telemetry.lakes import caught_up
+from tests.support.log_lakes import caught_up
+from tests.support.served_lakes import NOON_MS, MakeClient, ServedLake, at, letter
 
 NOWHERE = "127.0.0.1:1"
 COUNTS = ("name", "stream", "at", "differences")

@@ -19,11 +19,11 @@ from unittest.mock import patch
 from lakehouse.common.errors import LakehouseError
 from lakehouse.operations.audit import audit
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
-from tests import pipeline
 from tests.simulation import compare
 from tests.simulation.repairs import RebuildGold, RebuildSilver
 from tests.simulation.stepping import StuckError
 from tests.simulation.world import World
+from tests.support import pipeline
 
 _SHOWN = 6
 

@@ -23,10 +23,10 @@ from lakehouse.streams.definition import Stream
 from tests.oracles.json_text import payload_meaning
 from tests.oracles.metrics import METRICS_1M, METRICS_SUMMARY_10M, windows
 from tests.oracles.records import Outcome, Place
-from tests.outputs import KEYS, MISSING, Difference, in_redis, outputs
-from tests.pipeline import DEAD_LETTERS, Row, coordinates_of, micros, rows_of
 from tests.simulation.model import Expected, Life, expected, is_kept
-from tests.verdicts import row_differences, window_differences
+from tests.support.outputs import KEYS, MISSING, Difference, in_redis, outputs
+from tests.support.pipeline import DEAD_LETTERS, Row, coordinates_of, micros, rows_of
+from tests.support.verdicts import row_differences, window_differences
 
 _GRAINS = {"metrics_1m": METRICS_1M, "metrics_summary_10m": METRICS_SUMMARY_10M}
 _TIMES = ("window_start", "ts")

@@ -18,8 +18,8 @@ from lakehouse.storage.kafka.schema_registry import Registered, register
 from lakehouse.streams.contract import Field, FieldType
 from lakehouse.streams.definition import Source, Stream
 from lakehouse.streams.kinds import Records, windowed_sums
-from tests.pipeline import Raw
-from tests.streams import CALLS, METRICS, METRICS_1M, SALES, TRANSACTIONS
+from tests.support.pipeline import Raw
+from tests.support.streams import CALLS, METRICS, METRICS_1M, SALES, TRANSACTIONS
 
 Said = dict[str, Any]
 """What a story says of a record."""

@@ -26,7 +26,7 @@ from tests.oracles.metrics import Metric
 from tests.oracles.records import Decision, Headers, Lateness, Outcome, Place, Record, Taken
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
-from tests.pipeline import micros
+from tests.support.pipeline import micros
 
 __all__ = ["Decision", "Expected", "Lateness", "Life", "Place", "Sent", "Taken", "expected", "outcomes_of"]
 

@@ -19,12 +19,12 @@ from lakehouse.settings import Settings
 from lakehouse.sinks.registry import used_by
 from lakehouse.storage.kafka.topics import administering, create_topics
 from lakehouse.storage.tables import Lake, leases
-from tests import outputs, pipeline
 from tests.simulation import compare, repairs
 from tests.simulation.actions import Action, ChangeLateness, Send
 from tests.simulation.model import Life, Row
 from tests.simulation.stepping import Stepping
 from tests.simulation.world import ANY_TIME, Copied, World
+from tests.support import outputs, pipeline
 
 _PATIENCE_S = 30.0
 _MAY_DIFFER = {"lake", "allowed_lateness_s"}

@@ -18,11 +18,11 @@ from lakehouse.operations.repair.replay import discard, replay
 from lakehouse.operations.repair.resolve import resolve_by_record
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.streams.definition import Source
-from tests import pipeline
-from tests.pipeline import DEAD_LETTERS, Coordinates, Row, coordinates_of
 from tests.simulation.actions import Action
 from tests.simulation.model import Decision
 from tests.simulation.world import World
+from tests.support import pipeline
+from tests.support.pipeline import DEAD_LETTERS, Coordinates, Row, coordinates_of
 
 
 def open_letters(world: World) -> list[Row]:

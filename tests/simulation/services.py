@@ -19,8 +19,8 @@ from lakehouse.settings.registry_access import RegistryAccess
 from lakehouse.storage.kafka.clients import Producer
 from lakehouse.storage.spark.session import build_session
 from lakehouse.testing.session import SMALL
-from tests import postgres_servers
-from tests.registries import registry
+from tests.support import postgres_servers
+from tests.support.registries import registry
 
 _LASTING = {"spark.driver.defaultJavaOptions": "-XX:+UseSerialGC"}
 """The second compiler pays after twenty stories."""

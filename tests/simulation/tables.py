@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from deltalake import DeltaTable
 
-from tests import delta_commands, pipeline
-from tests.pipeline import DEAD_LETTERS, coordinates_of
 from tests.simulation.actions import Action
 from tests.simulation.world import World
+from tests.support import delta_commands, pipeline
+from tests.support.pipeline import DEAD_LETTERS, coordinates_of
 
 _OF_SILVER = {"windows": {"value": "999"}, "sales": {"value": "999"}, "calls": {"user2": "'999'"}}
 

@@ -15,12 +15,12 @@ from lakehouse.operations.audit import report as audit_report
 from lakehouse.operations.audit.report import Check, Report
 from lakehouse.settings import Settings
 from lakehouse.streams.definition import Stream
-from tests import pipeline
-from tests.outputs import Difference
-from tests.pipeline import Raw
 from tests.simulation.compare import disagreements, landings, table_differences
 from tests.simulation.model import Life, Sent
-from tests.streams import METRICS, SALES, TRANSACTIONS, under
+from tests.support import pipeline
+from tests.support.outputs import Difference
+from tests.support.pipeline import Raw
+from tests.support.streams import METRICS, SALES, TRANSACTIONS, under
 
 LANDED = datetime(2026, 1, 1, 12, 0, 1, tzinfo=UTC)
 T0_MS = 1_767_268_800_000

@@ -13,8 +13,6 @@ from pyspark.sql import SparkSession
 
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings import Settings
-from tests.chance import chance
-from tests.counting import jobs_kept
 from tests.simulation import machine
 from tests.simulation.actions import Action, Kill, Run, Send, Wait, read
 from tests.simulation.coverage import Coverage
@@ -23,6 +21,8 @@ from tests.simulation.machine import Ended, Story, make, name_of, read_story, ru
 from tests.simulation.repairs import Maintain
 from tests.simulation.services import Shared, shared
 from tests.simulation.stories import QUICK, kept
+from tests.support.chance import chance
+from tests.support.counting import jobs_kept
 
 NEW = 100
 TEXT = """\

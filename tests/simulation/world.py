@@ -36,16 +36,16 @@ from lakehouse.storage.kafka.topics import administering, create_topics
 from lakehouse.storage.tables import Lake, commits, delta_internals
 from lakehouse.streams.definition import Source, Stream
 from lakehouse.testing.kills import CrashError
-from tests import pipeline
-from tests.pipeline import Coordinates, coordinates_of, path_of
-from tests.redis_databases import url_of
 from tests.simulation.compare import landings
 from tests.simulation.forms import FORMS, Encoder, Said, Written
 from tests.simulation.model import Life, Sent, Taken
 from tests.simulation.services import Shared
 from tests.simulation.stepping import Stepping
 from tests.simulation.writes import Writes
-from tests.streams import under
+from tests.support import pipeline
+from tests.support.pipeline import Coordinates, coordinates_of, path_of
+from tests.support.redis_databases import url_of
+from tests.support.streams import under
 
 EPOCH = datetime(2027, 1, 4, 12, tzinfo=UTC)
 PARTITIONS = 2

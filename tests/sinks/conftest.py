@@ -10,9 +10,9 @@ from pydantic import SecretStr
 from pyspark.sql import SparkSession
 
 from lakehouse.settings import Settings
-from tests import postgres_servers
-from tests.postgres_servers import Server
 from tests.sinks.gold_rows import Gold
+from tests.support import postgres_servers
+from tests.support.postgres_servers import Server
 
 
 @pytest.fixture(scope="session")

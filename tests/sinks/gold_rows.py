@@ -30,7 +30,7 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import DELETED, Lake
 from lakehouse.streams.definition import GoldTable
-from tests.streams import METRICS, METRICS_1M
+from tests.support.streams import METRICS, METRICS_1M
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)
 Row = tuple[Any, ...]

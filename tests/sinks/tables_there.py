@@ -13,7 +13,7 @@ from lakehouse.sinks.postgres.client import connect, reported
 from lakehouse.sinks.postgres.rows import Receiver
 from lakehouse.sinks.postgres.statements import Sql, prepare_table
 from lakehouse.streams.definition import MergedTable
-from tests.streams import METRICS_1M
+from tests.support.streams import METRICS_1M
 
 GENERATION = 7
 

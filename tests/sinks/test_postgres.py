@@ -22,11 +22,11 @@ from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.sinks.postgres import rows as postgres
 from lakehouse.sinks.postgres.statements import require_postgres
 from lakehouse.storage import tables
-from tests import postgres_servers
-from tests.certificates import certified
-from tests.postgres_servers import PASSWORD, Server
 from tests.sinks.gold_rows import START, TABLE, Gold, state
-from tests.streams import METRICS_1M
+from tests.support import postgres_servers
+from tests.support.certificates import certified
+from tests.support.postgres_servers import PASSWORD, Server
+from tests.support.streams import METRICS_1M
 
 
 def test_rows_are_typed_and_named_by_the_declaration_and_follow_gold(made: Gold) -> None:

@@ -11,10 +11,10 @@ from pyspark.sql.types import LongType, StringType
 from lakehouse.engine.ops_tables import unsent_rows
 from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.sinks.postgres.client import PostgresTroubleError, doubts_of_postgres
-from tests import postgres_servers
-from tests.postgres_servers import Server
 from tests.sinks.gold_rows import Gold, state
 from tests.sinks.tables_there import NOTES, There, ask, declared, row
+from tests.support import postgres_servers
+from tests.support.postgres_servers import Server
 
 TEXTS = ["plain", "é", "€", "日本", "😀", "a␀0b", "ä\x9f"]
 ALL = dict(enumerate(TEXTS))

@@ -17,9 +17,9 @@ from lakehouse.sinks.postgres import statements as postgres_statements
 from lakehouse.sinks.postgres.client import PostgresTroubleError, reported
 from lakehouse.sinks.postgres.layout import MOST_KEY_BYTES
 from lakehouse.sinks.postgres.statements import Sql, require_postgres, try_row
-from tests import postgres_servers
-from tests.postgres_servers import Server
 from tests.sinks.tables_there import NOTES, There, ask, declared, row
+from tests.support import postgres_servers
+from tests.support.postgres_servers import Server
 
 COLUMNS = (
     "id text, note text, n bigint, at timestamptz, _generation bigint NOT NULL, _version bigint NOT NULL"

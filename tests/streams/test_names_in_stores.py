@@ -12,7 +12,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.sinks.registry import require_fit
 from lakehouse.streams.definition import GoldTable, Stream
 from lakehouse.streams.messages.layout import Message, Plain
-from tests.streams import METRICS, METRICS_1M
+from tests.support.streams import METRICS, METRICS_1M
 
 
 def stream_of(name: str, keys: tuple[str, ...], columns: Mapping[str, object] | None = None) -> Stream:

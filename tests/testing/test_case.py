@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from decimal import Decimal
 
 import pytest
 
 from lakehouse.testing import Case, Record
-from tests.streams import CALLS, SALES, TRANSACTIONS
-
-NOW = "2026-03-29T01:07:00Z"
-START = datetime(2026, 3, 29, 1, 5, tzinfo=UTC)
-START_MS = int(START.timestamp() * 1000)
-MINUTE_MS = 60_000
-
-
-def spent(user: str, amount: object, minute: int = 0) -> dict[str, object]:
-    return {"userId": user, "amount": amount, "timestamp": START_MS + minute * MINUTE_MS}
+from tests.support.spending import NOW, START, START_MS, spent
+from tests.support.streams import CALLS, SALES, TRANSACTIONS
 
 
 def called(at_s: int, **payload: object) -> dict[str, object]:

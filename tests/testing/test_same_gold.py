@@ -12,8 +12,14 @@ from pyspark.sql import functions as F
 
 from lakehouse.streams.definition import EventTimeProgress
 from lakehouse.testing import Record, SameGold
-from tests.streams import PRODUCT_SALES, SALES, SALES_NOTIFICATIONS, TRANSACTIONS, USER_TRANSACTIONS_5M
-from tests.testing.test_case import NOW, spent
+from tests.support.spending import NOW, spent
+from tests.support.streams import (
+    PRODUCT_SALES,
+    SALES,
+    SALES_NOTIFICATIONS,
+    TRANSACTIONS,
+    USER_TRANSACTIONS_5M,
+)
 
 SPENT = [spent("ann", amount, minute) for amount, minute in ((1, 0), (2, 1), (4, 9), (8, 9), (16, 1))]
 SOLD = [

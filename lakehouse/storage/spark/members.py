@@ -1,6 +1,6 @@
 """The members of Spark and py4j that `lakehouse.storage.spark.internals` uses; an upgrade may remove them.
 
-tests/spark/test_internals.py checks each of them in the JVM and in PySpark.
+tests/storage/spark/test_internals.py checks each of them in the JVM and in PySpark.
 """
 
 from __future__ import annotations

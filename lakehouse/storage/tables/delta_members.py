@@ -1,6 +1,6 @@
 """Delta's private members that `lakehouse.storage.tables.delta_internals` uses; an upgrade may remove them.
 
-tests/spark/test_internals.py checks each of them in the JVM.
+tests/storage/spark/test_internals.py checks each of them in the JVM.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The Delta table features that this code supports; a table with any other feature is refused.
 
 A feature changes the meaning of a log or a data file. The commits that are made here, the readers of log
-entries and the readers without a JVM support those below; tests/tables/test_features.py tries each. A table
-gets others from other writers, or by ALTER TABLE.
+entries and the readers without a JVM support those below; tests/storage/tables/test_features.py tries each. A
+table gets others from other writers, or by ALTER TABLE.
 """
 
 from __future__ import annotations

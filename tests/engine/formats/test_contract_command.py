@@ -1,0 +1,201 @@
+"""`lakehouse contract`: what it prints, finds and exits with; also against a real registry."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import fastavro
+import pytest
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.engine.formats.contracts import data_contract, schema_of_contract
+from lakehouse.engine.formats.protobuf import compiled
+from lakehouse.streams.definition import Contract, Field, FieldType, Source
+from tests.support.commands import Ended, run_command
+from tests.support.registries import Registry, registry
+
+SUBJECT = "metrics-events-value"
+NULLABLE = (
+    '{"type":"record","name":"M","fields":[{"name":"serviceId","type":["null","string"]},'
+    '{"name":"metricName","type":"int"},{"name":"timestamp","type":"long"}]}'
+)
+OF_JSON = (
+    '{"properties":{"serviceId":{"type":"string"},"metricName":{"type":"string"},'
+    '"value":{"type":["number","null"]}},"required":["serviceId","metricName","value"]}'
+)
+
+
+def contract(environment: Mapping[str, str], *arguments: str) -> Ended:
+    return run_command(environment, "contract", *arguments)
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Registry]:
+    (tmp_path / "registry").mkdir()
+    with registry(tmp_path / "registry") as found:
+        yield found
+
+
+def test_a_contract_is_printed_as_a_schema_of_each_format() -> None:
+    avro = json.loads(contract({}, "export", "sales", "--format", "avro").stdout)
+    assert {one["name"]: one["type"] for one in avro["fields"]} == {
+        "product": "string",
+        "value": {"type": "bytes", "logicalType": "decimal", "precision": 38, "scale": 9},
+        "timestamp": ["null", {"type": "long", "logicalType": "timestamp-millis"}],
+    }
+    fastavro.parse_schema(avro)
+    of_json = json.loads(contract({}, "export", "sales").stdout)
+    assert (of_json["required"], of_json["properties"]["product"]) == (
+        ["product", "value"],
+        {"type": "string", "minLength": 1},
+    )
+    compiled(contract({}, "export", "sales", "--format", "protobuf").stdout)
+    odcs = json.loads(contract({}, "export", "calls", "--topic", "metricsTopic", "--format", "odcs").stdout)
+    (topic,) = odcs["schema"]
+    assert [(one["name"], one["required"]) for one in topic["properties"]] == [
+        ("user1", True),
+        ("user2", True),
+        ("metrics", False),
+        ("timestamp", False),
+    ]
+    refused = contract({}, "export", "calls")
+    assert (refused.returncode, "--topic" in refused.stderr) == (2, True)
+
+
+def source(*names: str) -> Source:
+    fields = (Field(name, f"c{number}", FieldType.STRING) for number, name in enumerate(names))
+    return Source("t", "events", Contract(tuple(fields), event_time="at"))
+
+
+def test_types_of_objects_have_names_of_their_own() -> None:
+    """Records of Avro in the whole schema, messages of Protobuf beside each other and their fields."""
+    made = source("a.meta.x", "b.meta.y", "Events.z", "metaData.x", "metadata.x", "c.inner.x", "c.Inner")
+    avro = json.loads(schema_of_contract(made, "avro").text)
+    fastavro.parse_schema(avro)
+    records = re.findall(r'"type": "record",\s+"name": "(\w+)"', json.dumps(avro, indent=2))
+    assert records == [
+        "Events",
+        "A",
+        "Meta",
+        "B",
+        "Meta_2",
+        "Events_2",
+        "Metadata",
+        "Metadata_2",
+        "C",
+        "Inner",
+    ]
+    text = schema_of_contract(made, "protobuf").text
+    compiled(text)
+    assert re.findall(r"message (\w+)", text) == [
+        *("Events", "A", "Meta", "B", "Meta", "Events_2", "Metadata", "Metadata_2", "C", "Inner_2")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("names", "format_", "said"),
+    [
+        (("a", "a.b"), "odcs", "a.b: the contract has fields in an object, and the object itself as a field"),
+        (("a.b", "a"), "avro", "a: the contract has fields in an object, and the object itself as a field"),
+        (("a_b", "aB"), "protobuf", "Protobuf cannot tell a_b from aB: in JSON both are aB"),
+        (
+            ('a = 1; } message B { string "x',),
+            "protobuf",
+            "Protobuf does not allow the field name 'a = 1; } message B",
+        ),
+        (("a\n",), "avro", r"Avro does not allow the field name 'a\n'"),
+    ],
+)
+def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], format_: str, said: str) -> None:
+    made = source(*names)
+    with pytest.raises(SettingsError, match=f"^{re.escape(said)}"):
+        _ = data_contract(made, "t") if format_ == "odcs" else schema_of_contract(made, format_)
+
+
+@pytest.mark.parametrize(
+    ("format_", "schema", "said", "code"),
+    [
+        (
+            "avro",
+            NULLABLE,
+            [
+                "warning: serviceId is required, and a record may lack it or have null",
+                "breaks: metricName must be a string, but can be int in the schema",
+                "breaks: value is required, and the schema does not have it",
+            ],
+            1,
+        ),
+        (
+            "protobuf",
+            'syntax = "proto3"; message M { string service_id = 1; bytes metricName = 2; float value = 3; }',
+            ["breaks: metricName must be a string, but has another type in the schema"],
+            1,
+        ),
+        (
+            "json-schema",
+            OF_JSON,
+            ["warning: value is required, and a record may lack it or have null"],
+            0,
+        ),
+    ],
+)
+def test_a_schema_in_a_file_is_compared_field_by_field(
+    tmp_path: Path, format_: str, schema: str, said: list[str], code: int
+) -> None:
+    file = tmp_path / "schema"
+    file.write_text(schema)
+    done = contract({}, "check", "metrics", "--format", format_, "--against", str(file))
+    assert (done.stdout.strip().split("\n")[:-1], done.returncode) == (said, code)
+
+
+DOUBLED = '{"type":"record","name":"A0","fields":[{"name":"x","type":"int"}]}'
+for level in range(1, 31):
+    DOUBLED = (
+        f'{{"type":"record","name":"A{level}","fields":[{{"name":"x","type":{DOUBLED}}},'
+        f'{{"name":"y","type":"A{level - 1}"}}]}}'
+    )
+
+
+@pytest.mark.parametrize(
+    ("format_", "schema", "said", "code"),
+    [
+        (
+            "avro",
+            f'{{"type":"record","name":"M","fields":[{{"name":"value","type":{DOUBLED}}}]}}',
+            "breaks: the schema has 3,221,225,472 types in the contract's fields, where each use",
+            1,
+        ),
+        ("avro", "[" * 100_000, "breaks: the schema is nested too deep: ", 1),
+        ("json-schema", "[" * 100_000, "could not be checked: its JSON is nested too deep", 2),
+        ("json-schema", "[]", "breaks: serviceId is required, and the schema does not have it", 1),
+    ],
+)
+def test_a_hostile_schema_is_compared_in_a_line(
+    tmp_path: Path, format_: str, schema: str, said: str, code: int
+) -> None:
+    file = tmp_path / "schema"
+    file.write_text(schema)
+    done = contract({}, "check", "metrics", "--format", format_, "--against", str(file))
+    assert (said in done.stdout + done.stderr, done.returncode) == (True, code), done
+
+
+def test_a_contract_is_registered_and_compared_with_what_the_registry_has(running: Registry) -> None:
+    environment = {
+        "LAKEHOUSE_SCHEMA_REGISTRY_URL": running.access.url,
+        "LAKEHOUSE_FORMATS": '{"metrics-events": "avro"}',
+    }
+    assert contract(environment, "check", "metrics").returncode == 2, "there is nothing to compare with"
+    first = contract(environment, "publish", "metrics")
+    assert (first.returncode, first.stdout) == (0, contract(environment, "publish", "metrics").stdout)
+    assert first.stdout.startswith(f"{SUBJECT}: schema ")
+    done = contract(environment, "check", "metrics")
+    assert (done.returncode, done.stdout) == (
+        0,
+        f"the newest schema of {SUBJECT}: compatible with the contract of metrics-events\n",
+    )
+    running.stop()
+    away = contract(environment, "check", "metrics")
+    assert (away.returncode, "does not answer" in away.stderr) == (2, True)

@@ -1,0 +1,50 @@
+"""What a run says, as text and as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.step import BatchResult
+from lakehouse.engine.runtime.runner import BatchDone
+from lakehouse.operations.telemetry.lines import JsonLines, TextLines
+from tests.support.streams import STREAMS
+
+DONE = BatchDone(
+    "silver.metrics_events", 7, BatchResult(1200, {"metrics_events": 1199, "dead_letters": 1}), 0.25
+)
+TEXT = "silver.metrics_events batch 7: 1,200 rows, 0.2 s: 1,199 metrics_events, 1 dead_letters"
+
+
+def test_a_micro_batch_is_a_line_of_text() -> None:
+    out = io.StringIO()
+    lines = TextLines(Console(file=out, width=20))
+    lines.batch(DONE)
+    lines.notice("gold.metrics_1m [red] failed:\x1b[2J\n\u202eclean")
+    lines.say("running")
+    failed = r"gold.metrics_1m [red] failed:\x1b[2J\n\u{202e}clean"
+    assert out.getvalue() == f"{TEXT}\n{failed}\nrunning\n"
+
+
+def test_a_micro_batch_is_a_line_of_json_with_its_stream_layer_and_batch() -> None:
+    written: list[str] = []
+    lines = JsonLines(STREAMS, written.append)
+    lines.batch(DONE)
+    lines.batch(BatchDone("gold.call_records", None, BatchResult(1, {"call_records": 1}), 0.0))
+    lines.notice("größer\nals\x1b\x9b\u202e")
+    first, second, third = map(json.loads, written)
+    assert {name: value for name, value in first.items() if name != "at"} == {
+        "kind": "batch",
+        "message": TEXT,
+        "stream": "metrics",
+        "layer": "silver",
+        "table": "metrics_events",
+        "batch": 7,
+        "rows": 1200,
+        "written": {"metrics_events": 1199, "dead_letters": 1},
+        "seconds": 0.25,
+    }
+    assert (second["stream"], second["layer"], second["batch"]) == ("calls", "gold", None)
+    assert (third["kind"], third["message"]) == ("notice", "größer\nals\x1b\x9b\u202e")
+    assert all(line.isprintable() for line in written)

@@ -1,0 +1,59 @@
+"""Steps run by the test itself, without a run: what they plan, or rows that a test hands to them.
+
+A step made anew by `bronze_of`, `silver_of` or `gold_of` knows nothing but its tables, as after a new start.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import DataFrame, SparkSession
+
+from lakehouse.engine.layers import bronze, gold, silver
+from lakehouse.engine.layers.step import Batch, BatchResult, Permitted, Step
+from lakehouse.settings import Settings
+from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
+from lakehouse.testing.kills import take_next
+from lakehouse.testing.kills import write_batch as write
+from tests.support import pipeline
+from tests.support.pipeline import STREAM
+from tests.support.streams import under
+
+__all__ = ["bronze_of", "gold_of", "planned", "rows_between", "silver_of", "take", "take_next", "write"]
+
+
+def take(step: Step, rows: DataFrame, number: int, *, now: datetime) -> BatchResult:
+    """Let a step write the rows as its micro-batch of this number; its table does not note what it read."""
+    return write(step, Batch(rows, number=number), now=now)
+
+
+def planned(step: Step) -> Batch:
+    """Return the micro-batch that a step plans by its tables; something must be waiting."""
+    batch = step.plan({})
+    assert batch is not None, f"nothing waits for {step.name}"
+    return batch
+
+
+def bronze_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
+    return bronze.steps(Lake(spark, settings.lake), stream or STREAM, settings, Permitted())[0].make()
+
+
+def silver_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
+    return silver.steps(
+        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.bytes_per_batch, Permitted()
+    )[0].make()
+
+
+def gold_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
+    return gold.steps(
+        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.bytes_per_batch
+    )[0].make()
+
+
+def rows_between(
+    spark: SparkSession, settings: Settings, table: str, first_offset: int, end_offset: int
+) -> DataFrame:
+    """Return the rows of bronze or silver whose offsets lie in a range, the end left out."""
+    rows = spark.read.format("delta").load(str(pipeline.path_of(settings, table)))
+    return rows.where(f"offset >= {first_offset} AND offset < {end_offset}")

@@ -1,0 +1,91 @@
+"""Delta commands as a user runs them, and the keys of the rows that they have touched.
+
+A table is named as users name it, `gold.metrics_1m`, and a row by its key, timestamps in microseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from delta import DeltaTable
+from pyspark.sql import SparkSession
+
+from lakehouse.settings import Settings
+from tests.support.pipeline import Row, path_of, rows_of
+from tests.support.streams import STREAMS
+
+COORDINATES = ("topic", "partition", "offset")
+SOURCES = {source.table: source for stream in STREAMS for source in stream.sources}
+GOLD = {f"gold.{table.name}": table for stream in STREAMS for table in stream.tables}
+
+Key = tuple[Any, ...]
+
+_NOT_COMPARED = {"m2", "sketch", "made_anew", "was_closed", "status", "closed_at"}
+"""Columns that an audit does not compare, or not of every row: which depend on when a row came."""
+_VACUUM = {
+    "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "1",
+}
+
+
+def keys_of(table: str) -> tuple[str, ...]:
+    """Return the columns of a table's key."""
+    return GOLD[table].keys if table in GOLD else COORDINATES
+
+
+def key_of(table: str, row: Mapping[str, Any]) -> Key:
+    """Return the key of a row."""
+    return tuple(row[name] for name in keys_of(table))
+
+
+def compared(table: str, rows: Iterable[Row]) -> dict[Key, dict[str, Any]]:
+    """Return what an audit compares of rows, by their keys."""
+    return {
+        key_of(table, row): {
+            name: _ordered(value) for name, value in row.items() if name not in _NOT_COMPARED
+        }
+        for row in rows
+    }
+
+
+def _ordered(value: Any) -> Any:
+    """Return a value of a row; of a map, which has no order, its entries in one."""
+    is_map = isinstance(value, list) and all(isinstance(entry, tuple) for entry in value)
+    return sorted(value, key=lambda entry: entry[0]) if is_map else value
+
+
+def restore(spark: SparkSession, settings: Settings, table: str, version: int) -> set[Key]:
+    """RESTORE the table to a version and return the keys of rows that came, went or changed by it."""
+    before = compared(table, rows_of(settings, table))
+    _open(spark, settings, table).restoreToVersion(version)
+    after = compared(table, rows_of(settings, table))
+    return {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+
+
+def optimize(spark: SparkSession, settings: Settings, table: str) -> None:
+    """OPTIMIZE the table."""
+    _open(spark, settings, table).optimize().executeCompaction()
+
+
+def vacuum(spark: SparkSession, settings: Settings, table: str, *, everything: bool) -> None:
+    """VACUUM the table: what is older than a week, or `everything` old, as if that week had passed."""
+    with _vacuuming(spark):
+        _open(spark, settings, table).vacuum(0 if everything else None)
+
+
+@contextmanager
+def _vacuuming(spark: SparkSession) -> Iterator[None]:
+    """Let VACUUM remove young files, and list the few there are in one task instead of ten thousand."""
+    for name, value in _VACUUM.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in _VACUUM:
+            spark.conf.unset(name)
+
+
+def _open(spark: SparkSession, settings: Settings, table: str) -> Any:
+    return DeltaTable.forPath(spark, str(path_of(settings, table)))

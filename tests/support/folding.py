@@ -1,0 +1,23 @@
+"""`lakehouse.testing.folding` for tests that say settings, and name rows as `tests.support.pipeline` does."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from lakehouse.settings import Settings
+from lakehouse.streams.definition import Stream
+from lakehouse.testing import folding
+from tests.support import pipeline
+from tests.support.pipeline import Row
+from tests.support.streams import under
+
+
+class Folding(folding.Folding):
+    """A stream that has taken some micro-batches; the settings go over those with which it was made."""
+
+    def __init__(self, spark: SparkSession, stream: Stream, settings: Settings) -> None:
+        super().__init__(spark, under(settings, stream), settings.topic)
+
+    def rows(self, table: str) -> list[Row]:
+        """Return the rows of a table of silver or gold, or the dead letters, as `pipeline.rows_of` does."""
+        return [row.asDict(recursive=True) for row in pipeline.in_micros(self.frame(table)).collect()]

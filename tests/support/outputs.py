@@ -1,0 +1,318 @@
+"""In what topics, Redis and PostgreSQL are not the rows of gold, without Spark and without the exporter.
+
+    outputs(settings, "user_transactions_5m", rows_of(settings, "gold.user_transactions_5m"))
+
+The messages are put together here once more, from the rows. The lake is at rest.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import psycopg
+import redis
+from psycopg.rows import dict_row
+from psycopg.sql import SQL, Identifier
+
+from lakehouse.settings import Settings
+from tests.oracles.calls import SIDES
+from tests.oracles.keys import escaped, joined
+from tests.support.pipeline import Row, read_topic, with_micros
+
+KEYS = {
+    "metrics_1m": ("service_id", "metric_name", "window_start"),
+    "metrics_summary_10m": ("environment", "metric_name", "window_start"),
+    "user_transactions_5m": ("user_id", "window_start"),
+    "product_sales": ("product",),
+    "sales_notifications": ("product", "partition", "offset"),
+    "call_records": ("user1", "user2", "ts"),
+}
+MISSING = "is missing"
+_BOOKKEEPING = {"_version", "_generation"}  # what rows have beside what gold says
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What differs: the table, topic or store, the key of a row, and what is wrong with it.
+
+    `is_left`: it is a message of a lake whose place this one has taken, which nobody withdraws.
+    """
+
+    where: str
+    key: str
+    what: str
+    is_left: bool = False
+
+    @property
+    def layer(self) -> str:
+        """The check of the audit that is about it: of records, of gold, or another one."""
+        if self.where.startswith(("silver.", "dead letters")):
+            return "records"
+        return "gold" if self.where.startswith("gold.") else ""
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.key}: {self.what}"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How rows of a gold table leave: their name in Redis, their message, and whether they leave at all.
+
+    `exact`: numbers with a fraction are decimals.
+    """
+
+    topic: str | None
+    redis_row: Callable[[Row], str]
+    message: Callable[[Row], dict[str, Any]]
+    leaves: Callable[[Row], bool] = lambda _row: True
+    exact: bool = False
+
+
+def outputs(
+    settings: Settings,
+    table: str,
+    rows: Sequence[Row],
+    *,
+    left: Sequence[Mapping[str, Any]] = (),
+    since_ms: int = 0,
+) -> list[Difference]:
+    """Return in what topic, Redis and PostgreSQL are not these rows of a gold table.
+
+    `left` are messages of a lake whose place this one has taken, which may stay in the topic, in whatever
+    state, and rows of a generation before `since_ms` in Redis. A call that was closed and is open again
+    may be everywhere as it was.
+    """
+    return [
+        *_topic(settings, table, rows, left),
+        *_redis(settings, table, rows, since_ms),
+        *(_postgres(settings, table, rows) if settings.postgres_url.get_secret_value() else ()),
+    ]
+
+
+def in_redis(settings: Settings, table: str, rows: Sequence[Row]) -> list[Difference]:
+    """Return in what Redis is not these rows of a gold table."""
+    return list(_redis(settings, table, rows, 0))
+
+
+def last_messages(settings: Settings, table: str) -> dict[str, Row]:
+    """Return the last message of each row in a table's topic, read committed, by the row's name there.
+
+    A tombstone's key is that of its row alone.
+    """
+    last = dict[str, Any]()
+    for name, value in _messages(settings, table):
+        if value is None:
+            last.pop(name, None)
+        else:
+            last[name] = value
+    return last
+
+
+def _messages(settings: Settings, table: str) -> Iterator[tuple[str, Row | None]]:
+    """Yield the messages in a table's topic, read committed, by their rows' names; null: a tombstone."""
+    kept = KEPT[table]
+    if kept.topic is None:
+        return
+    for one in read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic)):
+        value = None if one.value is None else parsed(one.value, kept)
+        key = one.key.decode("utf-8", "replace")
+        if value is not None and table == "sales_notifications":  # several rows have one key
+            key = f"{key} {one.partition} {one.offset}"
+        elif value is not None and "windowStart" in value:
+            key = f"{key}:{value['windowStart']}"
+        yield key, value
+
+
+def _leaving(settings: Settings, table: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that leave as they are."""
+    is_final_only, kept = settings.emit.get(table) == "final", KEPT[table]
+    return [row for row in rows if kept.leaves(row) and (row.get("is_final") or not is_final_only)]
+
+
+def _open_again(table: str, rows: Sequence[Row]) -> list[Row]:
+    """Return the calls that were closed, and are open again."""
+    return [row for row in rows if row.get("was_closed") and not KEPT[table].leaves(row)]
+
+
+def _topic(
+    settings: Settings, table: str, rows: Sequence[Row], left: Sequence[Mapping[str, Any]]
+) -> Iterator[Difference]:
+    """Compare the last message of each row."""
+    kept = KEPT[table]
+    if kept.topic is None:
+        return
+    where, may_stay = f"topic {settings.topic(kept.topic)}", {frozen(one) for one in left}
+    last = last_messages(settings, table)
+    for row in _open_again(table, rows):
+        last.pop(kept.redis_row(row), None)
+    wanted = [kept.message(row) for row in _leaving(settings, table, rows)]
+    names, standing = {frozen(value): name for name, value in last.items()}, set(map(kept.redis_row, rows))
+    texts = {frozen(one): one for one in (*last.values(), *wanted)}
+    there, expected = Counter(map(frozen, last.values())), Counter(map(frozen, wanted))
+    for one in there - expected:
+        text = str(texts[one])
+        if one not in may_stay:
+            yield Difference(where, text, "is the last message, and not in gold")
+        elif "windowStart" in texts[one] and names[one] not in standing:
+            yield Difference(where, text, "was left by another lake, and is not in gold", is_left=True)
+    sent = Counter((name, frozen(one)) for name, one in _messages(settings, table) if one is not None)
+    for (name, one), times in sent.items():
+        if times > 1 and one in may_stay and name in standing:
+            text = str(texts.get(one, name))
+            yield Difference(
+                where, text, "was left by another lake, and is sent again as it was", is_left=True
+            )
+    for one in expected - there:
+        yield Difference(where, str(texts[one]), "is in gold, and not the last message")
+
+
+def _redis(settings: Settings, table: str, rows: Sequence[Row], since_ms: int) -> Iterator[Difference]:
+    kept = KEPT[table]
+    prefix = f"lakehouse:{table}:row:"
+    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+        keys = [str(key) for key in client.scan_iter(f"{prefix}*", count=1000)]
+        texts = [str(text) for text in client.mget(keys)] if keys else []
+    found = {key.removeprefix(prefix): parsed(text, kept) for key, text in zip(keys, texts, strict=True)}
+    found = {name: row for name, row in found.items() if not row.get("_deleted")}
+    for row in _open_again(table, rows):
+        found.pop(kept.redis_row(row), None)
+    wanted = {kept.redis_row(row): kept.message(row) for row in _leaving(settings, table, rows)}
+    for name in sorted(found.keys() | wanted.keys()):
+        row = {column: value for column, value in found.get(name, {}).items() if column not in _BOOKKEEPING}
+        if name not in wanted:
+            if found[name]["_generation"] >= since_ms:
+                yield Difference(f"Redis, {table}", name, "is there, and not in gold")
+        elif name not in found:
+            yield Difference(f"Redis, {table}", name, MISSING)
+        elif frozen(row) != frozen(wanted[name]):
+            yield Difference(f"Redis, {table}", name, f"is {row}, and should be {wanted[name]}")
+
+
+def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[Difference]:
+    """Compare each column of PostgreSQL's table with gold's of that name."""
+    with psycopg.connect(settings.postgres_url.get_secret_value(), row_factory=dict_row) as connection:
+        name = connection.execute("SELECT to_regclass(%s) AS name", [f"gold.{table}"]).fetchone()
+        is_there = name is not None and name["name"] is not None
+        query = SQL("SELECT * FROM {}").format(Identifier("gold", table))
+        there = connection.execute(query).fetchall() if is_there else []
+    leaving, again = _leaving(settings, table, rows), _open_again(table, rows)
+    columns = sorted({column for row in there[:1] for column in row if column not in _BOOKKEEPING})
+    if not there:
+        columns = sorted(leaving[0]) if leaving else []
+    keys = {tuple(row[name] for name in KEYS[table]) for row in again}
+    sent = (row for row in map(with_micros, there) if tuple(row[name] for name in KEYS[table]) not in keys)
+    found = Counter(tuple(row[name] for name in columns) for row in sent)
+    wanted = Counter(tuple(row[name] for name in columns) for row in leaving)
+    for one in found - wanted:
+        yield Difference(f"PostgreSQL, {table}", str(one), "is there, and not in gold")
+    for one in wanted - found:
+        yield Difference(f"PostgreSQL, {table}", str(one), MISSING)
+
+
+def parsed(text: str | bytes, kept: Kept) -> dict[str, Any]:
+    """Return a message as JSON says it; numbers with a fraction as the table has them."""
+    value: dict[str, Any] = json.loads(text, parse_float=Decimal if kept.exact else float)
+    return value
+
+
+def frozen(value: Any) -> Any:
+    """Return a JSON value as something to count and compare: numbers by their value, true apart from 1."""
+    if isinstance(value, Mapping):
+        return frozenset((name, frozen(item)) for name, item in value.items())
+    if isinstance(value, list):
+        return tuple(map(frozen, value))
+    return ("word", value) if isinstance(value, bool) or value is None else value
+
+
+# What a row becomes.
+
+
+def _ms(micros: int | None) -> int | None:
+    return None if micros is None else micros // 1000
+
+
+def _window(names: Mapping[str, str]) -> Callable[[Row], dict[str, Any]]:
+    same = ("count", "sum", "min", "max", "avg", "variance", "stddev", "p50", "p90", "p95", "p99")
+    return lambda row: {
+        **{name: row[column] for name, column in names.items()},
+        "windowStart": _ms(row["window_start"]),
+        "windowEnd": _ms(row["window_end"]),
+        **{name: row[name] for name in same},
+        "lastEventTime": _ms(row["last_event_time"]),
+        "isFinal": row["is_final"],
+    }
+
+
+def _payload(text: str | None) -> Any:
+    if text is None:
+        return None
+    try:
+        return json.loads(text, parse_constant=_refused)
+    except ValueError:
+        return text
+
+
+def _refused(literal: str) -> Any:
+    raise ValueError(f"{literal} is not JSON")
+
+
+KEPT: Mapping[str, Kept] = {
+    "metrics_1m": Kept(
+        "metrics-aggregated-1m",
+        lambda row: f"{joined(row['service_id'], row['metric_name'])}:{_ms(row['window_start'])}",
+        _window({"serviceId": "service_id", "metricName": "metric_name"}),
+    ),
+    "metrics_summary_10m": Kept(
+        "metrics-summary-10m",
+        lambda row: (
+            f"environment={escaped(row['environment'])}:metric={escaped(row['metric_name'])}"
+            f":{_ms(row['window_start'])}"
+        ),
+        _window({"environment": "environment", "metricName": "metric_name"}),
+    ),
+    "call_records": Kept(
+        "outputTopic",
+        lambda row: f"{joined(row['user1'], row['user2'], separator='-')}:{_ms(row['ts'])}",
+        lambda row: {
+            "user1": row["user1"],
+            "user2": row["user2"],
+            "ts": _ms(row["ts"]),
+            **{side: _payload(row[side]) for side in SIDES},
+        },
+        lambda row: row["status"] == "closed",
+    ),
+    "product_sales": Kept(
+        None,
+        lambda row: str(row["product"]),
+        lambda row: {
+            "product": row["product"],
+            "total": row["total"],
+            "count": row["count"],
+            "lastEventTime": _ms(row["last_event_time"]),
+        },
+        exact=True,
+    ),
+    "sales_notifications": Kept(
+        "notifications-events-v1",
+        lambda row: joined(row["product"], str(row["partition"]), str(row["offset"])),
+        lambda row: {"product": row["product"], "value": row["value"]},
+        exact=True,
+    ),
+    "user_transactions_5m": Kept(
+        "aggregated-transactions",
+        lambda row: joined(row["user_id"], str(_ms(row["window_start"]))),
+        lambda row: {
+            "userId": row["user_id"],
+            "windowStart": _ms(row["window_start"]),
+            "windowEnd": _ms(row["window_end"]),
+            "totalAmount": row["total_amount"],
+            "count": row["count"],
+        },
+        exact=True,
+    ),
+}

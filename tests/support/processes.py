@@ -1,0 +1,232 @@
+"""Commands as a user runs them, as processes, in a place of their own.
+
+A place is a home, a lake, topics of every stream and a Redis database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+from deltalake import DeltaTable
+from pydantic import SecretStr
+
+from lakehouse.dev.services.services import Endpoints
+from lakehouse.settings import Settings, load_settings
+from lakehouse.storage.kafka.topics import create_topics
+from tests.support import redis_databases
+from tests.support.streams import STREAMS
+
+ROOT = Path(__file__).parents[2]
+BIN = ROOT / ".venv" / "bin"
+LAKEHOUSE = str(BIN / "lakehouse")
+START_TIMEOUT_S = 300.0
+LEAVE_TIMEOUT_S = 180.0
+QUICK_JVM = {"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}  # short-lived: the first compiler is enough
+NOISE = re.compile(r"\b(INFO|DEBUG|WARN|ERROR|Traceback|Exception)\b|Setting default log level")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A home with a lake and topics of its own, and the environment that commands get there."""
+
+    home: Path
+    services: Endpoints
+    redis_url: str
+    suffix: str
+
+    @property
+    def topics(self) -> dict[str, str]:
+        """The topics of every stream, by their default names."""
+        return {topic: f"{topic}-{self.suffix}" for stream in STREAMS for topic in stream.topics}
+
+    @property
+    def topic_in(self) -> str:
+        return self.topics["metrics-events"]
+
+    @property
+    def topic_out(self) -> str:
+        return self.topics["metrics-aggregated-1m"]
+
+    def settings(self, **changes: object) -> Settings:
+        """What the environment says, for code that runs here."""
+        update = {
+            "home": self.home,
+            "lake": str(self.home / "lake"),
+            "kafka_bootstrap_servers": self.services.kafka,
+            "redis_url": SecretStr(self.redis_url),
+            "topics": self.topics,
+        }
+        return load_settings().model_copy(update=update | changes)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PATH": f"{BIN}:{os.environ['PATH']}",  # as in an activated environment
+            "COLUMNS": "300",
+            "LAKEHOUSE_HOME": str(self.home),
+            "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": self.services.kafka,
+            "LAKEHOUSE_REDIS_URL": self.redis_url,
+            "LAKEHOUSE_TOPICS": json.dumps(self.topics),
+            "LAKEHOUSE_DRIVER_MEMORY": "1g",
+            "PYTHONPATH": str(ROOT),  # the code under test, wherever the command was installed from
+            **QUICK_JVM,
+        }
+
+    def table(self, name: str) -> pa.Table:
+        """A table as a reader without Spark has it."""
+        layer, _, table = name.partition(".")
+        return DeltaTable(str(self.home / "lake" / layer / table)).to_pyarrow_table()
+
+    def rows(self, name: str) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.table(name).to_pylist()
+        return rows
+
+
+@contextmanager
+def place(home: Path, services: Endpoints, database: int) -> Iterator[Place]:
+    """A place on the session's services, with a Redis database that no other test uses."""
+    with redis_databases.emptied(services.redis, database) as url:
+        made = Place(home, services, url, uuid.uuid4().hex[:8])
+        create_topics(services.access, {made.topic_in: 4})
+        yield made
+
+
+def submit(layer: str, *arguments: str) -> list[str]:
+    """The command of a job, as it is typed with the virtual environment activated."""
+    properties = ["--properties-file", ".venv/share/lakehouse/laptop.properties"]
+    return ["spark-submit", *properties, f"jobs/{layer}.py", *arguments]
+
+
+def finish(command: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Every live process that works in a directory under the home, whatever the pid files say."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and Path(process.cwd()).is_relative_to(home):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+@contextmanager
+def closed_port() -> Iterator[int]:
+    """A port that refuses connections inside the block: it is taken, and nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def unused_port() -> int:
+    """A port for a server to listen on, of those that the kernel gives to nobody who does not ask for it."""
+    return unused_ports(1)[0]
+
+
+def unused_ports(many: int) -> list[int]:
+    """As many such ports, each another one."""
+    first = 10_000 + os.getpid() * 32 % 20_000  # others in each worker, whose number is near this one's
+    found: list[int] = []
+    for port in range(first, first + 1000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                found.append(port)
+        if len(found) == many:
+            return found
+    raise AssertionError("a thousand ports are in use")
+
+
+class Process:
+    """A command in a process group of its own, as a terminal starts it, with its output in files."""
+
+    def __init__(self, command: list[str], environment: Mapping[str, str], directory: Path) -> None:
+        directory.mkdir()
+        self._stdout, self._stderr = directory / "stdout", directory / "stderr"
+        with self._stdout.open("w") as stdout, self._stderr.open("w") as stderr:
+            self._popen = subprocess.Popen(
+                command, env=environment, cwd=ROOT, stdout=stdout, stderr=stderr, start_new_session=True
+            )
+
+    @property
+    def pid(self) -> int:
+        return self._popen.pid
+
+    @property
+    def output(self) -> str:
+        return self._stdout.read_text()
+
+    @property
+    def errors(self) -> str:
+        return self._stderr.read_text()
+
+    def await_output(self, text: str) -> None:
+        """Wait until the text has been printed."""
+        self.await_(lambda: text in self.output)
+
+    def await_path(self, path: Path, timeout_s: float) -> None:
+        """Wait until there is such a file."""
+        self.await_(path.exists, timeout_s)
+
+    def wait(self, timeout_s: float = LEAVE_TIMEOUT_S) -> int:
+        return self._popen.wait(timeout_s)
+
+    def left_behind(self) -> list[psutil.Process]:
+        """The live processes of the group, after a moment in which they may still end."""
+        deadline = time.monotonic() + 60
+        while (alive := self._alive()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return alive
+
+    def end(self) -> None:
+        for process in self._alive():
+            process.kill()
+        self._popen.wait()
+
+    def everything(self) -> str:
+        return f"{self.output}\n{self.errors}"
+
+    def await_(self, is_done: Callable[[], bool], timeout_s: float = START_TIMEOUT_S) -> None:
+        """Wait until something is so, and fail where the process ends before it is."""
+        deadline = time.monotonic() + timeout_s
+        while not is_done():
+            assert self._popen.poll() is None, self.everything()
+            assert time.monotonic() < deadline, self.everything()
+            time.sleep(0.1)
+
+    def _alive(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if os.getpgid(process.pid) == self.pid and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except (psutil.Error, ProcessLookupError):
+                continue
+        return found
+
+
+@contextmanager
+def running(command: list[str], environment: Mapping[str, str], directory: Path) -> Iterator[Process]:
+    process = Process(command, environment, directory)
+    try:
+        yield process
+    finally:
+        process.end()
