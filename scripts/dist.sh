@@ -41,7 +41,7 @@ RECORDS
   export LAKEHOUSE_HOME=$PWD/home
   bin/lakehouse --version
   bin/lakehouse setup >setup.log 2>&1 || fail "lakehouse setup failed: $(tail -1 setup.log)"
-  bin/lakehouse try transactions records.jsonl --now 2026-01-01T00:10:00Z --json >tried.json 2>tried.log ||
+  bin/lakehouse try transactions records.jsonl --now 2026-01-01T00:10:00Z --format json >tried.json 2>tried.log ||
     [ $? -eq 1 ] || fail "lakehouse try failed: $(tail -1 tried.log)" # 1: there is a dead letter
   bin/python - <<'CHECK'
 import json

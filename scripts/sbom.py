@@ -24,7 +24,7 @@ from typing import Any
 import pyspark
 from packaging.markers import Marker
 
-from lakehouse.common.version import DISTRIBUTION, code_version
+from lakehouse.common.extras import DISTRIBUTION, code_version
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = ROOT / "docker" / "Dockerfile"

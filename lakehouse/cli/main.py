@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import metadata
 from typing import Annotated
 
 import typer
 
-from lakehouse.cli import help as helping
 from lakehouse.cli.commands import (
     alert,
     audit,
@@ -18,69 +18,121 @@ from lakehouse.cli.commands import (
     doctor,
     events,
     expect,
-    health,
     maintain,
     new,
     produce,
     rebuild,
-    register,
-    rights,
     run,
     serve,
     services,
     setup,
     sql,
     status,
+    sync_names,
     tokens,
     try_stream,
 )
 from lakehouse.cli.jobs import exit_with
+from lakehouse.common.extras import code_version
 from lakehouse.common.terminal import echo
-from lakehouse.common.version import code_version
 from lakehouse.storage.spark import java
 
+COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
+    "Try it": {
+        "demo": (demo.app, "lakehouse demo --serve"),
+        "try": (
+            try_stream.app,
+            "lakehouse try transactions records.jsonl",
+            "lakehouse try sales - --format json < records.jsonl",
+        ),
+        "new": (
+            new.app,
+            "lakehouse new stream payments --kind windowed-sums --sample card-payments=records.jsonl",
+        ),
+        "contract": (
+            contract.app,
+            "lakehouse contract export metrics --format avro",
+            "lakehouse contract check metrics --against registry",
+        ),
+    },
+    "Run it": {
+        "run": (
+            run.app,
+            "lakehouse run all",
+            "lakehouse run all --stream sales --gate --telemetry-port 9464",
+            "lakehouse run gold --trigger available-now",
+        ),
+        "services": (services.app, "lakehouse services up", "lakehouse services down"),
+        "produce": (produce.app, "lakehouse produce sales --rate 1000 --seconds 60"),
+        "setup": (setup.app, "lakehouse setup --s3"),
+    },
+    "Query it": {
+        "sql": (
+            sql.app,
+            'lakehouse sql "SELECT * FROM gold.product_sales ORDER BY total DESC LIMIT 10"',
+            'lakehouse sql "SELECT count(*) FROM silver.dead_letters" --engine duckdb --format json',
+        ),
+        "serve": (
+            serve.app,
+            "lakehouse serve",
+            "lakehouse serve --host 0.0.0.0 --tls-cert server.pem --tls-key server.key",
+        ),
+        "tokens": (tokens.app, "lakehouse tokens add dashboard --scope read"),
+        "sync-names": (sync_names.app, "lakehouse sync-names"),
+    },
+    "Watch it": {
+        "status": (status.app, "lakehouse status --once", "lakehouse status --exit-code --format json"),
+        "doctor": (
+            doctor.app,
+            "lakehouse doctor --format json",
+            "lakehouse doctor --rights pipeline --user etl",
+        ),
+        "events": (events.app, "lakehouse events --kind failure --since 1d"),
+        "alert": (alert.app, "lakehouse alert"),
+        "audit": (audit.app, "lakehouse audit"),
+        "expect": (expect.app, "lakehouse expect gold", "lakehouse expect gold.metrics_1m --since 1h"),
+    },
+    "Mend it": {
+        "dead-letters": (
+            dead_letters.app,
+            "lakehouse dead-letters list --stream sales",
+            "lakehouse dead-letters replay --stream sales",
+        ),
+        "rebuild": (rebuild.app, "lakehouse rebuild gold --stream sales"),
+        "maintain": (maintain.app, "lakehouse maintain"),
+        "copy": (copy.app, "lakehouse copy --to /backup/lake"),
+    },
+}
+"""The commands and groups of commands by help panel and name, each with examples."""
+EPILOG = (
+    "Exit codes: 0 success; 1 failure, or a check found a problem; 2 wrong usage or setting, and for expect, "
+    "an expectation could not be evaluated; 3 for run: caught up, but too many records were refused, and for "
+    "services status: not all run; 130 interrupted."
+    "\n\n"
+    "Environment: each setting is a variable, such as LAKEHOUSE_HOME, LAKEHOUSE_LAKE, "
+    "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS and LAKEHOUSE_REDIS_URL; docs/settings.md lists all."
+    "\n\n"
+    "Completion: lakehouse --install-completion, then open a new shell."
+)
 app = typer.Typer(
     name="lakehouse",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    epilog=helping.EPILOG,
+    epilog=EPILOG,
 )
 
 
-def _add(group: typer.Typer, name: str | None = None) -> None:
-    """Add a command, or with a name a group of commands, to its help panel and with its examples."""
-    if name is None:
-        helping.arrange(group)
-        app.add_typer(group)
-    else:
-        panel, epilog = helping.part_of(name), helping.examples_of(name)
-        app.add_typer(group, name=name, rich_help_panel=panel, epilog=epilog)
-
-
-_add(demo.app)
-_add(services.app, "services")
-_add(rights.app)
-_add(setup.app)
-_add(produce.app, "produce")
-_add(try_stream.app)
-_add(new.app, "new")
-_add(contract.app, "contract")
-_add(run.app)
-_add(serve.app)
-_add(tokens.app, "tokens")
-_add(sql.app)
-_add(register.app)
-_add(maintain.app)
-_add(audit.app)
-_add(copy.app)
-_add(alert.app)
-_add(expect.app)
-_add(health.app)
-_add(doctor.app)
-_add(events.app)
-_add(status.app)
-_add(rebuild.app)
-_add(dead_letters.app, "dead-letters")
+for _panel, _named in COMMANDS.items():
+    for _name, (_group, *_examples) in _named.items():
+        _epilog = "\n\n".join(
+            ("Examples:", *(f"  {one}" for one in _examples))
+        )  # paragraphs, as typer requires
+        if len(_group.registered_commands) == 1 and _group.registered_callback is None:
+            (_command,) = _group.registered_commands
+            _command.rich_help_panel, _command.epilog = _panel, _epilog
+            app.add_typer(_group)
+        else:
+            app.add_typer(_group, name=_name, rich_help_panel=_panel, epilog=_epilog)
 
 
 def _say_version(*, wanted: bool) -> None:

@@ -24,7 +24,7 @@ from enum import StrEnum
 from typing import Any, TypedDict, Unpack
 
 from lakehouse.common.errors import LakehouseError, StreamError, first_line
-from lakehouse.common.version import code_version
+from lakehouse.common.extras import code_version
 
 CAPACITY = 1000
 GATHER_S = 1.0

@@ -1,13 +1,29 @@
-"""Optional dependencies: the extras of this distribution, imported only where they are needed."""
+"""The distribution, whose name is not the package's: its version and its extras, imported when needed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from importlib import metadata
 from typing import Literal
 
 from lakehouse.common.errors import MissingExtraError
-from lakehouse.common.version import DISTRIBUTION
+
+DISTRIBUTION = "medallion-lakehouse"
+
+
+@cache
+def code_version() -> str:
+    """Return the installed version, or "unknown" if the code was not installed.
+
+    In a checkout it is the version at the last `make setup`: 0.1.dev7+gabc1234 is seven commits after a tag.
+    """
+    try:
+        return metadata.version(DISTRIBUTION)
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
 
 Extra = Literal["expect", "formats", "postgres", "sandbox", "serve"]
 BRINGS: Mapping[Extra, tuple[str, ...]] = {

@@ -18,6 +18,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, NumericType, StructT
 from rich.table import Table
 
 from lakehouse.common.printable import printable, printable_json
+from lakehouse.common.terminal import table_of
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # beginnings that a spreadsheet takes for a formula
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
@@ -84,12 +85,8 @@ def as_csv(answer: QueryResult) -> str:
 
 def as_table(answer: QueryResult) -> Table:
     """Return the result as a table for the terminal."""
-    table = Table(caption=f"{len(answer.rows):,} row{'s' * (len(answer.rows) != 1)}", caption_justify="left")
-    for name in answer.schema.names:
-        table.add_column(name, overflow="fold")
-    for row in plain_rows(answer):
-        table.add_row(*("" if value is None else str(value) for value in row))
-    return table
+    caption = f"{len(answer.rows):,} row{'s' * (len(answer.rows) != 1)}"
+    return table_of(answer.schema.names, plain_rows(answer), caption=caption, caption_justify="left")
 
 
 def iso_duration(months: int, days: int, nanoseconds: int) -> str:

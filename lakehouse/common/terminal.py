@@ -17,6 +17,7 @@ from typing import Any
 import rich.console
 import typer
 from rich.segment import Segment
+from rich.table import Column, Table
 from rich.text import Text
 
 from lakehouse.common.printable import indented, printable, printable_json
@@ -47,6 +48,14 @@ class Console(rich.console.Console):
     ) -> Iterable[Segment]:
         """Return the output segments of a string, a table or another renderable."""
         return super().render(_cleaned(renderable) if isinstance(renderable, Text) else renderable, options)
+
+
+def table_of(headings: Iterable[str], rows: Iterable[Iterable[object]], **options: Any) -> Table:
+    """Return a table whose cells wrap instead of being cut; null is an empty cell."""
+    table = Table(*(Column(heading, overflow="fold") for heading in headings), **options)
+    for row in rows:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    return table
 
 
 def warn(text: str) -> None:

@@ -20,7 +20,7 @@ from lakehouse.dev.samples.loads import Load
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.runtime.runner import RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
-from lakehouse.operations.catalog.spark_sql import ask, register
+from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark.internals import stop_with_jvm
@@ -45,7 +45,7 @@ def make_archive(archive: Path) -> None:
         lake = Lake(spark, settings.lake)
         _land(lake, settings)
         run(lake, load(settings), ["silver", "gold"], settings, RunOptions(AVAILABLE_NOW))
-        register(lake, load(settings))
+        define_views(lake, load(settings))
         ask(spark, "SELECT count(*) FROM gold.metrics_1m", limit=1)
         stop_with_jvm(spark)
     sync(draft)

@@ -30,9 +30,8 @@ from lakehouse.operations.maintenance.upkeep import tasks
 from lakehouse.operations.telemetry import ObservationCollector, Observer
 from lakehouse.operations.telemetry.consumer_groups import committing
 from lakehouse.operations.telemetry.driver import DriverMetrics
-from lakehouse.operations.telemetry.heartbeat import Heartbeat, beating
-from lakehouse.operations.telemetry.lines import JsonLines, Lines, TextLines
-from lakehouse.operations.telemetry.live_lines import LiveLines
+from lakehouse.operations.telemetry.lines import JsonLines, Lines, LiveLines, TextLines
+from lakehouse.operations.telemetry.runs import Heartbeat, beating
 from lakehouse.operations.telemetry.server import serving
 from lakehouse.settings import Settings
 from lakehouse.storage.spark.session import activate, is_small

@@ -13,8 +13,8 @@ from lakehouse.operations.telemetry import Observer
 from lakehouse.serving import problems
 from lakehouse.serving.child_commands import Actions
 from lakehouse.serving.reading.changes import Changes
-from lakehouse.serving.reading.checks import Ops
 from lakehouse.serving.reading.dead_letters import Letters
+from lakehouse.serving.reading.events import Ops
 from lakehouse.serving.reading.gold import Gold
 from lakehouse.serving.reading.lookups import Lookups
 from lakehouse.serving.reading.redis import TIMEOUT_S, Live

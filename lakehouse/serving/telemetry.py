@@ -12,8 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lakehouse.operations.telemetry import ObservationCollector, Observer
 from lakehouse.operations.telemetry.server import Readiness
-from lakehouse.serving.fastapi_internals import path_of
 from lakehouse.serving.reading.gold import Gold
+from lakehouse.serving.strictness import path_of
 from lakehouse.sinks.redis.client import impatient, redis_client
 
 _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10)

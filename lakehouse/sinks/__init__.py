@@ -7,7 +7,7 @@ micro-batch, and may get the same micro-batch again. The stores are listed in `l
 from lakehouse.common.errors import SinkTroubleError
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.outgoing import message_of, outgoing
-from lakehouse.sinks.port import Audited, Exported, Findings, Promise, Sending, SinkKind
+from lakehouse.sinks.port import Audited, Exported, Findings, Sending, SinkKind
 from lakehouse.storage.tables import Position
 
 __all__ = [
@@ -16,7 +16,6 @@ __all__ = [
     "Exported",
     "Findings",
     "Position",
-    "Promise",
     "Sending",
     "SinkKind",
     "SinkTroubleError",

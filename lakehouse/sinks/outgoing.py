@@ -35,7 +35,7 @@ NO_OWN: Own = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows with the fields of a Change, their number, and the characters in their messages and keys."""
+    """Rows with the fields of a Change, their number, and the size of their messages and keys."""
 
     _rows: DataFrame
     count: int
@@ -73,7 +73,7 @@ def within(
         "_before", F.coalesce(F.sum(size).over(before), F.lit(0))
     )
     found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
-    sizes = (len(one.key) + len(one.value or "") + len(one.row_key) for one in found)
+    sizes = (len(f"{one.key}{one.value or ''}{one.row_key}".encode()) for one in found)
     return found if len(found) <= rows and sum(sizes) <= size_bytes else None
 
 
@@ -113,7 +113,7 @@ def _leaving(newest: DataFrame, table: MergedTable, own: Own) -> DataFrame:
 
 
 def _sizes() -> list[Column]:
-    return [F.coalesce(F.length(text), F.lit(0)) for text in ("key", "value", "row_key")]
+    return [F.coalesce(F.octet_length(text), F.lit(0)) for text in ("key", "value", "row_key")]
 
 
 def _collected(leaving: DataFrame, most: int | None = None) -> list[Change]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from enum import Enum
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -30,13 +29,6 @@ from lakehouse.streams.definition import MergedTable
 
 Example = tuple[dict[str, Any], str]
 """A difference: the row's key, by the names of its parts, and what is wrong with it."""
-
-
-class Promise(Enum):
-    """A store's delivery guarantee for rows that are sent again."""
-
-    VERSIONED = "at least once; each row has its version, and an older one never replaces a newer one"
-    EXACTLY_ONCE = "exactly once; the position is stored in the transaction of the rows"
 
 
 @dataclass(frozen=True)
@@ -230,7 +222,6 @@ class SinkKind:
 
     name        its name in `Export.sinks`, in log lines and in metrics
     label       its display name
-    promise     its guarantee for rows that are sent again
     is_set      whether it is configured
     require     raises ServiceError unless the configured store works
     make        creates the sink of a gold table
@@ -244,7 +235,6 @@ class SinkKind:
 
     name: str
     label: str
-    promise: Promise
     is_set: Callable[[Settings], bool]
     require: Callable[[Settings], None]
     make: Callable[[Exported], Sink]
@@ -267,7 +257,6 @@ class LeadKind:
 
     name: str
     label: str
-    promise: Promise
     place: Callable[[MergedTable, Settings], str | None]
     make: Callable[[Exported], Lead | None]
     audit: Callable[[AuditedLead], Findings]

@@ -33,9 +33,9 @@ from lakehouse.engine.records.dead_letters import status_by
 from lakehouse.engine.records.validation import filter_clean, filter_dead, judge, silver_schema, watermark_of
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.outgoing import filter_leaving, within
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.execution import gathered
 from lakehouse.storage.spark.kafka_times import KAFKA_TIMES, NO_TIMESTAMP
-from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import DELETED, from_micros, shifted
 from lakehouse.storage.tables.commits import changed_rows
 from lakehouse.streams.contract import COORDINATES, OWN_TIME

@@ -23,8 +23,8 @@ from lakehouse.operations.audit.records import check_records
 from lakehouse.operations.audit.report import Check, Compared
 from lakehouse.operations.repair import recompute
 from lakehouse.storage import tables
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.execution import executing_a_handful
-from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import MergedTable, Stream
 from lakehouse.testing.folding import DEAD_LETTERS, Folding, landed

@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from lakehouse.dev.samples import Sample
-from lakehouse.dev.samples.encoded import sources_by_topic
+from lakehouse.dev.samples.loads import sources_by_topic
 from lakehouse.engine.formats.encoding import registered_encoder
 from lakehouse.settings import Settings
 from lakehouse.settings.registry_access import RecordFormat

@@ -9,8 +9,7 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from lakehouse.cli.help import EXAMPLES, PARTS
-from lakehouse.cli.main import app
+from lakehouse.cli.main import COMMANDS, app
 from lakehouse.common.errors import SettingsError
 
 
@@ -31,6 +30,24 @@ def test_a_layer_that_does_not_exist_is_refused_with_those_that_do() -> None:
     assert "'sale' is not one of bronze" in refused.output
 
 
+@pytest.mark.parametrize(
+    "arguments", [["gold"], ["all", "--stream", "sales"], ["all", "--gate"], ["all", "--backfill"]]
+)
+def test_a_copy_is_adopted_by_all_layers_of_all_streams_and_nothing_else(arguments: list[str]) -> None:
+    refused = CliRunner().invoke(app, ["run", *arguments, "--adopt"])
+
+    assert isinstance(refused.exception, SettingsError)
+
+
+def test_rights_are_printed_for_whom_they_are_asked() -> None:
+    of = ["doctor", "--stream", "sales", "--user", "etl", "--rights"]
+    pipeline, producer = (CliRunner().invoke(app, [*of, whose]).stdout for whose in ("pipeline", "producer"))
+
+    assert "--allow-principal User:etl --operation Read --topic sales-events-v1" in pipeline
+    assert "--allow-principal User:etl --operation Write --topic sales-events-v1" in producer
+    assert "transactions-topic" not in pipeline + producer
+
+
 def parsed(arguments: list[str]) -> None:
     """Parse a command line, without running it; raises UsageError for what the command does not have."""
     command, context, rest = get_command(app), None, arguments
@@ -44,9 +61,10 @@ def parsed(arguments: list[str]) -> None:
 
 def test_every_command_has_its_part_of_the_help_and_examples_that_it_takes() -> None:
     names = set(get_command(app).commands)  # type: ignore[attr-defined]
-    assert sorted(name for part in PARTS.values() for name in part) == sorted(names)
-    assert EXAMPLES.keys() == names
-    for name, examples in EXAMPLES.items():
+    named = {name: examples for part in COMMANDS.values() for name, (_, *examples) in part.items()}
+    assert named.keys() == names
+    for name, examples in named.items():
+        assert examples
         for example in examples:
             program, *arguments = shlex.split(example.partition(" < ")[0])
             assert (program, arguments[0]) == ("lakehouse", name)

@@ -76,7 +76,9 @@ def test_a_stream_of_the_working_directory_is_tried_in_json_from_standard_input(
     Path("shop_of_this_test.py").write_text(OWN_STREAM)
     records = lines(*({"shop": "x", "price": price, "timestamp": START_MS} for price in (1, 2.25)))
 
-    ended = run("shop_of_this_test:ORDERS", "-", "--json", "--now", NOW, "--batch", "1", stdin=records)
+    ended = run(
+        "shop_of_this_test:ORDERS", "-", "--format", "json", "--now", NOW, "--batch", "1", stdin=records
+    )
 
     found = json.loads(ended.stdout)
     assert ended.exit_code == 0
@@ -108,8 +110,10 @@ def test_files_of_several_topics_and_a_clock_that_moves_on(run: Try) -> None:
     Path("m.jsonl").write_text(lines(call | {"metrics": 3}))
     files = ("analyticsTopic=a.jsonl", "metricsTopic=m.jsonl")
 
-    opened = json.loads(run("calls", *files, "--json", "--now", NOW).stdout)
-    closed = json.loads(run("calls", *files, "--json", "--now", NOW, "--later", "2026-03-29T02:00").stdout)
+    opened = json.loads(run("calls", *files, "--format", "json", "--now", NOW).stdout)
+    closed = json.loads(
+        run("calls", *files, "--format", "json", "--now", NOW, "--later", "2026-03-29T02:00").stdout
+    )
 
     assert [row["status"] for row in opened["gold"]["call_records"]] == ["open"]
     assert opened["sent"] == []
@@ -130,7 +134,7 @@ def test_envelopes_give_keys_tombstones_times_and_topics(run: Try) -> None:
         )
     )
 
-    found: dict[str, Any] = json.loads(run("sales", "sales.jsonl", "--envelope", "--json").stdout)
+    found: dict[str, Any] = json.loads(run("sales", "sales.jsonl", "--envelope", "--format", "json").stdout)
 
     (total,) = found["gold"]["product_sales"]
     assert (total["total"], total["count"], list(total["partitions"])) == ("1.000000000", 1, ["1"])
@@ -207,7 +211,7 @@ def test_the_command_starts_a_session_of_its_own_and_leaves_nothing_behind(tmp_p
     before = sorted(tmp_path.iterdir())
 
     ended = subprocess.run(
-        [sys.executable, "-m", "lakehouse", "try", "own_shop:ORDERS", "f", "--json"],
+        [sys.executable, "-m", "lakehouse", "try", "own_shop:ORDERS", "f", "--format", "json"],
         cwd=tmp_path,
         env={**QUICK_JVM, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
         capture_output=True,

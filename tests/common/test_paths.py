@@ -87,7 +87,7 @@ def test_spark_finds_a_lake_of_any_name(spark: SparkSession, tmp_path: Path) -> 
     tables.append(appended, path)
     newest = tables.version_of(spark, path)
     assert sorted(row.n for row in tables.read_changes(spark, path, newest, newest).collect()) == [2, 3]
-    tables.register(spark, LATE, path)
+    tables.define_view(spark, LATE, path)
     found = ask(spark, "SELECT n FROM ops.late ORDER BY n", limit=9)
     spark.sql("DROP DATABASE ops CASCADE")
     assert [row.n for row in found.rows] == [1, 2, 3]

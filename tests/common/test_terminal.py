@@ -17,7 +17,7 @@ from rich.text import Text
 
 from lakehouse.cli import jobs
 from lakehouse.cli.commands import audit, expect
-from lakehouse.cli.reports import produce as produce_report
+from lakehouse.cli.commands import produce as produce_report
 from lakehouse.common.errors import ServiceError
 from lakehouse.common.terminal import Console, LogFormatter, echo, guard_standard_error
 from lakehouse.dev.samples.producing import Summary

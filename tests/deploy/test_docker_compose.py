@@ -335,6 +335,6 @@ def test_the_producer_is_called_with_options_that_it_has() -> None:
     program, *arguments = words("produce")
     assert program == "lakehouse"
     while hasattr(command, "commands"):
-        command = command.commands[arguments.pop(0)]
+        command = command.get_command(None, arguments.pop(0))
     context = command.make_context("produce", arguments)  # exits with a message for what it does not know
     assert context.params["rate"] * context.params["seconds"] == 600_000

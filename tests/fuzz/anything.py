@@ -52,7 +52,7 @@ from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings, load_settings
 from lakehouse.settings.registry_access import RecordFormat
 from lakehouse.storage.kafka.topics import create_topics
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.session import build_session
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Field, FieldType, Source, Stream

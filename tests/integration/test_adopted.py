@@ -22,8 +22,7 @@ from lakehouse.dev.services.services import Endpoints
 from lakehouse.engine.layers import export as export_layer
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
-from lakehouse.operations.copies.adopting import note_adoption
-from lakehouse.operations.copies.copying import Copying
+from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.sinks.kafka.slices import SlicedSink
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake
@@ -106,7 +105,9 @@ def test_from_a_copy_that_is_adopted_no_row_goes_back_and_none_is_missing(moved:
     with pytest.raises(PositionError, match="an older copy of it was restored"):
         moved.copy.run()
     moved.adopt()
-    with pytest.raises(PositionError, match=r"by the lake that this one is a copy of. Run `lakehouse adopt`"):
+    with pytest.raises(
+        PositionError, match=r"by the lake that this one is a copy of. Run `lakehouse run all --adopt`"
+    ):
         moved.copy.run()
 
     done = moved.run()
@@ -191,7 +192,7 @@ def test_of_two_copies_the_older_one_goes_on_after_the_newer_one_was_lost(
 def test_where_kafka_has_forgotten_what_was_sent_the_copy_goes_on_from_its_own_note(moved: Moved) -> None:
     moved.adopt()
     moved.copy.forget_progress()
-    with pytest.raises(PositionError, match="Run `lakehouse adopt`"):
+    with pytest.raises(PositionError, match="Run `lakehouse run all --adopt`"):
         moved.copy.run()
 
     moved.run()

@@ -23,7 +23,7 @@ from pyspark.sql import SparkSession
 from lakehouse.engine.layers import bronze, gold
 from lakehouse.engine.records.dead_letters import Selection
 from lakehouse.engine.runtime.runner import utc_now
-from lakehouse.operations.catalog.spark_sql import ask, holding_gold, register
+from lakehouse.operations.catalog.spark_sql import ask, define_views, holding_gold
 from lakehouse.operations.maintenance.fold_state import clear_state
 from lakehouse.operations.maintenance.upkeep import Keeper, tasks
 from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
@@ -31,7 +31,7 @@ from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.operations.repair.replay import discard, replay
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, leases, upkeep, writing
 from tests.oracles.metrics import Metric
 from tests.support import pipeline, verdicts
@@ -443,7 +443,7 @@ def test_a_minute_of_work_on_gold_beside_a_busy_stream(lake: Lake, lake_settings
     damage = (
         f"UPDATE gold.metrics_1m SET count = 100 WHERE unix_micros(window_start) = {pipeline.micros(young)}"
     )
-    register(lake, [STREAM], statement=damage)
+    define_views(lake, [STREAM], statement=damage)
     assert clear_state(lake, [STREAM])[0].rows == DAYS - YOUNGEST + 1
 
     def round_() -> None:

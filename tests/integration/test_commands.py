@@ -254,18 +254,17 @@ def test_maintain_clears_what_no_record_can_reach_any_more(settings: Settings, l
     assert windows(settings) == WINDOWS
 
 
-def test_health_of_a_lake_without_a_gate_says_so(lakehouse: Command) -> None:
-    table, as_json = lakehouse("health"), lakehouse("health", "--format", "json")
+def test_without_a_gate_the_exit_code_of_status_is_0(lakehouse: Command) -> None:
+    ended = lakehouse("status", "--exit-code", "--format", "json")
 
-    assert (table.returncode, as_json.returncode) == (0, 0)
-    assert table.stdout == "no gate has been checked yet (lakehouse run all --gate)\n"
-    assert json.loads(as_json.stdout) == {"gates": []}
+    assert ended.returncode == 0
+    assert {stream["gate"] for stream in json.loads(ended.stdout)["streams"]} == {None}
 
 
 def test_no_command_prints_text_of_others_as_it_is(settings: Settings, lakehouse: Command) -> None:
     """`run_command` refuses any output with an unprintable character; here it is seen that there was one."""
-    closed = {"stream": "metrics", "changed_at": NOON, "is_open": False, "reasons": [HOSTILE]}
-    direct.append(settings.lake, replace(results.GATES, stats=()), [closed])
+    gate = {"stream": "metrics", "changed_at": NOON, "is_open": False, "reasons": [HOSTILE]}
+    direct.append(settings.lake, replace(results.GATES, stats=()), [gate])
     with noting(EventLog(HOSTILE, partial(append, settings.lake), print)):
         note(Kind.FAILURE, HOSTILE, stream="metrics", details={HOSTILE: HOSTILE})
     queries = (QueryRun("silver.metrics_events", error=HOSTILE),)
@@ -275,6 +274,7 @@ def test_no_command_prints_text_of_others_as_it_is(settings: Settings, lakehouse
     Tokens(settings.home).add(HOSTILE, [Scope.READ])
     (letter,) = [one["id"] for one in pipeline.rows_of(settings, pipeline.DEAD_LETTERS) if one["key"] == b"k"]
 
+    closed = ("status", "--exit-code")
     duck = ("sql", "SELECT service_id FROM gold.metrics_1m", "--engine", "duckdb")
     for command in (
         ("status", "--once", "--stream", "metrics"),
@@ -284,10 +284,10 @@ def test_no_command_prints_text_of_others_as_it_is(settings: Settings, lakehouse
         (*duck, "--format", "csv"),
         duck[:2],
         ("dead-letters", "show", letter),
-        ("health",),
+        closed,
     ):
         ended = lakehouse(*command, COLUMNS="500")
-        assert ended.returncode == (command == ("health",)), ended.stderr
+        assert ended.returncode == (command == closed), ended.stderr
         assert SHOWN in ended.stdout, command
     for command in (duck, ("events",), ("status", "--stream", "metrics")):
         ended = lakehouse(*command, "--format", "json")

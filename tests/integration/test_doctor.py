@@ -129,7 +129,7 @@ def test_the_command_says_it_in_lines_or_in_json_and_exits_with_1(
         command = [LAKEHOUSE, "doctor", *options]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
-    done = doctor("--json")
+    done = doctor("--format", "json")
     assert (done.returncode, done.stderr) == (1, "")
     told = json.loads(done.stdout)
     assert told["failed"] == 1

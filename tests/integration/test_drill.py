@@ -30,8 +30,7 @@ from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run, utc_now
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.audit import audit
 from lakehouse.operations.copies import marker as markers
-from lakehouse.operations.copies.adopting import note_adoption
-from lakehouse.operations.copies.copying import Copying
+from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
@@ -201,7 +200,7 @@ def test_a_lake_is_copied_under_load_and_destroyed_and_its_readers_see_nothing_l
                 os.killpg(first.pid, signal.SIGKILL)
             shutil.rmtree(settings.lake)
 
-            adopted = finish([LAKEHOUSE, "adopt"], of_copy)
+            adopted = finish([LAKEHOUSE, "run", "all", "--adopt"], of_copy)
             assert adopted.returncode == 0, adopted.stdout + adopted.stderr
             print(adopted.stdout)
 

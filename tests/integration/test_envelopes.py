@@ -34,7 +34,7 @@ from lakehouse.operations.telemetry import Observer
 from lakehouse.settings import Settings, load_settings
 from lakehouse.storage.kafka import topics
 from lakehouse.storage.kafka.topics import create_topics, unlimited
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.registry import load
 from tests.support import pipeline

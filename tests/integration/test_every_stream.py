@@ -6,7 +6,7 @@ import pytest
 
 from lakehouse.common.rows_as_text import plain_rows
 from lakehouse.operations.catalog import duckdb_sql as duck
-from lakehouse.operations.catalog.spark_sql import ask, register
+from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.storage.tables import Lake
 from tests.chaos.files import QUERIES, TABLES
 from tests.support.journey import CRASHES, EVENTS, MALFORMED, Journey
@@ -50,7 +50,7 @@ def test_after_crashes_every_row_message_and_redis_key_is_the_oracles(journey: J
 @pytest.mark.slow
 def test_duckdb_reads_every_table_as_spark_does(journey: Journey) -> None:
     lake = Lake(journey.spark, journey.settings.lake)
-    for table in register(lake, STREAMS):
+    for table in define_views(lake, STREAMS):
         ours = duck.ask(lake.root, STREAMS, f"SELECT * FROM {table}", limit=10_000)
         theirs = ask(journey.spark, f"SELECT * FROM {table}", limit=10_000)
         assert ours.schema.simpleString() == theirs.schema.simpleString(), table

@@ -34,7 +34,7 @@ from lakehouse.operations.audit import Check
 from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.sinks.outgoing import newest_since
 from lakehouse.sinks.redis import sink as to_redis
-from lakehouse.sinks.redis.errors import RedisTroubleError
+from lakehouse.sinks.redis.client import RedisTroubleError
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.topics import Limits
 from lakehouse.storage.kafka.transactions import Transactions

@@ -34,7 +34,7 @@ from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
 from lakehouse.settings import Settings
 from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
 from lakehouse.storage.kafka.schema_registry import Missing, Registered, register
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Source
 from tests.support import pipeline

@@ -18,9 +18,8 @@ from lakehouse.engine.runtime import troubles
 from lakehouse.engine.runtime.runner import RunOptions, run, utc_now
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.audit import audit
-from lakehouse.operations.telemetry import heartbeat
-from lakehouse.operations.telemetry.heartbeat import Heartbeat, beating
-from lakehouse.operations.telemetry.runs import read_runs
+from lakehouse.operations.telemetry import runs
+from lakehouse.operations.telemetry.runs import Heartbeat, beating, read_runs
 from lakehouse.settings import Settings
 from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables import Lake, leases
@@ -180,7 +179,7 @@ def test_events_wait_for_room(tmp_path: Path) -> None:
 
 
 def test_a_sign_of_life_waits_for_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "EVERY_S", 0.05)
+    monkeypatch.setattr(runs, "EVERY_S", 0.05)
     said = list[str]()
     with full(itself()), beating(Heartbeat(["bronze"], ["metrics"], None), tmp_path, said.append):
         await_(lambda: said)

@@ -95,10 +95,9 @@ class Gated:
         self._waiting.append(statement)
 
     def health(self) -> tuple[int, list[str]]:
-        """What `lakehouse health` ends with, and why the gate of the stream is closed."""
-        ended = self.command("health", "--format", "json")
-        (gate,) = json.loads(ended.stdout)["gates"]
-        assert gate["stream"] == "transactions"
+        """What `lakehouse status --exit-code` ends with, and why the gate of the stream is closed."""
+        ended = self.command("status", "--stream", "transactions", "--exit-code", "--format", "json")
+        gate = json.loads(ended.stdout)["streams"][0]["gate"]
         assert gate["is_open"] is not bool(ended.returncode)
         return ended.returncode, gate["reasons"]
 

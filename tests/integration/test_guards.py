@@ -316,7 +316,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
 
     assert run_allowing_loss(spark, settings) == ([], [])  # nothing more to allow
     assert pipeline.run_layers(spark, settings, "bronze") == []
-    assert LOSSES in catalog.register(Lake(spark, settings.lake), STREAMS)
+    assert LOSSES in catalog.define_views(Lake(spark, settings.lake), STREAMS)
     (landed,) = check_landing(
         Lake(spark, settings.lake),
         pipeline.STREAM,

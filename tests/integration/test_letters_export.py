@@ -8,13 +8,14 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.sql import SparkSession
 
-from lakehouse.engine.layers.letters_export import send_waiting
+from lakehouse.engine.layers.letters_export import steps
 from lakehouse.engine.layers.step import Permitted
 from lakehouse.engine.records.dead_letters import Selection
 from lakehouse.operations.repair.replay import discard
 from lakehouse.settings import Settings
 from lakehouse.sinks.kafka.letters import Letter, record_of
 from lakehouse.storage.tables import Lake
+from lakehouse.streams.definition import Stream
 from tests.support import pipeline
 from tests.support.pipeline import Raw
 from tests.support.settings import MakeSettings
@@ -26,6 +27,20 @@ ZERO = Raw(b'{"userId":"ann","amount":0}', b"ann", (("trace", b"\x00\xff"), ("em
 BROKEN = Raw(b"{", None, (), 0, NOON_MS + 1)
 FINE = Raw(b'{"userId":"bob","amount":1}', b"bob", (), 0, NOON_MS + 2)
 NOW = datetime(2026, 3, 1, 13, tzinfo=UTC)
+
+
+def send_waiting(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted, now: datetime) -> int:
+    """Run the step until no letter waits; return how many it has sent."""
+    (maker,) = steps(lake, stream, settings, permitted)
+    step, count = maker.make(), 0
+    try:
+        step.end_here(())
+        while (batch := step.plan({})) is not None:
+            with step.write(batch, now) as passed:
+                count += passed.result.rows
+    finally:
+        step.close()
+    return count
 
 
 @pytest.fixture

@@ -358,7 +358,7 @@ def test_the_command_creates_the_topic_and_counts_what_it_sent(
         ("transactions", ["--hot-user", "0.5"], {}),
     ],
 )
-def test_the_other_streams_have_a_command_each(
+def test_the_other_streams_have_an_option_each(
     services: Endpoints,
     monkeypatch: pytest.MonkeyPatch,
     stream: str,
@@ -449,6 +449,15 @@ def test_a_file_that_cannot_be_sent_is_refused_before_anything_is(
 
     assert isinstance(result.exception, error)
     assert why in str(result.exception)
+
+
+def test_an_option_of_another_stream_is_refused() -> None:
+    given = ["--one-sided", "0.5", "--hot-user", "0.5"]
+
+    result = CliRunner().invoke(app, ["sales", "--events", "5", *given])
+
+    assert isinstance(result.exception, SettingsError)
+    assert str(result.exception) == "the samples of sales do not have --one-sided and --hot-user"
 
 
 def test_tombstones_count_among_the_shares() -> None:

@@ -23,8 +23,7 @@ from lakehouse.serving.reading.redis import Live
 from lakehouse.settings import load_settings
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.redis import sink as to_redis
-from lakehouse.sinks.redis.client import doubts_of_redis, require_redis
-from lakehouse.sinks.redis.errors import RedisTroubleError, reported
+from lakehouse.sinks.redis.client import RedisTroubleError, doubts_of_redis, reported, require_redis
 from lakehouse.sinks.redis.rows import RedisSink, latest_key, read_latest, read_rows, scan_latest, scan_rows
 from tests.support import redis_servers
 from tests.support.certificates import Certified, certified

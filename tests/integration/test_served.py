@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, TimestampType
 from starlette.testclient import TestClient
 
-from lakehouse.operations.catalog.spark_sql import register
+from lakehouse.operations.catalog.spark_sql import define_views
 from lakehouse.serving.app import make_app
 from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
@@ -91,7 +91,7 @@ def differences(spark: SparkSession, client: TestClient, table: MergedTable) -> 
 
 
 def check_all(spark: SparkSession, settings: Settings) -> dict[str, int]:
-    register(Lake(spark, settings.lake), STREAMS)
+    define_views(Lake(spark, settings.lake), STREAMS)
     with client_of(settings, redis_url=NOWHERE) as client:
         found = {table.name: differences(spark, client, table) for table in TABLES}
     assert [one for _, wrong in found.values() for one in wrong] == []

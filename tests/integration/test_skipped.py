@@ -36,7 +36,7 @@ from lakehouse.operations.repair.replay import Replayed, Tried, discard, replay,
 from lakehouse.operations.running import run_layers
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Rule, Stream

@@ -94,7 +94,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
             RunOptions(AVAILABLE_NOW),
         )
 
-    catalog.register(Lake(spark, settings.lake), streams.load(settings))
+    catalog.define_views(Lake(spark, settings.lake), streams.load(settings))
     start_ms = AT_MS - AT_MS % 300_000
     rows = catalog.ask(
         spark, "SELECT page, unix_millis(window_start), count FROM gold.page_views_5m ORDER BY ALL", limit=9

@@ -32,12 +32,12 @@ from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
 from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.audit import Check
 from lakehouse.operations.audit.stores import check_lead
-from lakehouse.operations.catalog.spark_sql import ask, register
+from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Span
 from lakehouse.sinks.kafka.rows import KafkaSink, read_progress
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, Position
 from lakehouse.streams.definition import MergedTable, Stream
 from tests.support import pipeline, redis_databases
@@ -196,7 +196,7 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
     audited = exported.audited()
     assert (audited.compared, audited.differences) == (7, 0)
     assert audited.notes[1:] == ("1 rows are too large for the topic, see ops.unsent_rows",)
-    assert UNSENT in register(exported.lake, STREAMS)
+    assert UNSENT in define_views(exported.lake, STREAMS)
     found = ask(exported.spark, "SELECT value_sha256 FROM ops.unsent_rows", limit=2)
     assert [tuple(row) for row in found.rows] == [(hashlib.sha256(LARGE.message.encode()).hexdigest(),)]
 
@@ -217,7 +217,7 @@ def test_a_row_leaves_once_the_topic_takes_it_and_it_is_updated(
     assert calls.audited().differences == 0  # though the topic has an older state
 
     calls.set_limit(4_000_000)
-    register(Lake(spark, settings.lake), STREAMS)
+    define_views(Lake(spark, settings.lake), STREAMS)
     ask(spark, "UPDATE gold.call_records SET status = status WHERE user2 = 'eve'", limit=1, write=True)
     assert calls.written() == {"topic": 1, "redis": 1}
     assert calls.messages()[LARGE.key] == [small.message, LARGE.message]

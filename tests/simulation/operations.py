@@ -14,8 +14,7 @@ import redis
 from lakehouse.engine.layers.step import LAYERS, Allow
 from lakehouse.operations.audit.stores import check_store
 from lakehouse.operations.copies import marker as markers
-from lakehouse.operations.copies.adopting import note_adoption
-from lakehouse.operations.copies.copying import Copying
+from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.settings import Settings
 from lakehouse.sinks.registry import used_by
 from lakehouse.storage.kafka.topics import administering, create_topics

@@ -27,7 +27,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.sinks.postgres import sink as to_postgres
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import DELETED, Lake
 from lakehouse.streams.definition import GoldTable
 from tests.support.streams import METRICS, METRICS_1M

@@ -9,11 +9,9 @@ from typing import Any, NamedTuple
 import psycopg
 from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
-from lakehouse.sinks.postgres.client import connect
-from lakehouse.sinks.postgres.copying import Receiver
-from lakehouse.sinks.postgres.errors import reported
-from lakehouse.sinks.postgres.statements import Sql
-from lakehouse.sinks.postgres.tables import prepare_table
+from lakehouse.sinks.postgres.client import connect, reported
+from lakehouse.sinks.postgres.rows import Receiver
+from lakehouse.sinks.postgres.statements import Sql, prepare_table
 from lakehouse.streams.definition import MergedTable
 from tests.support.streams import METRICS_1M
 

@@ -20,7 +20,7 @@ from lakehouse.sinks import registry
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.sinks.postgres import rows as postgres
-from lakehouse.sinks.postgres.tables import require_postgres
+from lakehouse.sinks.postgres.statements import require_postgres
 from lakehouse.storage import tables
 from tests.sinks.gold_rows import START, TABLE, Gold, state
 from tests.support import postgres_servers

@@ -10,8 +10,7 @@ from pyspark.sql.types import LongType, StringType
 
 from lakehouse.engine.ops_tables import unsent_rows
 from lakehouse.sinks.postgres import layout as postgres_layout
-from lakehouse.sinks.postgres.client import doubts_of_postgres
-from lakehouse.sinks.postgres.errors import PostgresTroubleError
+from lakehouse.sinks.postgres.client import PostgresTroubleError, doubts_of_postgres
 from tests.sinks.gold_rows import Gold, state
 from tests.sinks.tables_there import NOTES, There, ask, declared, row
 from tests.support import postgres_servers

@@ -13,11 +13,10 @@ import psycopg
 import pytest
 from pyspark.sql.types import LongType, StringType
 
-from lakehouse.sinks.postgres import tables as postgres_tables
-from lakehouse.sinks.postgres.errors import PostgresTroubleError, reported
+from lakehouse.sinks.postgres import statements as postgres_statements
+from lakehouse.sinks.postgres.client import PostgresTroubleError, reported
 from lakehouse.sinks.postgres.layout import MOST_KEY_BYTES
-from lakehouse.sinks.postgres.statements import Sql
-from lakehouse.sinks.postgres.tables import require_postgres, try_row
+from lakehouse.sinks.postgres.statements import Sql, require_postgres, try_row
 from tests.sinks.tables_there import NOTES, There, ask, declared, row
 from tests.support import postgres_servers
 from tests.support.postgres_servers import Server
@@ -177,7 +176,7 @@ def test_the_doctor_finds_a_trigger_and_what_is_locked_and_leaves_no_trace(
         try_row(database, Sql(NOTES))
     assert ask(database, "SELECT id, note, _version FROM gold.notes") == [("1", "a", 1)]
 
-    monkeypatch.setattr(postgres_tables, "_TRIED_WITHIN_S", 1)
+    monkeypatch.setattr(postgres_statements, "_TRIED_WITHIN_S", 1)
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE gold.notes")
         with trouble("the locks that it needs of gold.notes: ", "pg_locks"):

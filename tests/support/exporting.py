@@ -29,7 +29,7 @@ from lakehouse.operations.audit.stores import check_lead, check_store
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import DELETED, Lake
 from tests.support.pipeline import read_topic
 from tests.support.streams import METRICS, METRICS_1M

@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.records.validation import judge
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.streams.definition import Contract, Source
 
 LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -163,7 +163,7 @@ LIBRARIES = (
     ),
     Library(
         "fastapi",
-        "lakehouse/serving/fastapi_internals.py",
+        "lakehouse/serving/strictness.py",
         frozenset(("fastapi", "fastapi.exceptions", "fastapi.responses")),
         {
             "the route that answers a request, in its scope": members(

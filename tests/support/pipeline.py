@@ -33,7 +33,7 @@ from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.topics import create_topics
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Source, Stream
 from lakehouse.testing import folding

@@ -15,9 +15,8 @@ from lakehouse.engine.ops_tables.event_table import recorded
 from lakehouse.engine.runtime.runner import utc_now
 from lakehouse.engine.runtime.signals import stopping_here
 from lakehouse.operations.alerts.evaluating import AlertStatus, Notification
-from lakehouse.operations.alerts.exposition import RuleValues
 from lakehouse.operations.alerts.posting import posting
-from lakehouse.operations.alerts.prometheus import rules_file
+from lakehouse.operations.alerts.prometheus import RuleValues, rules_file
 from lakehouse.operations.alerts.rules import Rules, load_rules
 from lakehouse.operations.alerts.watching import Watcher, readiness, watch
 from lakehouse.operations.alerts.webhook import Webhook

@@ -1,8 +1,8 @@
-"""`lakehouse contract`: exports a source's contract as a schema, compares it with others, and registers it.
+"""`lakehouse contract`: exports a source's contract as a schema, compares it with others, and publishes it.
 
 lakehouse contract export metrics --format avro > metrics.avsc
 lakehouse contract check metrics --against registry
-lakehouse contract register metrics
+lakehouse contract publish metrics
 """
 
 from __future__ import annotations
@@ -17,18 +17,16 @@ import typer
 from lakehouse.common.errors import LakehouseError, SettingsError, first_line
 from lakehouse.common.extras import needed
 from lakehouse.common.terminal import echo
-from lakehouse.engine.formats.contracts import schema_of_contract, subject_of
-from lakehouse.engine.formats.odcs import data_contract
+from lakehouse.engine.formats.contracts import data_contract, schema_of_contract, subject_of
 from lakehouse.settings import Settings
 from lakehouse.settings.registry_access import RecordFormat
-from lakehouse.storage.kafka.schema_registry import Registered, SchemaKind, is_compatible, newest_of
-from lakehouse.storage.kafka.schema_registry import register as register_schema
+from lakehouse.storage.kafka.schema_registry import Registered, SchemaKind, is_compatible, newest_of, register
 from lakehouse.streams.definition import Source
 from lakehouse.streams.registry import choose_one, read_settings
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Print a stream's contract as a schema, compare it with another schema, or register it.",
+    help="Print a stream's contract as a schema, compare it with another schema, or publish it.",
 )
 
 _BROKEN, _UNCHECKED = 1, 2
@@ -112,15 +110,15 @@ def check(
 
 
 @app.command()
-def register(stream: StreamName, *, format_: FormatOption = None, topic: Topic = None) -> None:
-    """Register the contract as the schema of the topic's values, and print its id.
+def publish(stream: StreamName, *, format_: FormatOption = None, topic: Topic = None) -> None:
+    """Publish the contract in the registry as the schema of the topic's values, and print its id.
 
     A rerun changes nothing. Exits with 1 if the registry refuses the contract as incompatible.
     """
     settings = read_settings()
     source = _source(settings, stream, topic, format_)
     subject = subject_of(settings.topic(source.topic))
-    schema_id = register_schema(source.registry, subject, schema_of_contract(source, source.format))
+    schema_id = register(source.registry, subject, schema_of_contract(source, source.format))
     echo(f"{subject}: schema {schema_id}")
 
 

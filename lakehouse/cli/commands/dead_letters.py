@@ -1,4 +1,4 @@
-"""`lakehouse dead-letters`: lists, replays, discards, resolves and exports refused records."""
+"""`lakehouse dead-letters`: lists, replays, discards and resolves refused records."""
 
 from __future__ import annotations
 
@@ -18,8 +18,6 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.events import Kind, note
 from lakehouse.common.readable import parse_moment
 from lakehouse.common.terminal import Console, echo_json
-from lakehouse.engine.layers.letters_export import send_waiting
-from lakehouse.engine.layers.step import Permitted
 from lakehouse.engine.ops_tables.event_table import recorded
 from lakehouse.engine.records.dead_letters import (
     DEAD_LETTERS,
@@ -35,7 +33,6 @@ from lakehouse.operations.repair.replay import replay as replay_letters
 from lakehouse.operations.repair.replay import try_replay
 from lakehouse.operations.repair.resolve import resolve_by_columns, resolve_by_record
 from lakehouse.settings import Settings
-from lakehouse.storage.kafka.probe import require_broker
 from lakehouse.storage.spark.offset_ranges import OffsetRange
 from lakehouse.storage.tables import Lake, open_lake
 from lakehouse.streams.definition import Stream
@@ -59,7 +56,7 @@ All = Annotated[bool, typer.Option("--all", help="Select every open letter, inst
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="List, show, replay, discard, resolve and export refused records.",
+    help="List, show, replay, discard and resolve refused records.",
 )
 
 
@@ -274,33 +271,6 @@ def resolve(
             done = resolve_by_record(lake, streams, selection, record, now)
         _note(Kind.RESOLVE, f"{done.resent:,} resent", streams, selection, asdict(done))
         report.print_resolved(done, Console())
-
-
-@app.command()
-def export(
-    *,
-    stream: StreamOption = None,
-    topic: Annotated[
-        str | None, typer.Option(help="The topic. Default: LAKEHOUSE_DEAD_LETTER_TOPIC.")
-    ] = None,
-) -> None:
-    """Send each letter once to a topic, unchanged, with the headers that Kafka Streams gives dead letters.
-
-    Sent letters are not sent again, unless they have been replayed or discarded since. If
-    LAKEHOUSE_DEAD_LETTER_TOPIC is set, a live `lakehouse run` does this continuously.
-    """
-    settings = read_settings()
-    settings = settings.model_copy(update={} if topic is None else {"dead_letter_topic": topic})
-    if not settings.dead_letter_topic:
-        raise SettingsError("no topic is given: use --topic, or set LAKEHOUSE_DEAD_LETTER_TOPIC")
-    streams = choose(stream or [], settings)
-    require_broker(settings.kafka)
-    name, console = "lakehouse dead-letters export", Console()
-    with recorded(settings.lake, name), open_lake(settings, name) as lake:
-        refuse_copy(lake)
-        for one in streams:
-            count = send_waiting(lake, one, settings, Permitted(notice=console.print), datetime.now(UTC))
-            console.print(f"{one.name}: {count:,} letters sent to {settings.dead_letter_topic}")
 
 
 def _record(place: str) -> OffsetRange:

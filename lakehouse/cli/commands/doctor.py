@@ -3,29 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated
 
 import typer
 from rich.text import Text
 
-from lakehouse.common.terminal import Console, echo_json
+from lakehouse.cli.options import Format, FormatOption
+from lakehouse.common.terminal import Console, echo, echo_json
 from lakehouse.operations.doctor.checks import Finding, examine
+from lakehouse.operations.doctor.rights import rights_of_pipeline, rights_of_producer
 from lakehouse.settings import Settings
 from lakehouse.sinks import registry
 from lakehouse.streams.definition import Stream
-from lakehouse.streams.registry import load, read_settings
+from lakehouse.streams.registry import choose, load, read_settings
 
 app = typer.Typer(add_completion=False)
 
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
+class Whose(StrEnum):
+    """Whose Kafka ACLs to print."""
+
+    PIPELINE = "pipeline"
+    PRODUCER = "producer"
+
+
 @app.command()
 def doctor(
     *,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object, for an issue or a script.")
-    ] = False,
+    rights: Annotated[
+        Whose | None,
+        typer.Option(
+            help="Check nothing: print the Kafka ACLs that the pipeline or `lakehouse produce` needs, each "
+            "as arguments of kafka-acls.sh. No broker is contacted; optional ACLs are marked."
+        ),
+    ] = None,
+    stream: Annotated[
+        list[str] | None, typer.Option(help="With --rights: only this stream; may be given again.")
+    ] = None,
+    user: Annotated[str, typer.Option(help="With --rights: the principal, without User:.")] = "lakehouse",
+    format_: FormatOption = Format.TABLE,
 ) -> None:
     """Check this machine and the services that lakehouse needs, and say how to fix each problem.
 
@@ -33,18 +52,30 @@ def doctor(
     PostgreSQL, if configured; the lake, disks, clock and open files. Starts no JVM and changes nothing.
     Exits with 1 if a check fails.
     """
+    if rights is not None:
+        _print_rights(rights, stream or [], user)
+        return
+    is_json = format_ is Format.JSON
     console, found = Console(soft_wrap=True), list[Finding]()
     for finding in examine(_read):
         found.append(finding)
-        if not json:
+        if not is_json:
             _show(finding, console)
     failed, doubtful = (sum(one.state == state for one in found) for state in ("fail", "warn"))
-    if json:
+    if is_json:
         echo_json({"failed": failed, "warnings": doubtful, "checks": [one.as_json() for one in found]})
     else:
         console.print(f"{len(found)} checks: {failed} failed, {doubtful} warnings")
     if failed:
         raise typer.Exit(1)
+
+
+def _print_rights(whose: Whose, names: Sequence[str], user: str) -> None:
+    settings = read_settings()
+    needed = rights_of_pipeline if whose is Whose.PIPELINE else rights_of_producer
+    for right in needed(choose(names, settings), settings):
+        mark = "" if right.is_required else "not required: "
+        echo(f"{right.as_command(user)}  # {mark}{right.why}")
 
 
 def _read() -> tuple[Settings, Sequence[Stream]]:

@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
 from typer.core import TyperGroup
 
 from lakehouse.cli.options import EnvelopeOption, grouped
-from lakehouse.cli.reports.produce import print_summary, progress_on
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.record_lines import Line, opened, read_lines
 from lakehouse.common.terminal import Console
 from lakehouse.dev.samples import Sample
-from lakehouse.dev.samples.encoded import encoded, sources_by_topic
-from lakehouse.dev.samples.loads import Load, send
+from lakehouse.dev.samples.loads import Load, encoded, send, sources_by_topic
 from lakehouse.dev.samples.producing import SendingProgress, Summary, produce
 from lakehouse.settings import Settings
 from lakehouse.settings.registry_access import RecordFormat
@@ -34,72 +35,32 @@ from lakehouse.streams.registry import choose, read_settings
 from lakehouse.streams.registry import load as load_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
+
+    from lakehouse.dev.samples.producing import SendingProgress, Summary
 
 _LARGEST_SEED = 2**32
 
-Events = Annotated[int | None, typer.Option(min=1, help="How many events to send.")]
 Rate = Annotated[
     float | None, typer.Option(min=0.001, help="Events per second. Default: as fast as possible.")
 ]
-Seconds = Annotated[
-    float | None, typer.Option(min=0.001, help="With --rate, instead of --events: duration in seconds.")
-]
-Malformed = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of events that break the contract, in every possible way.")
-]
-Late = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        max=1,
-        help="Share of delayed events: three in four within the allowed lateness, the others one to three "
-        "days beyond it.",
-    ),
-]
-Duplicates = Annotated[
-    float,
-    typer.Option(
-        min=0,
-        max=1,
-        help="Share of events that are byte-for-byte copies of an earlier one. Both count downstream, unless "
-        "the source has ids.",
-    ),
-]
-Span = Annotated[
-    float,
-    typer.Option(min=0.001, help="Without --rate: event times are spread over this many seconds before now."),
-]
-Seed = Annotated[
-    int | None,
-    typer.Option(
-        min=0,
-        help="The same seed gives the same events, except for their times. Default: random; it is printed.",
-    ),
-]
-OneSided = Annotated[
-    float, typer.Option(min=0, max=1, help="Share of calls that have records in only one of the two topics.")
-]
-Tombstones = Annotated[
-    float,
-    typer.Option(min=0, max=1, help="Share of tombstones, each of which resets its product's total to zero."),
-]
-HotUser = Annotated[float, typer.Option(min=0, max=1, help="Share of events that belong to one user.")]
-Format = Annotated[
-    RecordFormat | None,
-    typer.Option(help="Record format; its schema is registered. Default: LAKEHOUSE_FORMATS."),
-]
 
-_ANY = "STREAM"
+_STREAM = "STREAM"
+_SHAPES: Mapping[str, Mapping[str, float]] = {
+    "calls": {"one_sided": 0.1},
+    "sales": {"tombstones": 0.001},
+    "transactions": {"hot_user": 0.0},
+}
+"""The options that only one stream has, with their defaults."""
 
 
 class _Streams(TyperGroup):
-    """The commands of the streams: one for each built-in stream, and one for streams of other packages."""
+    """Commands by name; any other name is a stream's."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of a stream."""
-        return super().get_command(ctx, cmd_name) or super().get_command(ctx, _ANY)
+        """Return the command `file`, or the one that sends samples of a stream."""
+        return super().get_command(ctx, cmd_name) or super().get_command(ctx, _STREAM)
 
 
 app = typer.Typer(
@@ -120,53 +81,114 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class _Run:
-    """Options that all streams share."""
+class _Shape:
+    """Options of single streams; null: not given."""
 
-    events: Events = None
-    rate: Rate = None
-    seconds: Seconds = None
-    malformed: Malformed = 0.0
-    late: Late = 0.0
-    duplicates: Duplicates = 0.0
-    span: Span = 600.0
-    seed: Seed = None
-    format: Format = None
+    one_sided: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="calls: share that have records in only one of the two topics."),
+    ] = None
+    tombstones: Annotated[
+        float | None,
+        typer.Option(
+            min=0, max=1, help="sales: share of tombstones, each of which resets a product's total."
+        ),
+    ] = None
+    hot_user: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="transactions: share of events that belong to one user."),
+    ] = None
+
+    def of(self, stream: str) -> Mapping[str, float]:
+        """Return the values for a stream; raises SettingsError for an option that it does not have."""
+        given = {name: value for name, value in vars(self).items() if value is not None}
+        defaults = _SHAPES.get(stream, {})
+        if unknown := [f"--{name.replace('_', '-')}" for name in given if name not in defaults]:
+            raise SettingsError(f"the samples of {stream} do not have {' and '.join(unknown)}")
+        return {**defaults, **given}
 
 
-@app.command()
+@app.command(_STREAM)
 @grouped
-def metrics(*, run: _Run) -> None:
-    """Send measurements of services to metrics-events."""
-    _send("metrics", run)
+def stream(
+    *,
+    context: typer.Context,
+    events: Annotated[int | None, typer.Option(min=1, help="How many events to send.")] = None,
+    rate: Rate = None,
+    seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="With --rate, instead of --events: duration in seconds.")
+    ] = None,
+    malformed: Annotated[
+        float,
+        typer.Option(min=0, max=1, help="Share of events that break the contract, in every possible way."),
+    ] = 0.0,
+    late: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of delayed events: three in four within the allowed lateness, the others one to "
+            "three days beyond it.",
+        ),
+    ] = 0.0,
+    duplicates: Annotated[
+        float,
+        typer.Option(
+            min=0,
+            max=1,
+            help="Share of events that are byte-for-byte copies of an earlier one. Both count downstream, "
+            "unless the source has ids.",
+        ),
+    ] = 0.0,
+    span: Annotated[
+        float,
+        typer.Option(
+            min=0.001, help="Without --rate: event times are spread over this many seconds before now."
+        ),
+    ] = 600.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="The same seed gives the same events, except for their times. Default: random; it is "
+            "printed.",
+        ),
+    ] = None,
+    format_: Annotated[
+        RecordFormat | None,
+        typer.Option("--format", help="Record format; its schema is registered. Default: LAKEHOUSE_FORMATS."),
+    ] = None,
+    shape: _Shape,
+) -> None:
+    """Send sample events of a stream: of a built-in one, or generated from the stream's contracts."""
+    for option, value in (("--rate", rate), ("--seconds", seconds), ("--span", span)):
+        if value is not None and not math.isfinite(value):
+            raise SettingsError(f"{option} {value} was given; expected a finite number")
+    plan = _plan(events, rate, seconds)
+    settings = read_settings()
+    (chosen,) = choose([str(context.info_name)], settings)
+    if format_ is not None:
+        chosen = replace(chosen, sources=tuple(replace(one, format=format_) for one in chosen.sources))
+    load = Load(
+        chosen,
+        plan.events,
+        rate=plan.rate,
+        span_s=span,
+        seed=secrets.randbelow(_LARGEST_SEED) if seed is None else seed,
+        malformed=malformed,
+        late=late,
+        duplicates=duplicates,
+        shape=shape.of(chosen.name),
+    )
+    load.samples(settings)  # refuses contradictory shares before the broker is contacted
+    require_broker(settings.kafka)
 
-
-@app.command()
-@grouped
-def calls(*, run: _Run, one_sided: OneSided = 0.1) -> None:
-    """Send records of calls between two users to analyticsTopic and metricsTopic."""
-    _send("calls", run, one_sided=one_sided)
-
-
-@app.command()
-@grouped
-def sales(*, run: _Run, tombstones: Tombstones = 0.001) -> None:
-    """Send sales of products, returns and tombstones to sales-events-v1."""
-    _send("sales", run, tombstones=tombstones)
-
-
-@app.command()
-@grouped
-def transactions(*, run: _Run, hot_user: HotUser = 0.0) -> None:
-    """Send transactions of users to transactions-topic."""
-    _send("transactions", run, hot_user=hot_user)
-
-
-@app.command(_ANY)
-@grouped
-def any_stream(*, context: typer.Context, run: _Run) -> None:
-    """Send sample events for a stream of another package, generated from its contracts."""
-    _send(str(context.info_name), run)
+    _deliver(
+        f"{load.events:,} events to {' and '.join(load.topics(settings))}, --seed {load.seed},",
+        load.rate,
+        load.events,
+        lambda on_progress, stop: send(load, settings, on_progress=on_progress, stop=stop),
+    )
 
 
 @app.command(
@@ -241,37 +263,6 @@ def _samples(
     return samples, tuple(topics)
 
 
-def _send(stream: str, run: _Run, **shape: float) -> None:
-    for option, value in (("--rate", run.rate), ("--seconds", run.seconds), ("--span", run.span)):
-        if value is not None and not math.isfinite(value):
-            raise SettingsError(f"{option} {value} was given; expected a finite number")
-    plan = _plan(run.events, run.rate, run.seconds)
-    settings = read_settings()
-    (chosen,) = choose([stream], settings)
-    if run.format is not None:
-        chosen = replace(chosen, sources=tuple(replace(one, format=run.format) for one in chosen.sources))
-    load = Load(
-        chosen,
-        plan.events,
-        rate=plan.rate,
-        span_s=run.span,
-        seed=secrets.randbelow(_LARGEST_SEED) if run.seed is None else run.seed,
-        malformed=run.malformed,
-        late=run.late,
-        duplicates=run.duplicates,
-        shape=shape,
-    )
-    load.samples(settings)  # refuses contradictory shares before the broker is contacted
-    require_broker(settings.kafka)
-
-    _deliver(
-        f"{load.events:,} events to {' and '.join(load.topics(settings))}, --seed {load.seed},",
-        load.rate,
-        load.events,
-        lambda on_progress, stop: send(load, settings, on_progress=on_progress, stop=stop),
-    )
-
-
 def _deliver(
     what: str,
     rate: float | None,
@@ -322,3 +313,72 @@ def _signals() -> Iterator[list[int]]:
         yield received
     finally:
         restore()
+
+
+_LINE_S = 5.0
+
+
+@contextmanager
+def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgress], None]]:
+    """Yield a function that shows progress: as a bar on a terminal, elsewhere as a line every few seconds."""
+    if not console.is_terminal:
+        yield _lines(console)
+        return
+    columns = (
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[speed]:>9,.0f}/s"),
+        TimeRemainingColumn(),
+    )
+    # Refreshed manually, a few times a second: a refresh thread would compete with the sending.
+    with Bar(*columns, console=console, auto_refresh=False) as bar:
+        task = bar.add_task("", total=total, speed=0.0)
+
+        def show(progress: SendingProgress) -> None:
+            speed = progress.sent / progress.elapsed_s
+            bar.update(task, completed=progress.sent, speed=speed, refresh=True)
+
+        yield show
+
+
+def print_summary(summary: Summary, rate: float | None, *, sampled: bool = True) -> None:
+    """Print the result of a run as a table; with `sampled`, including zero counts of faults."""
+    table = Table(show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_row("sent", f"{summary.sent:,}")
+    table.add_row("acknowledged", f"{summary.acknowledged:,}")
+    table.add_row("failed", f"{summary.failed:,}")
+    table.add_row("duration", f"{summary.duration_s:,.2f} s")
+    table.add_row("actual rate", f"{summary.actual_rate:,.1f}/s")
+    if rate is not None:
+        table.add_row("rate error", f"{100 * (summary.actual_rate / rate - 1):+.3f} %")
+    for label, prefix in (
+        ("malformed", "malformed:"),
+        ("late, within the allowed lateness", "late_within"),
+        ("late, beyond it", "late_beyond"),
+        ("duplicated", "duplicate"),
+        ("tombstones", "tombstone"),
+    ):
+        counted = sum(count for kind, count in summary.kinds.items() if kind.startswith(prefix))
+        if counted or (sampled and prefix != "tombstone"):
+            table.add_row(label, f"{counted:,}")
+    console = Console()
+    console.print(table)
+    if summary.first_error is not None:
+        console.print(f"first failure: {summary.first_error}")
+
+
+def _lines(console: Console) -> Callable[[SendingProgress], None]:
+    next_line_s = _LINE_S
+
+    def show(progress: SendingProgress) -> None:
+        nonlocal next_line_s
+        if progress.elapsed_s >= next_line_s:
+            next_line_s += _LINE_S
+            console.print(
+                f"{progress.elapsed_s:.1f} s: sent {progress.sent:,} of {progress.total or 0:,}, "
+                f"acknowledged {progress.acknowledged:,}, failed {progress.failed:,}",
+            )
+
+    return show

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -18,9 +19,17 @@ from lakehouse.cli.options import (
     skipped,
 )
 from lakehouse.common.errors import SettingsError
-from lakehouse.engine.layers.step import LAYERS
+from lakehouse.common.events import Kind, note
+from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.step import LAYERS, Allow
+from lakehouse.engine.ops_tables.event_table import recorded
 from lakehouse.engine.runtime.runner import RunOptions
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.copies import marker as markers
+from lakehouse.operations.copies.copying import note_adoption
 from lakehouse.operations.running import run_layers
+from lakehouse.settings import Settings
+from lakehouse.storage.tables import open_lake
 from lakehouse.streams.registry import choose, load, read_settings
 
 app = typer.Typer()
@@ -61,10 +70,23 @@ def run(
     ] = False,
     backfill: BackfillOption = False,
     standby: StandbyOption = False,
+    adopt: Annotated[
+        bool,
+        typer.Option(
+            "--adopt",
+            help="Continue in place of the lake that this one is a copy of, with the same Kafka and Redis: "
+            "stop every process of the original for good first. The layers catch up with the topics, then "
+            "each row that may have changed since the copy is sent once, in its newest state, and the run "
+            "ends. If it is killed, run it again.",
+        ),
+    ] = False,
     verbose: VerboseOption = False,
     dead_letter_topic: Annotated[
         str | None,
-        typer.Option(help="Send dead letters to this topic, too. Default: LAKEHOUSE_DEAD_LETTER_TOPIC."),
+        typer.Option(
+            help="Send each dead letter once to this topic, too, unchanged, with the headers that Kafka "
+            "Streams gives dead letters; the layer is export. Default: LAKEHOUSE_DEAD_LETTER_TOPIC."
+        ),
     ] = None,
     telemetry_port: Annotated[
         int | None,
@@ -87,6 +109,13 @@ def run(
     settings = read_settings()
     given = {"telemetry_port": telemetry_port, "dead_letter_topic": dead_letter_topic}
     settings = settings.model_copy(update={name: one for name, one in given.items() if one is not None})
+    if adopt:
+        if layer is not Choice.ALL or stream or gate or backfill or standby:
+            raise SettingsError(
+                "--adopt is for `lakehouse run all` of all streams, without --gate, --backfill and --standby"
+            )
+        _adopt(settings, allow or [], skip or [], verbose=verbose)
+        return
     streams = choose(stream or [], settings)
     options = RunOptions(
         trigger,
@@ -96,3 +125,20 @@ def run(
     )
     gated_by = load(settings) if gate else ()
     run_layers(settings, layers, streams, options, gated_by=gated_by, standby=standby, verbose=verbose)
+
+
+def _adopt(settings: Settings, allow: Sequence[Allow], skip: Sequence[str], *, verbose: bool) -> None:
+    """Let a copy replace its original: export runs last, so readers never see an older state again."""
+    name = "lakehouse run all --adopt"
+    with recorded(settings.lake, name), open_lake(settings, name) as lake:
+        marker = note_adoption(lake)
+        told = f"{settings.lake} replaces {marker.of}, as of {marker.at}"
+        note(Kind.COPY, told)
+        Console().print(told, soft_wrap=True)
+    streams = [one for one in load(settings) if any(f"gold.{kept.name}" in marker.known for kept in one.gold)]
+    options = RunOptions(AVAILABLE_NOW, allow=allow, skip=skipped(skip, settings, streams), adopts=True)
+    run_layers(settings, LAYERS[:-1], streams, options, verbose=verbose)
+    run_layers(settings, LAYERS[-1:], streams, options, verbose=verbose)
+    with open_lake(settings, name) as lake:
+        markers.remove(lake.spark, lake.root)
+    Console().print(f"{settings.lake} is independent now; continue with `lakehouse run`", soft_wrap=True)

@@ -42,7 +42,8 @@ def up(
         typer.Option(
             "--secure",
             help="Set up the broker with TLS, users and ACLs, now and at later starts. Other commands find "
-            "the credentials by themselves; the pipeline's user gets the ACLs that `lakehouse rights` lists.",
+            "the credentials by themselves; the pipeline's user gets the ACLs that `lakehouse doctor "
+            "--rights pipeline` lists.",
         ),
     ] = False,
 ) -> None:

@@ -12,7 +12,13 @@ from lakehouse.common.errors import QueryError, SettingsError
 from lakehouse.common.rows_as_text import QueryResult, as_csv, as_json, as_table
 from lakehouse.common.terminal import Console, echo
 from lakehouse.operations.catalog import duckdb_sql as duck
-from lakehouse.operations.catalog.spark_sql import WriteRefusedError, ask, holding_gold, register, tables_here
+from lakehouse.operations.catalog.spark_sql import (
+    WriteRefusedError,
+    ask,
+    define_views,
+    holding_gold,
+    tables_here,
+)
 from lakehouse.storage.tables import open_lake
 from lakehouse.streams.registry import load, read_settings
 
@@ -61,14 +67,14 @@ def sql(
         _show(duck.ask(settings.lake, streams, statement, limit=limit), format_, limit)
         return
     with open_lake(settings, "lakehouse sql", reads_only=not write) as lake:
-        register(lake, streams, statement=statement)
+        define_views(lake, streams, statement=statement)
         try:
             with holding_gold(lake, streams, statement) if write else nullcontext():
                 answer = ask(lake.spark, statement, limit=limit, write=write)
         except WriteRefusedError:
             raise
         except QueryError as error:
-            hint = tables_here(register(lake, streams), lake.root)
+            hint = tables_here(define_views(lake, streams), lake.root)
             raise QueryError(f"{error} ({hint})") from None
         _show(answer, format_, limit)
 

@@ -26,6 +26,10 @@ def status(
     stream: StreamOption = None,
     *,
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
+    exit_code: Annotated[
+        bool,
+        typer.Option("--exit-code", help="Print once, and exit with 1 if the gate of a stream is closed."),
+    ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show each stream's state, its process, the backlog of each layer, and the size of its tables.
@@ -36,14 +40,18 @@ def status(
     settings, console = read_settings(), Console()
     observer = Observer(choose(stream or [], settings), settings)
     try:
-        if format_ is Format.JSON:
-            echo_json(observer.observe(datetime.now(UTC)).as_json())
-        elif once or not console.is_terminal:
-            console.print(drawn(observer.observe(datetime.now(UTC)), console.width))
-        else:
+        if console.is_terminal and format_ is Format.TABLE and not (once or exit_code):
             _stay(observer, console)
+            return
+        seen = observer.observe(datetime.now(UTC))
     finally:
         observer.close()
+    if format_ is Format.JSON:
+        echo_json(seen.as_json())
+    else:
+        console.print(drawn(seen, console.width))
+    if exit_code and any(one.gate is not None and not one.gate.is_open for one in seen.streams):
+        raise typer.Exit(1)
 
 
 def _stay(observer: Observer, console: Console) -> None:

@@ -1,7 +1,7 @@
 """`lakehouse try`: runs a stream on files of records, without Kafka and without a lake.
 
 lakehouse try transactions payments.jsonl
-lakehouse try shop.streams:ORDERS orders.jsonl --now 2026-11-26T12:00:00Z --json
+lakehouse try shop.streams:ORDERS orders.jsonl --now 2026-11-26T12:00:00Z --format json
 lakehouse try calls analyticsTopic=a.jsonl metricsTopic=m.jsonl
 zcat records.gz | lakehouse try sales --envelope -
 """
@@ -23,7 +23,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from lakehouse.cli.options import EnvelopeOption
+from lakehouse.cli.options import EnvelopeOption, Format, FormatOption
 from lakehouse.cli.reports.try_stream import Trial, as_json, shown
 from lakehouse.common.errors import LakehouseError, SettingsError
 from lakehouse.common.printable import indented
@@ -84,7 +84,7 @@ def try_(
         typer.Option(min=1, help="Records per topic in one micro-batch. Default: all in one micro-batch."),
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many rows of each table.")] = 20,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object.")] = False,
+    format_: FormatOption = Format.TABLE,
 ) -> None:
     """Run a stream on files of records, and show the rows and messages; nothing is written or sent.
 
@@ -110,7 +110,7 @@ def try_(
             trial.tick(end)
         result = trial.result(clock if end is None else end)
     seconds = time.monotonic() - began
-    if json:
+    if format_ is Format.JSON:
         echo_json(as_json(result, seconds))
     else:
         Console().print(shown(result, seconds, limit=limit))

@@ -7,10 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import Row
-from rich.table import Table
 
 from lakehouse.common.readable import readable
-from lakehouse.common.terminal import Console
+from lakehouse.common.terminal import Console, table_of
 from lakehouse.engine.records.validation import SKIPPED
 from lakehouse.operations.repair.replay import Discarded, Replayed, Tried
 from lakehouse.operations.repair.resolve import Resolved
@@ -34,12 +33,12 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
         console.print("no dead letters")
         return
     console.print(
-        _table(["stream", "rule", "status", "letters"], [[*row[:3], f"{row[3]:,}"] for row in counts])
+        table_of(["stream", "rule", "status", "letters"], [[*row[:3], f"{row[3]:,}"] for row in counts])
     )
     if letters:
         headings = ["id", "stream", "topic/partition/offset", "rules", "first seen", "attempts", "value"]
         id_characters = _ID_CHARACTERS if console.is_terminal else None
-        console.print(_table(headings, [_cells(row, id_characters) for row in letters]))
+        console.print(table_of(headings, [_cells(row, id_characters) for row in letters]))
 
 
 def whole(letter: Row) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def print_letter(letter: Row) -> None:
         [f"reason {reason['rule']}", f"{reason['column'] or 'record'}: {reason['message']}"]
         for reason in reasons
     ]
-    Console().print(_table(["", ""], rows, heads=False))
+    Console().print(table_of(["", ""], rows, show_header=False))
 
 
 def print_replayed(done: Replayed, console: Console) -> None:
@@ -93,7 +92,7 @@ def print_tried(tried: Tried, console: Console) -> None:
     _say_left(tried, console)
     if tried.failing:
         rows = [[rule, f"{count:,}"] for rule, count in tried.failing.items()]
-        console.print(_table(["would fail", "letters"], rows))
+        console.print(table_of(["would fail", "letters"], rows))
 
 
 def print_discarded(done: Discarded, console: Console) -> None:
@@ -154,12 +153,3 @@ def _listed(letter: Row) -> dict[str, Any]:
 
 def _time(moment: datetime | None) -> str | None:
     return None if moment is None else moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[object]], *, heads: bool = True) -> Table:
-    table = Table(show_header=heads)
-    for heading in headings:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*("" if cell is None else str(cell) for cell in row))
-    return table

@@ -82,6 +82,7 @@ def drawn(seen: Observation, width: int) -> RenderableType:
         *(Text(reason, style="magenta") for reason in reasons),
         _table(_HEALTH, seen.streams, width),
         *(_why(seen.streams, width) if width < _FULL else ()),
+        *_closed(seen.streams),
         "",
         *_processes(seen.streams, width),
         "",
@@ -98,6 +99,14 @@ def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
         since = "" if health.since is None or width >= _USUAL else f" (since {_time(health.since)})"
         text = Text.assemble((f"{state.name}: ", _COLOURS[health.word]), printable(health.reason), since)
         yield Padding(text, (0, 0, 0, 2))
+
+
+def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
+    """Yield a line for each closed gate, whatever else is wrong with its stream."""
+    for state in states:
+        if state.gate is not None and not state.gate.is_open:
+            what = f"gate of {state.name} closed since {_time(state.gate.changed_at)} UTC: "
+            yield Text(printable(what + "; ".join(state.gate.reasons)), style="red")
 
 
 def _processes(states: Sequence[StreamState], width: int) -> Iterator[RenderableType]:

@@ -9,12 +9,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.record_lines import Line, Record
 from lakehouse.common.rows_as_text import QueryResult, plain_rows
+from lakehouse.common.terminal import table_of
 from lakehouse.engine.records.validation import TIMES_OF_RECORDS
 from lakehouse.storage.spark.collecting import collected
 from lakehouse.streams.contract import COORDINATES, OWN_TIME
@@ -224,18 +224,12 @@ def _section(title: str, rows: Sequence[dict[str, Any]], limit: int) -> Iterator
     yield Text(f"{title} ({len(rows):,})", style="bold")
     if not rows:
         return
-    yield from _wide(rows[:limit]) if len(rows[0]) > _MOST_COLUMNS else [_table(rows[:limit])]
+    if len(rows[0]) > _MOST_COLUMNS:
+        yield from _wide(rows[:limit])
+    else:
+        yield table_of(rows[0], (row.values() for row in rows[:limit]))
     if len(rows) > limit:
         yield Text(f"{len(rows) - limit:,} more; --limit {len(rows)} shows them", style="yellow")
-
-
-def _table(rows: Sequence[dict[str, Any]]) -> Table:
-    table = Table()
-    for name in rows[0]:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*("" if value is None else str(value) for value in row.values()))
-    return table
 
 
 def _wide(rows: Sequence[dict[str, Any]]) -> Iterator[Text]:

@@ -19,7 +19,7 @@ from lakehouse.common.terminal import Console
 from lakehouse.dev.samples.producing import Summary
 from lakehouse.engine.layers.step import LayerName
 from lakehouse.engine.runtime.runner import BatchDone
-from lakehouse.operations.catalog.spark_sql import ask, register
+from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis.client import redis_client
 from lakehouse.sinks.redis.rows import latest_key, row_key
@@ -120,7 +120,7 @@ _BY_REASON = """
 def show_layer(layer: LayerName, lake: Lake, settings: Settings, console: Console) -> None:
     """Print some rows of what a layer has written."""
     spark = lake.spark
-    register(lake, load(settings))
+    define_views(lake, load(settings))
     if layer == "bronze":
         console.print(Text("bronze.sales_events, the first records", "bold"), _sql(spark, _LANDED))
     elif layer == "silver":

@@ -28,8 +28,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from lakehouse.dev.samples import Sample, breaking
-from lakehouse.dev.samples.mixing import NO_FAULTS, Shares, compact, mix, require_share, stamp
-from lakehouse.dev.samples.users import user
+from lakehouse.dev.samples.mixing import NO_FAULTS, Shares, compact, mix, require_share, stamp, user
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

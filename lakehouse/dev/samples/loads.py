@@ -7,10 +7,11 @@ send(Load("calls", events=60_000, rate=1_000, shape={"one_sided": 0.2}), setting
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from lakehouse.common.extras import needed
 from lakehouse.dev.samples import (
     Sample,
     calls,
@@ -22,12 +23,37 @@ from lakehouse.dev.samples import (
     spread_times,
     transactions,
 )
-from lakehouse.dev.samples.encoded import encoded, sources_by_topic
 from lakehouse.dev.samples.mixing import Shares
 from lakehouse.dev.samples.producing import SendingProgress, Summary
 from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
-from lakehouse.streams.definition import Stream
+from lakehouse.streams.definition import Source, Stream
+
+
+def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
+    """Return the sources of streams, by their topics' actual names."""
+    return {settings.topic(source.topic): source for stream in streams for source in stream.sources}
+
+
+def encoded(
+    samples: Iterator[Sample], topics: Sequence[str], sources: Mapping[str, Source]
+) -> Iterator[Sample]:
+    """Return JSON samples encoded in the format of their topic; as JSON if the topic has no source.
+
+    The contracts are registered as schemas. Raises RegistryError if the registry refuses one.
+    """
+    used = [sources.get(topic) for topic in topics]
+    if all(source is None or source.format == "json" for source in used):
+        return samples
+    with needed("formats", "writing records that are not JSON"):
+        from lakehouse.engine.formats.encoding import registered_encoder
+
+    each = [
+        (lambda value: value) if source is None else registered_encoder(source, topic)
+        for source, topic in zip(used, topics, strict=True)
+    ]
+    return (sample._replace(value=each[sample.source](sample.value)) for sample in samples)
+
 
 _HOUR_S = 3600.0
 

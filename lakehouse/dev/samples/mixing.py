@@ -1,4 +1,4 @@
-"""Common parts of the sample generators: the mix of kinds, lateness, duplicates, and the format of times.
+"""Common parts of the sample generators: the mix of kinds, lateness, duplicates, formats of times, and users.
 
 A generator defines how a valid and a malformed sample are made; `mix` decides which of them comes when. These
 kinds exist for all streams, with the result that the pipeline must produce:
@@ -26,6 +26,39 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from lakehouse.dev.samples import Sample
+
+_NAMES = (
+    "ada",
+    "bob",
+    "chloé",
+    "dieter",
+    "eve",
+    "frank",
+    "grace",
+    "heidi",
+    "ivan",
+    "jürgen",
+    "katya",
+    "linus",
+    "mallory",
+    "noor",
+    "olga",
+    "peggy",
+    "søren",
+    "trent",
+    "zoë",
+    "さくら",
+    "дмитрий",
+    "ليلى",
+    "李雷",
+    "🦊",
+)
+
+
+def user(number: int) -> str:
+    """Return a user's name, a different one for every number; no name contains a hyphen."""
+    return f"{_NAMES[number % len(_NAMES)]}{number // len(_NAMES)}"
+
 
 DAY_S = 24 * 3600
 DEFAULT_LATENESS_S = 7 * DAY_S

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 from lakehouse.dev.samples import Sample, breaking
 from lakehouse.dev.samples.breaking import with_literal
-from lakehouse.dev.samples.mixing import NO_FAULTS, Shares, compact, in_turn, mix, require_share, stamp
-from lakehouse.dev.samples.users import user
+from lakehouse.dev.samples.mixing import NO_FAULTS, Shares, compact, in_turn, mix, require_share, stamp, user
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

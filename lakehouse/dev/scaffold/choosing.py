@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from lakehouse.common.errors import SettingsError
@@ -11,6 +11,7 @@ from lakehouse.dev.scaffold.samples import KEY_WORDS, TIME_WORDS, VALUE_WORDS, S
 from lakehouse.streams.contract import FieldType
 
 _NUMBERS = (FieldType.LONG, FieldType.DECIMAL, FieldType.DOUBLE)
+PAIR = 2
 _KEYS = (FieldType.STRING, FieldType.LONG)
 
 
@@ -70,6 +71,41 @@ def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | N
 def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
     """Return a key field; raises SettingsError if there is none."""
     return _choose(_Part("--by", "a string or whole number", _KEYS, _key_rank), fields, taken, named)
+
+
+def choose_pair(
+    by: Sequence[str], fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
+) -> tuple[Seen, Seen]:
+    """Return the two ends of a call, strings in every record of every topic; raises SettingsError without."""
+    first, *others = fields.values()
+    common = [
+        field
+        for field in first
+        if field.type is FieldType.STRING
+        and field.is_required
+        and all(time is None or time.field.path != field.path for time in times.values())
+        and all(any(one.path == field.path and one.is_required for one in other) for other in others)
+    ]
+    if by:
+        common = [field for path in by for field in common if field.path == path]
+    if len(common) < PAIR:
+        raise SettingsError(
+            "the ends of a call are two strings that every record of every topic has; found "
+            f"{printable(listed([field.path for field in common])) or 'none'}: name both with --by"
+        )
+    return common[0], common[1]
+
+
+def choose_payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
+    """Return the payload, a field that only this topic has, preferably an object or array.
+
+    Raises SettingsError if there is none.
+    """
+    elsewhere = {field.path for name, found in fields.items() if name != topic for field in found}
+    own = [field for field in others if field.path not in elsewhere]
+    if not own:
+        raise SettingsError(f"the samples of {topic} have no field of their own to be the payload")
+    return max(own, key=lambda field: (field.type is FieldType.JSON, len(field.values)))
 
 
 def _choose(part: _Part, fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lakehouse.common.extras import DISTRIBUTION
 from lakehouse.common.record_lines import Line
-from lakehouse.common.version import DISTRIBUTION
 from lakehouse.dev.scaffold.streams import Made, sample_files
+from lakehouse.dev.scaffold.texts import filled
 
 _MOST_SAMPLES = 100
 
@@ -46,30 +47,8 @@ def _as_lines(samples: Sampled) -> str:
 
 
 def _project(name: str) -> str:
-    return f"""\
-[build-system]
-requires = ["setuptools>=77"]
-build-backend = "setuptools.build_meta"
-
-[project]
-name = "{name.replace("_", "-")}"
-version = "0.1.0"
-requires-python = ">=3.11"
-dependencies = ["{DISTRIBUTION}"]
-
-[project.optional-dependencies]
-test = ["pytest"]
-
-[project.entry-points."lakehouse.streams"]
-{name} = "{name}.streams:{name.upper()}"
-
-[tool.setuptools.packages.find]
-include = ["{name}*"]
-
-[tool.pytest.ini_options]
-pythonpath = ["."]
-testpaths = ["tests"]
-"""
+    project = name.replace("_", "-")
+    return filled("pyproject.toml", name, project=project, distribution=DISTRIBUTION)
 
 
 def _readme(name: str, made: Made, samples: Sequence[Sampled]) -> str:
@@ -77,32 +56,8 @@ def _readme(name: str, made: Made, samples: Sequence[Sampled]) -> str:
     tried = " ".join(
         f"tests/{file}" if len(files) == 1 else f"{topic}=tests/{file}" for topic, file in files.items()
     )
-    produce = "    lakehouse produce file tests/"
-    sent = "\n".join(f"{produce}{file} --topic {topic}" for topic, file in files.items())
-    table = next(iter(made.suites))
-    return f"""\
-# {name}
-
-{made.about.in_markdown}
-
-Every guess from the samples has a comment in `{name}/streams.py`. Review these first.
-
-    pip install -e ".[test]"                                # into the environment of lakehouse
-    lakehouse try {name} {tried}
-    pytest                                                  # tests/test_{name}.py; Spark starts once
-
-Without installing it, this makes it available to every command in this directory:
-
-    export LAKEHOUSE_STREAMS={name}.streams:{name.upper()}
-
-The suites in `{name}/suites` are the expectations for gold. A table without a suite gets the common
-expectations of every gold table, such as unique keys.
-
-With a broker:
-
-    lakehouse services up
-{sent}
-    lakehouse run all --stream {name} --trigger available-now
-    lakehouse sql "SELECT * FROM gold.{table} LIMIT 10"
-    lakehouse expect gold.{table}
-"""  # noqa: S608 - a line in a README, not a query
+    sent = "\n".join(
+        f"    lakehouse produce file tests/{file} --topic {topic}" for topic, file in files.items()
+    )
+    about, table = made.about.in_markdown, next(iter(made.suites))
+    return filled("README.md", name, about=about, tried=tried, sent=sent, table=table)

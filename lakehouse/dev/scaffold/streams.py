@@ -10,17 +10,26 @@ from enum import StrEnum
 from typing import Any
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.printable import printable
-from lakehouse.dev.scaffold.choosing import Chosen, ChosenTime, choose_key, choose_time, choose_value
+from lakehouse.dev.scaffold.choosing import (
+    PAIR,
+    Chosen,
+    ChosenTime,
+    choose_key,
+    choose_pair,
+    choose_payload,
+    choose_time,
+    choose_value,
+)
 from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named, text
-from lakehouse.dev.scaffold.samples import Seen, fields_of, listed
+from lakehouse.dev.scaffold.samples import Seen, fields_of
 from lakehouse.dev.scaffold.texts import Record, call_tests_text, stream_text, suite_text, tests_text
 from lakehouse.streams.contract import FieldType
 from lakehouse.streams.kinds.records import column_of, json_name_of, label_of
 
 _LENGTH_S = 300
 _THRESHOLD = 1000
-_PAIR = 2
+_SECOND = Decimal("3.5")
+_SUM = 2 + _SECOND
 _PAYLOAD = "only this topic has it"
 _NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event time"
 
@@ -53,8 +62,8 @@ class Made:
 class _Parts:
     """The fields of one topic by role, their columns, and a sample record."""
 
+    stream: str
     topic: str
-    is_topic_guessed: bool
     time: ChosenTime | None
     keys: Sequence[Chosen]
     value: Chosen
@@ -101,48 +110,33 @@ class _Parts:
         """Return the code lines of the argument `value`."""
         return [*_why(self.value), f"value={named(self.value.field, self.value_column, type_)},"]
 
-    @property
-    def window_key(self) -> tuple[str, ...]:
-        """The key columns of a window's row."""
-        return (*self.key_columns, "window_start")
-
 
 def windowed_sums(wanted: Wanted) -> Made:
     """Return a stream of exact sums per window."""
     parts = _parts(wanted)
     is_signed = any(value <= 0 for value in parts.value.field.values)
-    signed = ["signed=True,  # guess: some sample is zero or negative"] if is_signed else []
-    table = f"{wanted.name}_{label_of(_LENGTH_S)}"
     total = f"total_{parts.value_column}"
-    about = parts.about("The sum and count of {} for each {key} and window.")
     arguments = [
-        *_records(parts),
         *parts.by,
         *parts.value_as(FieldType.DECIMAL),
         f"length_s={_LENGTH_S},  # guess: five minutes of event time",
-        *signed,
+        *(["signed=True,  # guess: some sample is zero or negative"] if is_signed else []),
     ]
-    expected = {**parts.key_row, total: Decimal("5.5"), "count": 2}
-    sent = {json_name_of(total): Decimal("5.5"), "count": 2}
-    return Made(
-        about,
-        stream_text(wanted.name, "windowed_sums", arguments, about),
-        {
-            table: suite_text(
-                table, (*parts.key_columns, "window_start"), [total, "count"], window_s=_LENGTH_S
-            )
-        },
-        tests_text(wanted.name, parts.two_records(Decimal("3.5")), table, expected, sent),
+    return _made(
+        parts,
+        "windowed_sums",
+        "The sum and count of {} for each {key} and window.",
+        arguments,
+        _suite_of_windows(parts, [total, "count"]),
+        row={total: _SUM, "count": 2},
+        sent={json_name_of(total): _SUM, "count": 2},
     )
 
 
 def windowed_statistics(wanted: Wanted) -> Made:
     """Return a stream of statistics per window."""
     parts = _parts(wanted)
-    table = f"{wanted.name}_{label_of(_LENGTH_S)}"
-    about = parts.about("Statistics of {} for each {key} and window.")
     arguments = [
-        *_records(parts),
         *parts.value_as(FieldType.DOUBLE),
         "windows=Windows(",
         *(f"    {line}" for line in parts.by),
@@ -150,17 +144,14 @@ def windowed_statistics(wanted: Wanted) -> Made:
         f"    length_s={_LENGTH_S},  # guess: five minutes of event time",
         "),",
     ]
-    expected = {**parts.key_row, "count": 2, "sum": Decimal("5.5"), "min": 2, "max": Decimal("3.5")}
-    sent = {"count": 2, "sum": Decimal("5.5")}
-    return Made(
-        about,
-        stream_text(wanted.name, "windowed_statistics", arguments, about),
-        {
-            table: suite_text(
-                table, (*parts.key_columns, "window_start"), ["count", "sum"], window_s=_LENGTH_S
-            )
-        },
-        tests_text(wanted.name, parts.two_records(Decimal("3.5")), table, expected, sent),
+    return _made(
+        parts,
+        "windowed_statistics",
+        "Statistics of {} for each {key} and window.",
+        arguments,
+        _suite_of_windows(parts, ["count", "sum"]),
+        row={"count": 2, "sum": _SUM, "min": 2, "max": _SECOND},
+        sent={"count": 2, "sum": _SUM},
     )
 
 
@@ -170,45 +161,67 @@ def running_totals(wanted: Wanted) -> Made:
     sums, told = f"{wanted.name}_totals", f"{wanted.name}_notifications"
     if len(parts.keys) > 1:
         raise SettingsError("running-totals has a key of one field: give --by once")
-    about = parts.about(
-        "The total of {} for each {key}, and a notification each time it reaches a threshold."
-    )
     arguments = [
-        *_records(parts),
         *parts.by,
         *parts.value_as(FieldType.DECIMAL),
         f"threshold=Decimal({_THRESHOLD}),  # guess: samples do not show it",
     ]
-    expected = {**parts.key_row, "total": _THRESHOLD + 2, "count": 2}
-    sent = {"value": _THRESHOLD + 2}
     suites = {
         sums: suite_text(sums, parts.key_columns, ["count"]),
         told: suite_text(told, (*parts.key_columns, "partition", "offset"), ["value"]),
     }
-    return Made(
-        about,
-        stream_text(wanted.name, "running_totals", arguments, about),
+    return _made(
+        parts,
+        "running_totals",
+        "The total of {} for each {key}, and a notification each time it reaches a threshold.",
+        arguments,
         suites,
-        tests_text(wanted.name, parts.two_records(_THRESHOLD), sums, expected, sent),
+        row={"total": _THRESHOLD + 2, "count": 2},
+        sent={"value": _THRESHOLD + 2},
+        second=_THRESHOLD,
     )
+
+
+def _suite_of_windows(parts: _Parts, required: Sequence[str]) -> dict[str, str]:
+    table, key = f"{parts.stream}_{label_of(_LENGTH_S)}", (*parts.key_columns, "window_start")
+    return {table: suite_text(table, key, required, window_s=_LENGTH_S)}
+
+
+def _made(
+    parts: _Parts,
+    kind: str,
+    sentence: str,
+    arguments: Sequence[str],
+    suites: Mapping[str, str],
+    *,
+    row: Record,
+    sent: Record,
+    second: Any = _SECOND,
+) -> Made:
+    """Return a stream of one topic: its first table has this row after the values 2 and `second`."""
+    about = parts.about(sentence)
+    tests = tests_text(
+        parts.stream, parts.two_records(second), next(iter(suites)), {**parts.key_row, **row}, sent
+    )
+    return Made(about, stream_text(parts.stream, kind, [*_records(parts), *arguments], about), suites, tests)
 
 
 def joined_calls(wanted: Wanted) -> Made:
     """Return a stream that joins records of two or more topics; raises SettingsError for a single one."""
-    if len(wanted.samples) < _PAIR:
+    if len(wanted.samples) < PAIR:
         raise SettingsError(
             "joined-calls reads several topics: expected --sample TOPIC=FILE for each of them"
         )
     fields = {topic: fields_of(records, deep=False) for topic, records in wanted.samples.items()}
     times = {topic: choose_time(found, wanted.time) for topic, found in fields.items()}
-    one, other = _pair(wanted, fields, times)
+    one, other = choose_pair(wanted.by, fields, times)
     sides, payloads, shared = [], dict[str, str](), Columns()
     ends = [named(field, shared.take(field), FieldType.STRING) for field in (one, other)]
     for topic, found in fields.items():
         time = times[topic]
         taken = {one.path, other.path} | ({time.field.path} if time else set())
         others = [field for field in found if field.path not in taken]
-        payload = _payload(topic, others, fields)
+        payload = choose_payload(topic, others, fields)
         payloads[topic] = shared.take(payload, "{}_events")
         also = [field for field in others if field is not payload]
         said = _records_of(topic, time, also, Columns(map(shared.take, (one, other, payload))))
@@ -309,7 +322,7 @@ def _parts(wanted: Wanted) -> _Parts:
     for field in (*parts[1:], *others):
         columns.take(field)
     record = next((one for one in records if all(_has(one, field.names) for field in parts)), records[0])
-    return _Parts(topic, topic == topic_of(wanted.name), time, keys, value, others, columns, record)
+    return _Parts(wanted.name, topic, time, keys, value, others, columns, record)
 
 
 def _why(chosen: Chosen) -> list[str]:
@@ -323,41 +336,13 @@ def _absent(parts: _Parts) -> list[str]:
     return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
 
 
-def _pair(
-    wanted: Wanted, fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
-) -> tuple[Seen, Seen]:
-    """Return the two ends of a call: strings in every record of every topic."""
-    first, *others = fields.values()
-    common = [
-        field
-        for field in first
-        if field.type is FieldType.STRING
-        and field.is_required
-        and all(time is None or time.field.path != field.path for time in times.values())
-        and all(any(one.path == field.path and one.is_required for one in other) for other in others)
-    ]
-    if wanted.by:
-        common = [field for path in wanted.by for field in common if field.path == path]
-    if len(common) < _PAIR:
-        raise SettingsError(
-            "the ends of a call are two strings that every record of every topic has; found "
-            f"{printable(listed([field.path for field in common])) or 'none'}: name both with --by"
-        )
-    return common[0], common[1]
-
-
-def _payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
-    """Return the payload: a field that only this topic has, preferably an object or array."""
-    elsewhere = {field.path for name, found in fields.items() if name != topic for field in found}
-    own = [field for field in others if field.path not in elsewhere]
-    if not own:
-        raise SettingsError(f"the samples of {topic} have no field of their own to be the payload")
-    return max(own, key=lambda field: (field.type is FieldType.JSON, len(field.values)))
-
-
 def _records(parts: _Parts) -> list[str]:
     lines = _records_of(parts.topic, parts.time, parts.others, parts.columns)
-    return [lines[0], f"{lines[1]}{'  # guess: default topic' if parts.is_topic_guessed else ''}", *lines[2:]]
+    return [
+        lines[0],
+        f"{lines[1]}{'  # guess: default topic' if parts.topic == topic_of(parts.stream) else ''}",
+        *lines[2:],
+    ]
 
 
 def _records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], columns: Columns) -> list[str]:

@@ -121,5 +121,5 @@ class Noted:
             )
         return PositionError(
             f"rows of gold.{self.table} were sent by the lake that this one is a copy of. Run `lakehouse "
-            "adopt`, so that no row returns to an older version; docs/backups.md"
+            "run all --adopt`, so that no row returns to an older version; docs/backups.md"
         )

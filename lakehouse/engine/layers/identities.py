@@ -57,9 +57,9 @@ from lakehouse.engine.records.identity import (
 )
 from lakehouse.engine.records.validation import filter_clean
 from lakehouse.storage import tables
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.execution import executing_for
-from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.storage.tables import DELETED, Candidates, Commit, Move, Why
 from lakehouse.storage.tables.pruning import Near, in_spans
 from lakehouse.streams.contract import COORDINATES

@@ -40,25 +40,6 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
     return [StepMaker(stream.name, "export", name_of(stream), make)]
 
 
-def send_waiting(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted, now: datetime) -> int:
-    """Send the stream's unsent letters, and return how many; a rerun sends none.
-
-    Raises ServiceError if the broker refuses, and PositionError if letters of another table were sent to the
-    topic.
-    """
-    count = 0
-    for maker in steps(lake, stream, settings, permitted):
-        step = maker.make()
-        try:
-            step.end_here(())
-            while (batch := step.plan({})) is not None:
-                with step.write(batch, now) as passed:
-                    count += passed.result.rows
-        finally:
-            step.close()
-    return count
-
-
 def name_of(stream: Stream) -> str:
     """Return the step's name."""
     return f"export.{stream.name}_dead_letters"

@@ -30,7 +30,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.common.events import Kind, note
-from lakehouse.common.version import code_version
+from lakehouse.common.extras import code_version
 from lakehouse.engine.formats.decode import decoded
 from lakehouse.engine.layers import bronze, identities, letters
 from lakehouse.engine.layers.culprits import blamed

@@ -14,8 +14,8 @@ from lakehouse.operations.audit.report import EXAMPLES, Check, Compared, Differe
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.offsets import offset_ranges
+from lakehouse.storage.spark.kafka_source import WholeTopic
 from lakehouse.storage.spark.offset_ranges import OffsetRange
-from lakehouse.storage.spark.whole_topic import WholeTopic
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Contract, Source, Stream
 

@@ -55,7 +55,7 @@ def specs(streams: Sequence[Stream], *, ops: bool = False) -> list[TableSpec]:
     return [spec for spec in catalog.specs(streams) if spec.layer in layers or spec == DEAD_LETTERS]
 
 
-def register(
+def sync_names(
     lake: Lake, wanted: Sequence[TableSpec], uris: str, *, moves: bool = False
 ) -> Iterator[Registered]:
     """Register the tables in a metastore one by one, and yield each result.
@@ -101,7 +101,7 @@ def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
             entry.name,
             Outcome.REFUSED,
             f"{entry.name} is registered at {there.location}, but this lake has it at {entry.location}. "
-            "`lakehouse register --move` updates the location",
+            "`lakehouse sync-names --move` updates the location",
         )
     changed = [
         what for what in ("location", "comment", "columns") if getattr(there, what) != getattr(entry, what)
@@ -171,7 +171,7 @@ class _Keeper:
     def look(self) -> None:
         """Register new and changed tables."""
         try:
-            for one in register(self._lake, self._wanted, self._uris):
+            for one in sync_names(self._lake, self._wanted, self._uris):
                 self._tell(one)
             self._told.pop("", None)
         except Exception as error:  # noqa: BLE001 - if the thread ended, names would stay missing

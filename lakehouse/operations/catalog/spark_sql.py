@@ -78,7 +78,7 @@ def tables_here(known: Collection[str], lake: str) -> str:
     return f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake} yet"
 
 
-def register(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
+def define_views(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
     """Register the lake's tables in the session by name, and return the names of those that exist.
 
     Only tables named in the statement are registered, because each takes time; without such a name, all are.
@@ -92,7 +92,7 @@ def register(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> l
     found = []
     for spec in named or all_specs:
         if lake.exists(spec.layer, spec.name):
-            tables.register(lake.spark, spec, lake.path(spec.layer, spec.name))
+            tables.define_view(lake.spark, spec, lake.path(spec.layer, spec.name))
             found.append(spec.qualified_name)
     if not named or _SET_ASIDE in statement:
         _view_set_aside(lake.spark, streams, found)

@@ -1,4 +1,4 @@
-"""Copies a whole lake byte by byte to another directory or store, while the streams run.
+"""Copies a whole lake byte by byte to another directory or store, while the streams run; adopts a copy.
 
 Files of a lake never change. A table's copy has the files in its directory and its log up to the chosen
 version (`choosing`), so ids, versions, positions, change feeds, properties and times are the original's. The
@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
@@ -28,6 +30,7 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark import files as storage
 from lakehouse.storage.spark.query_errors import what_of
 from lakehouse.storage.tables import Lake
+from lakehouse.storage.tables.adoption import PROPERTY, Adoption, adoption_in
 from lakehouse.storage.tables.entries import LOG
 from lakehouse.streams.definition import Stream
 
@@ -246,3 +249,39 @@ def _log(lake: Lake, one: Chosen) -> dict[str, int]:
 def _version(name: str) -> int:
     found = _OF_LOG.fullmatch(name.rpartition("/")[2])
     return -1 if found is None else int(found[1])
+
+
+_GOLD = "gold."
+
+
+def note_adoption(lake: Lake) -> Marker:
+    """Note the adoption in each gold table, whose later versions are the copy's own; return the marker.
+
+    A rerun changes nothing. Raises TableError if the lake is not a copy, if it is an unfinished one or was
+    written to, or if a table is not safe to read.
+    """
+    marker = markers.refuse_unfinished(lake)
+    if marker is None:
+        raise TableError(f"{lake.root} is not a copy, or was already adopted: start `lakehouse run` there")
+    for table in marker.known:
+        lake.exists(*table.split(".", 1))  # raises if the table is not safe to read
+    at_ms = int(time.time() * 1000)
+    for table in filter(lambda name: name.startswith(_GOLD), marker.known):
+        _note(lake, table.removeprefix(_GOLD), marker, at_ms)
+    return marker
+
+
+def _note(lake: Lake, name: str, marker: Marker, at_ms: int) -> None:
+    path, last = lake.path("gold", name), newest(lake, "gold", name)
+    if last <= marker.known[_GOLD + name].version:
+        if last >= 0:
+            commit = tables.begin(lake.spark, path)
+            commit.set_properties({PROPERTY: str(Adoption(at_ms, last))})
+        return
+    adoption = adoption_in(tables.properties_of(tables.snapshot(lake.spark, path)))
+    copied_ms = datetime.fromisoformat(marker.at).timestamp() * 1000
+    if adoption is None or adoption.at_ms < copied_ms:
+        raise TableError(
+            f"gold.{name} at {path} was written to after it was copied, so its versions may not be the "
+            "original's. Copy the lake again, to another place"
+        )

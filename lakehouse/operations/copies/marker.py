@@ -1,6 +1,6 @@
 """The marker file at the root of a copy, with the original's path and the copied version of each table.
 
-While the file exists, the copy is read-only. `lakehouse adopt` removes it.
+While the file exists, the copy is read-only. `lakehouse run all --adopt` removes it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def refuse_copy(lake: Lake) -> None:
     if marker is not None:
         raise TableError(
             f"{lake.root} is a copy of {marker.of} as of {marker.at}. To use it instead of that "
-            f"lake, stop everything that still runs there, and run `lakehouse adopt`; {_SEE}"
+            f"lake, stop everything that still runs there, and run `lakehouse run all --adopt`; {_SEE}"
         )
 
 

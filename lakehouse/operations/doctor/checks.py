@@ -29,8 +29,8 @@ from lakehouse.settings import Settings
 from lakehouse.sinks import registry
 from lakehouse.sinks.port import SinkKind
 from lakehouse.storage.files import files_of
-from lakehouse.storage.kafka.held_rights import look_up
 from lakehouse.storage.kafka.probe import require_broker
+from lakehouse.storage.kafka.rights import look_up
 from lakehouse.storage.spark import java
 from lakehouse.storage.spark.installing import damaged_jars
 from lakehouse.storage.spark.jars import Configuration, compiled_jar
@@ -181,7 +181,7 @@ def _kafka(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
         todo = f"kafka-acls.sh {right.as_command(settings.kafka.principal.removeprefix('User:'))}"
         yield Finding("Kafka rights", "fail" if right.is_required else "warn", what, todo)
     if not held.missing:
-        yield Finding("Kafka rights", "ok", "all rights that `lakehouse rights` lists")
+        yield Finding("Kafka rights", "ok", "all rights that `lakehouse doctor --rights pipeline` lists")
 
 
 def _store(kind: SinkKind, settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:

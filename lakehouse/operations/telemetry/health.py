@@ -56,7 +56,7 @@ def health_of(
         found.append(Health(Word.STALE, f"the newest event is from {newest_event:%F %T} UTC", since))
     worst = max([_well(partitions, layers, lag_limit), *found], key=lambda one: _ORDER.index(one.word))
     if unrun and worst.word in (Word.WELL, Word.EMPTY, Word.STALE):
-        return replace(worst, reason=f"{worst.reason}; {_nobody(unrun, queries)}")
+        return replace(worst, reason=f"{worst.reason}; {_nobody(unrun, queries)}", is_unrun=True)
     return worst
 
 
@@ -152,9 +152,9 @@ def _last(queries: Sequence[QueryState]) -> datetime | None:
 
 def _stopped(what: str, unrun_since: datetime | None, waits_since: datetime) -> Health:
     if unrun_since is None:
-        return Health(Word.STOPPED, f"{what}, which no process runs", waits_since)
+        return Health(Word.STOPPED, f"{what}, which no process runs", waits_since, is_unrun=True)
     reason = f"{what}, which no process has run since {unrun_since:%F %T} UTC"
-    return Health(Word.STOPPED, reason, max(unrun_since, waits_since))
+    return Health(Word.STOPPED, reason, max(unrun_since, waits_since), is_unrun=True)
 
 
 def _waiting(what: str, last: datetime | None, since: datetime, now: datetime, limit: timedelta) -> Health:

@@ -26,11 +26,10 @@ from lakehouse.operations.quality.results import GATES
 from lakehouse.operations.telemetry import measures, progress, runs
 from lakehouse.operations.telemetry.broker import Broker, Ends
 from lakehouse.operations.telemetry.delta_log import Log
-from lakehouse.operations.telemetry.happenings import AuditsAndStops
 from lakehouse.operations.telemetry.health import health_of
 from lakehouse.operations.telemetry.progress import ExportProgress
 from lakehouse.operations.telemetry.queries import StreamQuery, gate_of, queries_of, tables_of
-from lakehouse.operations.telemetry.small_tables import Gates, OpenLetters
+from lakehouse.operations.telemetry.small_tables import AuditsAndStops, Gates, OpenLetters
 from lakehouse.operations.telemetry.values import (
     Health,
     LayerLag,
@@ -205,10 +204,7 @@ class _Watched:
             return self._state(seen, now)
         except Exception as error:  # noqa: BLE001 - one stream's failure must not affect others
             reason = f"the state of {self._stream.name} cannot be determined: {what_of(error)}"
-            health = Health(Word.UNKNOWN, reason)
-            return StreamState(
-                self._stream.name, health, (), (), (), (), (), None, None, None, None, lake_reason=reason
-            )
+            return StreamState(self._stream.name, Health(Word.UNKNOWN, reason), lake_reason=reason)
 
     def _state(self, seen: _Seen, now: datetime) -> StreamState:
         lake_reason, name = seen.lake_reason or self._reason, self._stream.name
@@ -254,22 +250,23 @@ class _Watched:
             Word.REFUSING,
         ):
             health = Health(Word.UNKNOWN, broker_reason)
+        tables = (measures.table_state(name, log) for name, log in self._logs.items() if log.version >= 0)
         return StreamState(
             name,
             health,
-            tuple(partitions),
-            tuple(layers),
-            tuple(measures.table_state(name, log) for name, log in self._logs.items() if log.version >= 0),
-            tuple(queries),
-            tuple(times),
-            open_letters,
-            gate,
-            newest,
-            None if newest is None else (now - newest).total_seconds(),
-            ours,
-            seen.happenings.audit_of(name) if has_lake else None,
-            self._reason,
-            refused,
+            partitions=tuple(partitions),
+            layers=tuple(layers),
+            tables=tuple(tables),
+            queries=tuple(queries),
+            event_times=tuple(times),
+            open_letters=open_letters,
+            gate=gate,
+            newest_event=newest,
+            freshness_s=None if newest is None else (now - newest).total_seconds(),
+            runs=ours,
+            audit=seen.happenings.audit_of(name) if has_lake else None,
+            lake_reason=self._reason,
+            refused=refused,
         )
 
     def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:

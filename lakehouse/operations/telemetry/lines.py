@@ -3,17 +3,32 @@
 Each JSON line has `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's line
 also has stream, layer, table, batch (the version that it wrote or sent; null for clock-driven work), rows,
 written and seconds.
+
+A live run on a terminal redraws one line per stream instead, with notices above:
+
+    stream   health  records/s              bronze              silver …              waiting
+    metrics  well        9,998   0.3 s, 1.9 s ago    0.6 s, 1.3 s ago …   31,022, 3.1 s
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Protocol
 
+from rich.live import Live
+from rich.table import Table
+
 from lakehouse.common.printable import printable_json
 from lakehouse.common.terminal import Console
+from lakehouse.engine.layers.step import LAYERS, LayerName
 from lakehouse.operations.telemetry.queries import streams_by_query
+from lakehouse.operations.telemetry.values import Observation, StreamState
 from lakehouse.streams.definition import Stream
 
 if TYPE_CHECKING:
@@ -90,3 +105,102 @@ def _text_of(done: BatchDone) -> str:
     became = ", ".join(f"{count:,} {name}" for name, count in done.result.written.items())
     what = "by the clock" if done.batch is None else f"batch {done.batch}"
     return f"{done.query} {what}: {done.result.rows:,} rows, {done.duration_s:.1f} s: {became}"
+
+
+_A_SECOND = 1  # redraws per second
+_RATE_OVER_S = 30.0
+_NARROW = 100  # below this width, the time since the last write is left out
+
+
+@dataclass(frozen=True)
+class _Written:
+    """A layer's last micro-batch with rows: its duration, and when it ended (by `clock`, in seconds)."""
+
+    took_s: float
+    at: float
+
+
+class LiveLines(TextLines):
+    """Lines on a terminal for the running `layers`; a micro-batch updates its stream's line.
+
+    `look` returns the streams' state. `records/s` is the landing rate over the micro-batches of the last half
+    minute. For each layer, a line shows the duration of its last micro-batch with rows, and the time since it
+    was written (exports: sent). `waiting` is the number of records that have not landed, with the oldest
+    one's age.
+    """
+
+    def __init__(
+        self,
+        console: Console,
+        streams: Sequence[Stream],
+        layers: Sequence[LayerName],
+        *,
+        look: Callable[[], Observation],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(console)
+        self._look = look
+        self._clock = clock
+        self._layers = [layer for layer in LAYERS if layer in layers]
+        self._streams = [stream.name for stream in streams]
+        self._stream_of = streams_by_query(streams)
+        self._lock = threading.Lock()
+        self._written: dict[tuple[str, str], _Written] = {}
+        self._landed: dict[str, deque[tuple[float, int]]] = defaultdict(deque)
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the lines during the block; afterwards the last ones stay."""
+        with Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND):
+            yield
+
+    def batch(self, done: BatchDone) -> None:
+        """Note a finished micro-batch."""
+        if not done.result.rows:
+            return
+        stream, layer, now = self._stream_of.get(done.query, ""), done.query.partition(".")[0], self._clock()
+        with self._lock:
+            self._written[stream, layer] = _Written(done.duration_s, now)
+            if layer == "bronze":
+                self._landed[stream].append((now, done.result.rows))
+
+    def drawn(self) -> Table:
+        """Return the current lines."""
+        states = {state.name: state for state in self._look().streams}
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for heading in ("stream", "health"):
+            table.add_column(heading, no_wrap=True)
+        for heading in ("records/s", *self._layers, "waiting"):
+            table.add_column(heading, justify="right", no_wrap=True)
+        with self._lock:
+            now = self._clock()
+            for name in self._streams:
+                cells = (self._cell(self._written.get((name, layer)), now) for layer in self._layers)
+                state = states[name]
+                rate = f"{self._rate(name, now):,.0f}"
+                table.add_row(name, state.health.word.value, rate, *cells, _waiting(state))
+        return table
+
+    def _cell(self, written: _Written | None, now: float) -> str:
+        if written is None:
+            return "-"
+        took = f"{written.took_s:.1f} s"
+        return took if self._console.width < _NARROW else f"{took}, {now - written.at:.1f} s ago"
+
+    def _rate(self, stream: str, now: float) -> float:
+        """Return the landing rate (records/s) after the first counted micro-batch."""
+        landed = self._landed[stream]
+        while landed and now - landed[0][0] > _RATE_OVER_S:
+            landed.popleft()
+        if len(landed) < 2:  # noqa: PLR2004 - both ends of a span
+            return 0.0
+        (begin, first), (end, _) = landed[0], landed[-1]
+        return (sum(rows for _, rows in landed) - first) / max(end - begin, 1e-3)
+
+
+def _waiting(state: StreamState) -> str:
+    records = [lag.records for lag in state.partitions]
+    if not records or None in records:
+        return "?"
+    seconds = max((lag.seconds or 0.0 for lag in state.partitions), default=0.0)
+    return f"{sum(one or 0 for one in records):,}, {seconds:.1f} s"

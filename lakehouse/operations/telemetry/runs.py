@@ -1,30 +1,44 @@
-"""The processes that run streams, by their heartbeat files in HOME/running.
+"""The processes that run streams, by their heartbeat files in HOME/running, and the writer of these files.
 
     running/<host>-<pid>.json   rewritten by its process every two seconds, removed when it ends
 
 A killed process leaves its file. The process counts as gone once the file is ten seconds old, or immediately
 if it ran on this host and no longer exists; the next reader removes the file. Readers and runs must share
 HOME. Times are ISO 8601 in UTC.
+
+A background thread writes the file; layers neither wait for it nor fail because of it. A failed write is
+reported once and retried.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import socket
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
+from pydantic import TypeAdapter
 
-from lakehouse.common.state_files import drafts_of
+from lakehouse.common.background import beside
+from lakehouse.common.state_files import drafts_of, make_private, write_whole
+from lakehouse.engine.runtime.watch import Watch
+from lakehouse.operations.telemetry.queries import query_of
 from lakehouse.operations.telemetry.values import QueryRun, QueryState, Run
+
+if TYPE_CHECKING:
+    from lakehouse.engine.runtime.runner import BatchDone
 
 GONE = timedelta(seconds=10)
 """A process without a heartbeat for this time counts as gone."""
+EVERY_S = 2.0
+_RUN = TypeAdapter(Run)
 
 
 def directory_of(home: Path) -> Path:
@@ -81,63 +95,13 @@ def unrun(
 
 
 def as_json(run: Run) -> str:
-    """Return the content of a process's heartbeat file."""
-    return json.dumps(
-        {
-            "host": run.host,
-            "pid": run.pid,
-            "layers": run.layers,
-            "streams": run.streams,
-            "startedAt": run.started_at.isoformat(),
-            "beatAt": run.beat_at.isoformat(),
-            "telemetryPort": run.telemetry_port,
-            "queries": [
-                {
-                    "name": one.name,
-                    "batch": one.batch,
-                    "at": None if one.at is None else one.at.isoformat(),
-                    "rows": one.rows,
-                    "rowsPerS": one.rows_per_s,
-                    "phasesS": dict(one.phases_s),
-                    "error": one.error,
-                    "restarts": one.restarts,
-                }
-                for one in run.queries
-            ],
-        }
-    )
-
-
-def from_json(text: str | bytes) -> Run:
-    """Return the state in a heartbeat file; raises ValueError, KeyError or TypeError for other content."""
-    found: dict[str, Any] = json.loads(text)
-    return Run(
-        str(found["host"]),
-        int(found["pid"]),
-        tuple(found["layers"]),
-        tuple(found["streams"]),
-        _moment(found["startedAt"]),
-        _moment(found["beatAt"]),
-        found["telemetryPort"],
-        tuple(
-            QueryRun(
-                one["name"],
-                one["batch"],
-                None if one["at"] is None else _moment(one["at"]),
-                one["rows"],
-                one["rowsPerS"],
-                one["phasesS"],
-                one["error"],
-                one["restarts"],
-            )
-            for one in found["queries"]
-        ),
-    )
+    """Return the content of a process's heartbeat file: names in camel case."""
+    return json.dumps(_RUN.dump_python(run, by_alias=True), default=datetime.isoformat)
 
 
 def _read(file: Path) -> Run | None:
     try:
-        return from_json(file.read_bytes())
+        return _RUN.validate_json(file.read_bytes())
     except Exception:  # noqa: BLE001 - just removed, or not a heartbeat file
         return None
 
@@ -161,5 +125,85 @@ def _clear(file: Path) -> None:
             path.unlink(missing_ok=True)
 
 
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text).astimezone(UTC)
+class Heartbeat(Watch):
+    """The state of this process and its queries. Thread-safe."""
+
+    def __init__(self, layers: Sequence[str], streams: Sequence[str], telemetry_port: int | None) -> None:
+        self._layers = tuple(layers)
+        self._streams = tuple(streams)
+        self._telemetry_port = telemetry_port
+        self._started_at = datetime.now(UTC)
+        self._lock = threading.Lock()
+        self._queries: dict[str, QueryRun] = {}
+
+    def run(self) -> Run:
+        """Return the current state."""
+        with self._lock:
+            queries = tuple(self._queries.values())
+        return Run(
+            socket.gethostname(),
+            os.getpid(),
+            self._layers,
+            self._streams,
+            self._started_at,
+            datetime.now(UTC),
+            self._telemetry_port,
+            queries,
+        )
+
+    def on_batch(self, done: BatchDone) -> None:
+        """Note a written micro-batch; clock-driven work does not count as one."""
+        if done.batch is not None:
+            rows = done.result.rows
+            per_s = round(rows / done.duration_s, 1) if done.duration_s > 0 else None
+            found = {"batch": done.batch, "at": datetime.now(UTC), "rows": rows, "rows_per_s": per_s}
+            self._change(done.query, lambda _: found)
+
+    def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
+        """Note the durations of a micro-batch's phases."""
+        phases_s = {phase: took_ms / 1000 for phase, took_ms in durations_ms.items()}
+        self._change(name, lambda _: {"phases_s": phases_s})
+
+    def on_failure(self, name: str, reason: str) -> None:
+        """Note a query's failure."""
+        self._change(name, lambda _: {"error": reason})
+
+    def on_recovery(self, name: str) -> None:
+        """Note that a failed query works again."""
+        self._change(name, lambda _: {"error": None})
+
+    def on_restart(self, name: str) -> None:
+        """Count a restart of a query."""
+        self._change(name, lambda known: {"restarts": known.restarts + 1})
+
+    def _change(self, name: str, changes: Callable[[QueryRun], Mapping[str, Any]]) -> None:
+        query = query_of(name)
+        with self._lock:
+            known = self._queries.get(query, QueryRun(query))
+            self._queries[query] = replace(known, **changes(known))
+
+
+@contextmanager
+def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) -> Iterator[None]:
+    """Keep this process's file up to date during the block, and remove it afterwards."""
+    file = file_of(home, socket.gethostname(), os.getpid())
+
+    def keep(ended: threading.Event) -> None:
+        is_told = False
+        while not ended.is_set():
+            try:
+                make_private(file.parent)
+                write_whole(file, as_json(heartbeat.run()))
+                is_told = False
+            except Exception as error:  # noqa: BLE001 - the thread must survive every failure
+                if not is_told:
+                    on_notice(f"other processes cannot see this one, as {file} cannot be written: {error}")
+                is_told = True
+            ended.wait(EVERY_S)
+
+    try:
+        with beside("heartbeat", keep, patience_s=EVERY_S):
+            yield
+    finally:
+        with suppress(OSError):
+            file.unlink(missing_ok=True)

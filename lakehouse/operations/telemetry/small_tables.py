@@ -1,19 +1,21 @@
-"""Incremental readers of small tables, which read each file once: open dead letters, and gates."""
+"""Incremental readers of small tables, which read each file once: open dead letters, gates, and events."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakehouse.common.events import Kind
 from lakehouse.engine.records.dead_letters import OPEN
 from lakehouse.operations.quality.results import GateState, last_of
 from lakehouse.operations.telemetry.delta_log import Log
-from lakehouse.operations.telemetry.values import StreamGate
+from lakehouse.operations.telemetry.values import Audit, Refused, StreamGate
 
 _Rows = TypeVar("_Rows")
 FILES_A_LOOK = 200
@@ -97,3 +99,83 @@ def read_each(
 def utc(moment: datetime) -> datetime:
     """Return a time in UTC; one without a time zone is in UTC already."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+_COLUMNS = ["at", "kind", "stream", "details"]
+
+
+class AuditsAndStops:
+    """Reads each file of ops.events once, the newest first."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._read: set[str] = set()
+        self._audits: dict[str, Audit] = {}
+        self._stops: dict[tuple[str, str], datetime] = {}
+        self._refused: dict[tuple[str, str], Refused] = {}
+
+    def audit_of(self, stream: str) -> Audit | None:
+        """Return a stream's last audit, null if none was found."""
+        return self._audits.get(stream)
+
+    def stops_of(self, stream: str) -> Mapping[str, datetime]:
+        """Return when each layer of a stream was last stopped (UTC); a killed process notes no stop."""
+        return {layer: at for (name, layer), at in self._stops.items() if name == stream}
+
+    def refused_of(self, stream: str) -> tuple[Refused, ...]:
+        """Return the last note on refusals of each of a stream's silver tables, ordered by table."""
+        return tuple(one for (name, _), one in sorted(self._refused.items()) if name == stream)
+
+    def refresh(self) -> None:
+        """Read the events since the last refresh."""
+        if not self._log.refresh():
+            self._read, self._audits, self._stops, self._refused = set(), {}, {}, {}
+            return
+        missing = [path for path in self._log.files if path not in self._read]
+        missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
+        # Events of a file that is compacted meanwhile are in a new file, which the next refresh reads.
+        for path, rows in read_each(self._log, missing[:FILES_A_LOOK], _rows):
+            self._read.add(path)
+            for row in rows:
+                if row["stream"] is not None and row["details"] is not None:
+                    self._take(row["kind"], row["stream"], utc(row["at"]), row["details"])
+
+    def _take(self, kind: str, stream: str, at: datetime, details: str) -> None:
+        if kind == Kind.AUDIT:
+            known = self._audits.get(stream)
+            if known is None or known.at < at:
+                self._audits[stream] = Audit(at, bool(_object(details).get("clean")))
+        elif kind == Kind.STOP:
+            for layer in _object(details).get("layers", ()):
+                self._stops[stream, layer] = max(at, self._stops.get((stream, layer), at))
+        elif kind == Kind.REFUSED and (found := _refused(at, _object(details))) is not None:
+            known_refused = self._refused.get((stream, found.table), found)
+            self._refused[stream, found.table] = max(known_refused, found, key=lambda one: one.at)
+
+
+def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
+    with pq.ParquetFile(source, pre_buffer=False) as file:
+        rows: list[dict[str, Any]] = file.read(columns=_COLUMNS, use_threads=False).to_pylist()
+    return rows
+
+
+def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
+    """Return the refusals in an event's details, null if the details are something else."""
+    try:
+        causes = tuple(
+            f"{one['count']:,} {one['rule']}" + (f" of {one['column']}" if one["column"] else "")
+            for one in details["causes"]
+        )
+        counts = int(details["judged"]), int(details["refused"]), float(details["limit"])
+        return Refused(str(details["table"]), at, *counts, bool(details["over"]), causes)
+    except (LookupError, TypeError, ValueError):
+        return None
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Return an event's details, empty if they are not a JSON object."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+from pydantic.alias_generators import to_camel
 
 
 class Word(StrEnum):
@@ -37,11 +40,15 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Health:
-    """A stream's word, the reason for it, and since when it applies; null: unknown."""
+    """A stream's word, the reason for it, and since when it applies; null: unknown.
+
+    `is_unrun`: the reason says that no process runs the stream, or some of its layers.
+    """
 
     word: Word
     reason: str
     since: datetime | None = None
+    is_unrun: bool = False
 
 
 @dataclass(frozen=True)
@@ -174,6 +181,8 @@ class QueryRun:
     durations of its phases in seconds, by name. `error` is the current failure, null for none.
     """
 
+    __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
+
     name: str
     batch: int | None = None
     at: datetime | None = None
@@ -190,6 +199,8 @@ class Run:
 
     `telemetry_port` is null if it serves no metrics.
     """
+
+    __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
 
     host: str
     pid: int
@@ -214,15 +225,15 @@ class StreamState:
 
     name: str
     health: Health
-    partitions: tuple[PartitionLag, ...]
-    layers: tuple[LayerLag, ...]
-    tables: tuple[TableState, ...]
-    queries: tuple[QueryState, ...]
-    event_times: tuple[EventTimes, ...]
-    open_letters: int | None
-    gate: StreamGate | None
-    newest_event: datetime | None
-    freshness_s: float | None
+    partitions: tuple[PartitionLag, ...] = ()
+    layers: tuple[LayerLag, ...] = ()
+    tables: tuple[TableState, ...] = ()
+    queries: tuple[QueryState, ...] = ()
+    event_times: tuple[EventTimes, ...] = ()
+    open_letters: int | None = None
+    gate: StreamGate | None = None
+    newest_event: datetime | None = None
+    freshness_s: float | None = None
     runs: tuple[Run, ...] = ()
     audit: Audit | None = None
     lake_reason: str | None = None

@@ -103,16 +103,16 @@ function told(state, now) {
     state.freshnessS === null ? null : el("span", {}, `newest event ${seconds(state.freshnessS)} old`),
     open === null ? null : el("a", { href: letters, key: letters }, `${count(open)} open dead ${open === 1 ? "letter" : "letters"}`),
     state.gate === null ? null : el("span", {}, state.gate.isOpen ? "gate open" : "gate closed"),
-    ...running(state.runs, state.health.reason, now),
+    ...running(state.runs, state.health, now),
   ];
 }
 
-function running(runs, reason, now) {
+function running(runs, health, now) {
   if (runs === undefined) {
     return [];
   }
   if (runs.length === 0) {
-    return reason.includes("no process") ? [] : [el("span", { class: "stopped" }, "no running process")];
+    return health.isUnrun ? [] : [el("span", { class: "stopped" }, "no running process")];
   }
   return runs.map((run) =>
     el("span", {}, `process ${run.pid} on ${run.host} runs ${run.layers.join(", ")}; last seen ${ago(run.beatAt, now)}`),

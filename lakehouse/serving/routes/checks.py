@@ -9,10 +9,9 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from lakehouse.serving.answers import Origin, answered
-from lakehouse.serving.paging import Page
-from lakehouse.serving.parameters import iso
-from lakehouse.serving.reading.checks import Ops
+from lakehouse.serving.parameters import Page, iso
 from lakehouse.serving.reading.delta import Found
+from lakehouse.serving.reading.events import Ops
 from lakehouse.serving.reading.lookups import Lookups
 from lakehouse.serving.strictness import refuse_unknown
 from lakehouse.streams.messages.layout import Row

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from lakehouse.serving.answers import camel, plain
 from lakehouse.serving.child_commands import Action, Actions
-from lakehouse.serving.paging import Page
+from lakehouse.serving.parameters import Page
 from lakehouse.serving.problems import Problem, unprocessable
 from lakehouse.serving.security.access import caller_of
 from lakehouse.serving.strictness import refuse_unknown

@@ -13,12 +13,19 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from lakehouse.engine.records.dead_letters import OPEN, RULES
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import Origin, answered, camel, unkept
-from lakehouse.serving.paging import Cursor, Limit, Page
+from lakehouse.serving.parameters import Cursor, Limit, Page
 from lakehouse.serving.problems import Problem, unprocessable
-from lakehouse.serving.reading.dead_letters import LISTED, Letters, WantedLetters
+from lakehouse.serving.reading.dead_letters import (
+    LISTED,
+    Letters,
+    Part,
+    WantedLetters,
+    bytes_of,
+    outline,
+    piece,
+)
 from lakehouse.serving.reading.delta import Found
 from lakehouse.serving.reading.lookups import Lookups
-from lakehouse.serving.reading.raw_records import Part, bytes_of, outline, piece
 from lakehouse.serving.security.access import caller_of, requires
 from lakehouse.serving.security.tokens import Scope
 from lakehouse.serving.strictness import refuse_unknown

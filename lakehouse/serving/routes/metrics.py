@@ -10,8 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered
-from lakehouse.serving.paging import Page
-from lakehouse.serving.parameters import iso
+from lakehouse.serving.parameters import Page, iso
 from lakehouse.serving.reading.lookups import Lookups
 from lakehouse.streams.definition import MergedTable
 

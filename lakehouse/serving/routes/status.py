@@ -18,7 +18,7 @@ from lakehouse.operations.alerts.standing import Standing, standing, threshold_o
 from lakehouse.operations.telemetry import Observation, Observer
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import Origin, answered, in_camel_case, plain
-from lakehouse.serving.paging import Cursor, Limit, Page
+from lakehouse.serving.parameters import Cursor, Limit, Page
 from lakehouse.serving.reading.delta import Found
 from lakehouse.serving.reading.events import Happenings, audit_of, told
 from lakehouse.serving.reading.lookups import Lookups, away

@@ -17,7 +17,7 @@ from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, Ti
 from lakehouse.engine.progress.finality import made_with
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
-from lakehouse.serving.paging import Cursor, Limit
+from lakehouse.serving.parameters import Cursor, Limit
 from lakehouse.serving.reading.gold import RowSelection, is_time, sorted_by
 from lakehouse.serving.reading.lookups import Lookups, Said
 from lakehouse.streams.definition import MergedTable, Stream

@@ -25,8 +25,8 @@ from lakehouse.sinks.outgoing import message_of
 from lakehouse.sinks.port import AuditedLead, Findings
 from lakehouse.storage import tables
 from lakehouse.storage.kafka.offsets import offset_ranges
+from lakehouse.storage.spark.kafka_source import WholeTopic
 from lakehouse.storage.spark.query_errors import are_files_gone
-from lakehouse.storage.spark.whole_topic import WholeTopic
 from lakehouse.storage.tables import Progress
 from lakehouse.storage.tables.adoption import adoption_in
 from lakehouse.streams.definition import MergedTable

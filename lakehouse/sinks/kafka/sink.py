@@ -9,7 +9,7 @@ from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change, Span
 from lakehouse.sinks.kafka.rows import TRANSACTION_TIMEOUT_S, KafkaSink
 from lakehouse.sinks.kafka.slices import SLICE_ROWS, SlicedSink, last_sliced
-from lakehouse.sinks.port import AuditedLead, Exported, Findings, LeadKind, Promise, Sending, Slice
+from lakehouse.sinks.port import AuditedLead, Exported, Findings, LeadKind, Sending, Slice
 from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Progress
@@ -100,7 +100,6 @@ def _audit(audited: AuditedLead) -> Findings:
 KIND = LeadKind(
     "kafka",
     "Kafka",
-    Promise.EXACTLY_ONCE,
     place=_topic_of,
     make=_make,
     audit=_audit,

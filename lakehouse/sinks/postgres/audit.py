@@ -18,10 +18,9 @@ from pyspark.sql import functions as F
 
 from lakehouse.sinks.port import Audited, Example, Findings
 from lakehouse.sinks.postgres import statements
-from lakehouse.sinks.postgres.client import connect
-from lakehouse.sinks.postgres.copying import Receiver
-from lakehouse.sinks.postgres.errors import reported
+from lakehouse.sinks.postgres.client import connect, reported
 from lakehouse.sinks.postgres.layout import SCHEMA, STAMPS, line_of
+from lakehouse.sinks.postgres.rows import Receiver
 from lakehouse.sinks.postgres.statements import Sql, quoted
 from lakehouse.storage.spark.collecting import streamed
 from lakehouse.storage.spark.query_errors import are_files_gone

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lakehouse.common.extras import needed
 from lakehouse.settings import Settings
-from lakehouse.sinks.port import Audited, Exported, Findings, Promise, Sink, SinkKind
+from lakehouse.sinks.port import Audited, Exported, Findings, Sink, SinkKind
 from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.streams.definition import MergedTable
 
@@ -15,7 +15,7 @@ _WHAT_FOR = "LAKEHOUSE_POSTGRES_URL"
 
 def _require(settings: Settings) -> None:
     with needed("postgres", _WHAT_FOR):
-        from lakehouse.sinks.postgres.tables import require_postgres
+        from lakehouse.sinks.postgres.statements import require_postgres
     require_postgres(settings.postgres_url.get_secret_value())
 
 
@@ -39,15 +39,13 @@ def _doubts(settings: Settings) -> Sequence[str]:
 
 def _try_row(table: MergedTable, settings: Settings) -> None:
     with needed("postgres", _WHAT_FOR):
-        from lakehouse.sinks.postgres.statements import Sql
-        from lakehouse.sinks.postgres.tables import try_row
+        from lakehouse.sinks.postgres.statements import Sql, try_row
     try_row(settings.postgres_url.get_secret_value(), Sql(table))
 
 
 KIND = SinkKind(
     postgres_layout.NAME,
     postgres_layout.LABEL,
-    Promise.EXACTLY_ONCE,
     is_set=lambda settings: bool(settings.postgres_url.get_secret_value()),
     require=_require,
     make=_make,

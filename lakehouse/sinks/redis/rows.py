@@ -16,8 +16,7 @@ from redis.retry import Retry
 
 from lakehouse.common.printable import printable
 from lakehouse.sinks.change import Change, next_chunk
-from lakehouse.sinks.redis.client import impatient, redis_client, told
-from lakehouse.sinks.redis.errors import WRONG_TYPE, reported
+from lakehouse.sinks.redis.client import WRONG_TYPE, impatient, redis_client, reported, told
 from lakehouse.streams.definition import MergedTable
 
 CALL_ROWS = 500  # per call of the script, which blocks Redis for some 5 ms

@@ -15,10 +15,9 @@ from pyspark.sql import functions as F
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change
 from lakehouse.sinks.outgoing import filter_leaving, group_of, newest_since, outgoing
-from lakehouse.sinks.port import Exported, Promise, Sending, SinkKind
+from lakehouse.sinks.port import Exported, Sending, SinkKind
 from lakehouse.sinks.redis import audit as audit_redis
-from lakehouse.sinks.redis.client import doubts_of_redis, require_redis
-from lakehouse.sinks.redis.errors import RedisTroubleError
+from lakehouse.sinks.redis.client import RedisTroubleError, doubts_of_redis, require_redis
 from lakehouse.sinks.redis.rows import Put, RedisSink, unfit
 from lakehouse.storage import tables
 from lakehouse.storage.spark.query_errors import are_files_gone
@@ -167,7 +166,6 @@ def _try_row(_table: MergedTable, settings: Settings) -> None:
 KIND = SinkKind(
     "redis",
     "Redis",
-    Promise.VERSIONED,
     is_set=lambda settings: bool(_url(settings)),
     require=lambda settings: require_redis(_url(settings)),
     doubts=lambda settings: doubts_of_redis(_url(settings)),

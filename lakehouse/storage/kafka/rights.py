@@ -1,12 +1,17 @@
-"""Kafka rights (ACLs): as values, as commands for a person, and granted by an administrator."""
+"""Kafka rights (ACLs): as values, as commands for a person, granted by an administrator, and looked up.
+
+`look_up` asks the broker which rights this application has, and changes nothing that others see.
+"""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AclOperation, AdminClient  # type: ignore[attr-defined]
 from kafka.admin import (
     ACL,
     ACLOperation,
@@ -18,18 +23,20 @@ from kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from lakehouse.common.errors import ServiceError
 from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.clients import Producer
 from lakehouse.storage.kafka.topics import administering
 
 Operation = Literal["Read", "Write", "Create", "Describe", "DescribeConfigs"]
 Kind = Literal["topic", "group", "transactional id"]
 
-_OPERATIONS = {
-    "Read": ACLOperation.READ,
-    "Write": ACLOperation.WRITE,
-    "Create": ACLOperation.CREATE,
-    "Describe": ACLOperation.DESCRIBE,
-    "DescribeConfigs": ACLOperation.DESCRIBE_CONFIGS,
+_CONSTANTS: Mapping[Operation, str] = {  # of both clients
+    "Read": "READ",
+    "Write": "WRITE",
+    "Create": "CREATE",
+    "Describe": "DESCRIBE",
+    "DescribeConfigs": "DESCRIBE_CONFIGS",
 }
 _TYPES = {
     "topic": ResourceType.TOPIC,
@@ -80,7 +87,90 @@ def as_acl(user: str, right: Right) -> ACL:
     return ACL(
         f"User:{user}",
         "*",
-        _OPERATIONS[right.operation],
+        ACLOperation[_CONSTANTS[right.operation]],
         ACLPermissionType.ALLOW,
         ResourcePattern(_TYPES[right.kind], right.name, pattern),
     )
+
+
+_TIMEOUT_S = 10.0
+_ASKED_FOR = "doctor"  # the name of a group and of a transactional id below a prefix
+
+
+@dataclass(frozen=True)
+class Held:
+    """A broker's answer: missing rights, and topics that do not exist."""
+
+    missing: tuple[Right, ...]
+    absent_topics: tuple[str, ...]
+
+
+def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
+    """Ask a reachable broker about these rights; raises ServiceError if it stops answering.
+
+    A broker does not report the rights on a missing topic, nor whether it may be created. The right to a
+    transactional id is tested by initializing transactions with one, `lakehouse-doctor`, which no export
+    uses.
+    """
+    try:
+        return _looked_up(access, rights)
+    except KafkaException as error:
+        raise ServiceError(
+            f"the Kafka broker at {access} reports no rights: {error.args[0].str()}"
+        ) from error
+
+
+def _looked_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
+    client = AdminClient(access.for_librdkafka() | {"log_level": 0})
+    topics = sorted({right.name for right in rights if right.kind == "topic"})
+    asked = client.describe_topics(
+        TopicCollection(topics), include_authorized_operations=True, request_timeout=_TIMEOUT_S
+    )
+    allowed = {("topic", name): _allowed(future) for name, future in asked.items()}
+    groups = {_named(right): right for right in rights if right.kind == "group"}
+    members = client.describe_consumer_groups(
+        sorted(groups), include_authorized_operations=True, request_timeout=_TIMEOUT_S
+    )
+    allowed |= {("group", name): _allowed(future) for name, future in members.items()}
+    for name in {_named(right) for right in rights if right.kind == "transactional id"}:
+        allowed["transactional id", name] = _of_transactions(access, name)
+    absent = tuple(name for name in topics if allowed["topic", name] is None)
+    return Held(tuple(_missing(rights, allowed)), absent)
+
+
+def _missing(
+    rights: Iterable[Right], allowed: dict[tuple[str, str], Collection[AclOperation] | None]
+) -> Iterable[Right]:
+    for right in rights:
+        found = allowed[right.kind, _named(right)]
+        # An existing topic needs the right Create only once somebody deletes it.
+        wanted = AclOperation[_CONSTANTS[right.operation]]
+        if found is not None and right.operation != "Create" and wanted not in found:
+            yield right
+
+
+def _named(right: Right) -> str:
+    return f"{right.name}{_ASKED_FOR}" if right.is_prefix else right.name
+
+
+def _allowed(future: Any) -> Collection[AclOperation] | None:
+    """Return the allowed operations on a resource: none if it may not be described, null if it is absent."""
+    try:
+        return future.result().authorized_operations or ()
+    except KafkaException as error:
+        code = error.args[0].code()
+        if code in {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED}:
+            return ()
+        if code == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return None
+        raise
+
+
+def _of_transactions(access: KafkaAccess, name: str) -> Collection[AclOperation]:
+    try:
+        Producer(access, {"transactional.id": name}).init_transactions(_TIMEOUT_S)
+    except KafkaException as error:
+        if error.args[0].code() == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            return ()
+        raise
+    return (AclOperation.WRITE,)

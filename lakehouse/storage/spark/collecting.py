@@ -1,11 +1,14 @@
-"""Collects rows in Python, whose calendar is shorter than Spark's."""
+"""Frames from rows in Python, and rows from frames: Python's calendar is shorter than Spark's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from pyspark.sql import Column, DataFrame, Row
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -15,6 +18,16 @@ from pyspark.sql.types import (
     TimestampNTZType,
     TimestampType,
 )
+
+
+def local_frame(
+    spark: SparkSession, rows: Iterable[Sequence[Any] | Mapping[str, Any]], schema: StructType
+) -> DataFrame:
+    """Return the rows as a frame held in the JVM; every query would read a list's rows from Python."""
+    named = [row if isinstance(row, Mapping) else dict(zip(schema.names, row, strict=True)) for row in rows]
+    table = pa.Table.from_pylist(named, schema=to_arrow_schema(schema, timezone="UTC"))
+    return spark.createDataFrame(table, schema)
+
 
 _QUERY = "spark.sql.execution.id"
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from lakehouse.common.paths import is_on_s3, local_path
 from lakehouse.common.state_files import copy_whole, drafted, write_whole
 from lakehouse.storage.files import files_of, is_object_store, stored_below
-from lakehouse.storage.spark import hadoop, internals, objects
+from lakehouse.storage.spark import internals, objects
 
 _LOCAL = "file:"
 _CHANGE_FEED = "_change_data"
@@ -70,7 +70,7 @@ def names(spark: SparkSession, directory: str) -> list[str]:
     if not system.exists(path):
         return []
     # Passed as one text, "{a,b}": otherwise each file would take three calls.
-    text = hadoop.paths_in(spark, system.listStatus(path))
+    text = objects.paths_in(spark, system.listStatus(path))
     return f",{text[1:-1]}".split(f",{system.makeQualified(path)}/")[1:]
 
 
@@ -132,7 +132,7 @@ def read_text(spark: SparkSession, path: str) -> str:
         return objects.read_text(spark, path)
     stream = _file_system(spark, path).open(_path(spark, path))
     try:
-        return hadoop.text_in(spark, stream)
+        return objects.text_in(spark, stream)
     finally:
         stream.close()
 
@@ -167,7 +167,7 @@ def _write_here(path: Path, text: str) -> None:
 
 def _write_there(spark: SparkSession, path: str, text: str) -> None:
     """Write a file as Spark writes checkpoint files; on S3 that is one PUT (ObjectFileManager.scala)."""
-    stream = hadoop.atomic_file(spark, _path(spark, path))
+    stream = objects.atomic_file(spark, _path(spark, path))
     try:
         stream.write(bytearray(text, "utf-8"))
     except BaseException:
@@ -252,15 +252,15 @@ def _copy_here(spark: SparkSession, source: str, target: Path) -> None:
 
 def _copy_there(spark: SparkSession, source: str, target: str) -> None:
     paths = _path(spark, source), _path(spark, target)
-    systems = tuple(hadoop.file_system(spark, path) for path in paths)
-    hadoop.copy_file(spark, systems, paths)
+    systems = tuple(objects.file_system(spark, path) for path in paths)
+    objects.copy_file(spark, systems, paths)
     modified = systems[0].getFileStatus(paths[0]).getModificationTime()
     systems[1].setTimes(paths[1], modified, -1)
 
 
 def _file_system(spark: SparkSession, path: str) -> Any:
-    return hadoop.file_system(spark, _path(spark, path))
+    return objects.file_system(spark, _path(spark, path))
 
 
 def _path(spark: SparkSession, path: str) -> Any:
-    return hadoop.hadoop_path(spark, path)
+    return objects.hadoop_path(spark, path)

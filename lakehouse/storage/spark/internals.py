@@ -2,7 +2,7 @@
 
 Each function does one thing and makes no decisions. `lakehouse.storage.spark.members` lists the members that
 an upgrade of Spark may remove; `missing` and `missing_here` return those that are missing. Hadoop's files are
-in `lakehouse.storage.spark.hadoop`, and Delta's members in `lakehouse.storage.tables.delta_internals`.
+in `lakehouse.storage.spark.objects`, and Delta's members in `lakehouse.storage.tables.delta_internals`.
 """
 
 from __future__ import annotations

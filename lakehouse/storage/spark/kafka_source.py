@@ -3,6 +3,7 @@
 Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
 and moves those before 1582 into another calendar. Reading such a record raises an error (`misdated`); the
 record is then read by Kafka's own client in the driver (`read_apart`), which returns the timestamp unchanged.
+`WholeTopic` has all records of a topic.
 """
 
 from __future__ import annotations
@@ -11,19 +12,113 @@ import hmac
 import json
 import re
 import secrets
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, reduce
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lakehouse.settings.kafka_access import KafkaAccess
+from lakehouse.storage.kafka.refusals import denied
+from lakehouse.storage.spark import internals
 from lakehouse.storage.spark.columns import Columns
-from lakehouse.storage.spark.kafka_client import records_between
 from lakehouse.storage.spark.kafka_times import HEADERS, is_kafka_time
+from lakehouse.storage.spark.offset_ranges import OffsetRange
+
+_CLIENTS = "org.apache.kafka.clients.consumer.KafkaConsumer"
+_BYTES = "org.apache.kafka.common.serialization.ByteArrayDeserializer"
+_TYPES = {"NO_TIMESTAMP_TYPE": -1, "CREATE_TIME": 0, "LOG_APPEND_TIME": 1}
+_POLL_MS = 1_000
+_PATIENCE_S = 30.0
+
+
+class FoundRecord(NamedTuple):
+    """A record as stored in Kafka; `timestamp` is in ms if the producer follows the protocol."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]] | None
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    timestamp_type: int
+
+
+def records_between(
+    spark: SparkSession,
+    options: Mapping[str, str],
+    topic: str,
+    partition: int,
+    span: tuple[int, int],
+    *,
+    most_bytes: int,
+) -> tuple[list[FoundRecord], int]:
+    """Return a partition's records from the first offset to before the second, and the offset reached.
+
+    It stops after about `most_bytes`, but not before one record. Offsets without a visible record are
+    skipped. Raises the errors of Kafka's client, and TimeoutError if no record arrives.
+    """
+    config = internals.static(spark, "java.util.HashMap")()
+    for name, value in {
+        **options,
+        "key.deserializer": _BYTES,
+        "value.deserializer": _BYTES,
+        "enable.auto.commit": "false",
+        "auto.offset.reset": "none",
+        "max.poll.records": "100",
+    }.items():
+        config.put(name, value)
+    consumer = internals.static(spark, _CLIENTS)(config)
+    try:
+        place = internals.static(spark, "org.apache.kafka.common.TopicPartition")(topic, partition)
+        consumer.assign(internals.static(spark, "java.util.List").of(place))
+        consumer.seek(place, span[0])
+        wait = internals.static(spark, "java.time.Duration").ofMillis(_POLL_MS)
+        return _polled(consumer, place, wait, span[1], most_bytes)
+    finally:
+        with suppress(Py4JError):
+            consumer.close()
+
+
+def _polled(consumer: Any, place: Any, wait: Any, end: int, most_bytes: int) -> tuple[list[FoundRecord], int]:
+    found, size, deadline = list[FoundRecord](), 0, time.monotonic() + _PATIENCE_S
+    while (reached := int(consumer.position(place))) < end:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no record arrived within {_PATIENCE_S:g} s")
+        for record in consumer.poll(wait).records(place):
+            one = _found(record)
+            if one.offset >= end:
+                return found, end
+            found.append(one)
+            size += len(one.key or b"") + len(one.value or b"")
+            if size >= most_bytes:
+                return found, one.offset + 1
+            deadline = time.monotonic() + _PATIENCE_S
+    return found, min(reached, end)
+
+
+def _found(record: Any) -> FoundRecord:
+    headers = [(str(one.key()), one.value()) for one in record.headers().toArray()]
+    return FoundRecord(
+        record.key(),
+        record.value(),
+        headers or None,
+        str(record.topic()),
+        int(record.partition()),
+        int(record.offset()),
+        int(record.timestamp()),
+        _TYPES[str(record.timestampType().name())],
+    )
+
 
 RECORDS = (
     StructType()
@@ -202,3 +297,70 @@ def _apart() -> Columns:
         "raw_timestamp": F.when(~is_kafka_time(ms), ms),
     }
     return Columns({name: own.get(name, F.col(name)) for name in RECORDS.names})
+
+
+_T = TypeVar("_T")
+_Span = tuple[int, int]
+
+
+class WholeTopic:
+    """The records of a topic; `asked` finds those that Spark's source cannot read."""
+
+    def __init__(self, spark: SparkSession, access: KafkaAccess, topic: str) -> None:
+        self._spark = spark
+        self.name = topic
+        self.access = access
+        self._ends: Mapping[int, int] = {}
+        self._apart: dict[Place, tuple[int, DataFrame]] = {}
+
+    def asked(self, ask: Callable[[WholeTopic], _T]) -> _T:
+        """Return the result of `ask`, which reads the topic.
+
+        Calls it again whenever Spark's source has failed at a record, with that record read separately.
+        """
+        while True:
+            try:
+                return ask(self)
+            except Exception as error:
+                no = denied(self.access, error, {"topic": f"Read topic {self.name}"})
+                if no is not None:
+                    raise no from error
+                place = misdated(error)
+                if place is None or place in self._apart:
+                    raise
+                self._set_apart(place)
+
+    def between(self, ranges: Mapping[int, _Span], lost: Iterable[OffsetRange] = ()) -> DataFrame:
+        """Return the records between two offsets of each partition, except those noted as lost."""
+        self._ends = {number: end for number, (_, end) in ranges.items()}
+        gone = [(one.partition, (one.first, one.last + 1)) for one in lost]
+        gone += [(place.partition, (place.offset, end)) for place, (end, _) in self._apart.items()]
+        spans = [
+            [(number, one) for one in _around(span, sorted(cut for at, cut in gone if at == number))]
+            for number, span in ranges.items()
+        ]
+        by_turn = [dict(one for one in turn if one is not None) for turn in zip_longest(*spans)]
+        frames = [read_between(self._spark, self.access, self.name, turn) for turn in by_turn or [{}]]
+        return reduce(DataFrame.unionByName, [*frames, *(rows for _, rows in self._apart.values())])
+
+    def _set_apart(self, place: Place) -> None:
+        while True:
+            end = self._ends[place.partition]
+            found = read_apart(self._spark, self.access, place, end)
+            self._apart[place] = found.reached, found.rows
+            place = Place(place.topic, place.partition, found.reached)
+            if not found.is_misdated or found.reached >= end:
+                return
+
+
+def _around(span: _Span, cuts: Iterable[_Span]) -> Iterator[_Span]:
+    """Yield the parts of a span outside the cuts; an empty span if there are none."""
+    first, end = span
+    left = False
+    for begin, after in cuts:
+        if first < min(begin, end):
+            yield first, min(begin, end)
+            left = True
+        first = max(first, after)
+    if first < end or not left:
+        yield min(first, end), end

@@ -1,4 +1,8 @@
-"""Reads and writes single objects of a lake on S3, by Scala code that `lakehouse setup --s3` compiles."""
+"""Files as Hadoop's objects in the JVM, and single objects on S3, by Scala code that `setup --s3` compiles.
+
+`lakehouse.storage.spark.files` takes and returns plain values. The functions of Hadoop do one thing each, and
+make no decisions.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,48 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from lakehouse.storage.spark import hadoop, internals
+from lakehouse.storage.spark import internals
+from lakehouse.storage.spark.internals import hadoop_configuration, static
+from lakehouse.storage.spark.members import FILES
+
+
+def hadoop_path(spark: SparkSession, path: str) -> Any:
+    """Return Hadoop's object for a path."""
+    return static(spark, "org.apache.hadoop.fs.Path")(path)
+
+
+def file_system(spark: SparkSession, path: Any) -> Any:
+    """Return Hadoop's file system of a Hadoop path."""
+    return path.getFileSystem(hadoop_configuration(spark))
+
+
+def paths_in(spark: SparkSession, statuses: Any) -> str:
+    """Return the paths of Hadoop's file statuses as one text, `{a,b}`."""
+    paths = static(spark, "org.apache.hadoop.fs.FileUtil").stat2Paths(statuses)
+    return str(static(spark, "org.apache.commons.lang3.ArrayUtils").toString(paths))
+
+
+def copy_file(spark: SparkSession, systems: tuple[Any, ...], paths: tuple[Any, ...]) -> None:
+    """Copy a file from one Hadoop file system to another, over an existing one."""
+    configuration = hadoop_configuration(spark)
+    (source, target), (path, copied) = systems, paths
+    util = static(spark, "org.apache.hadoop.fs.FileUtil")
+    util.copy(source, path, target, copied, False, True, configuration)  # noqa: FBT003 - Java takes no names
+
+
+def text_in(spark: SparkSession, stream: Any) -> str:
+    """Return the rest of a Java stream as text."""
+    return str(static(spark, "org.apache.commons.io.IOUtils").toString(stream, "UTF-8"))
+
+
+def atomic_file(spark: SparkSession, path: Any) -> Any:
+    """Create a file as Spark does for checkpoints, and return its stream; closing it publishes the file."""
+    directory = path.getParent()
+    configuration = hadoop_configuration(spark)
+    manager = static(spark, FILES).create(directory, configuration)
+    manager.mkdirs(directory)
+    return manager.createAtomic(path, True)  # noqa: FBT003 - over an existing one
+
 
 _REFUSED = "FileAlreadyExistsException"
 _DENIED = "AccessDeniedException"
@@ -25,7 +70,7 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
     """
     try:
         conf = internals.hadoop_configuration(spark)
-        _objects(spark).create(hadoop.hadoop_path(spark, path), bytearray(text, "utf-8"), conf)
+        _objects(spark).create(hadoop_path(spark, path), bytearray(text, "utf-8"), conf)
     except Py4JJavaError as error:
         kind = internals.class_name(error.java_exception)
         if kind == _REFUSED:
@@ -41,7 +86,7 @@ def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int 
 
     The requests run in parallel, so both take the time of one.
     """
-    places = (hadoop.hadoop_path(spark, one), hadoop.hadoop_path(spark, other))
+    places = (hadoop_path(spark, one), hadoop_path(spark, other))
     found = _objects(spark).modifiedMsOfBoth(*places, internals.hadoop_configuration(spark))
     of_one, of_other = (None if int(ms) < 0 else int(ms) for ms in found.split())
     return of_one, of_other
@@ -52,8 +97,8 @@ def read_text(spark: SparkSession, path: str) -> str:
 
     Raises Py4JJavaError, also for a missing object.
     """
-    place = hadoop.hadoop_path(spark, path)
-    system = hadoop.file_system(spark, place)
+    place = hadoop_path(spark, path)
+    system = file_system(spark, place)
     request = system.getRequestFactory().newGetObjectRequestBuilder(system.pathToKey(place)).build()
     return str(system.getS3AInternals().getAmazonS3Client(_WHY).getObjectAsBytes(request).asUtf8String())
 

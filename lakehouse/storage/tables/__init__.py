@@ -36,6 +36,7 @@ from lakehouse.storage.tables.reading import (
     FEW_VERSIONS,
     HighWaterMark,
     as_declared,
+    define_view,
     has_rows,
     is_in_its_commits,
     read,
@@ -45,7 +46,6 @@ from lakehouse.storage.tables.reading import (
     read_parquet,
     read_version,
     readable_since,
-    register,
 )
 from lakehouse.storage.tables.specs import (
     DELETED,
@@ -97,6 +97,7 @@ __all__ = [
     "begin",
     "clear",
     "committed_at",
+    "define_view",
     "delete",
     "described",
     "exists",
@@ -127,7 +128,6 @@ __all__ = [
     "read_parquet",
     "read_version",
     "readable_since",
-    "register",
     "replace",
     "retry_on_conflict",
     "schema_of",

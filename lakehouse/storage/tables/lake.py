@@ -11,9 +11,9 @@ from pyspark.sql import DataFrame, SparkSession
 from lakehouse.common.terminal import warn
 from lakehouse.settings import Settings
 from lakehouse.storage.spark.session import require_jvm, start_session
-from lakehouse.storage.tables import features, making, pinned, reading, versions, writers
+from lakehouse.storage.tables import features, making, reading, versions, writers
 from lakehouse.storage.tables.log import properties
-from lakehouse.storage.tables.pinned import ColumnsOf
+from lakehouse.storage.tables.making import ColumnsOf
 from lakehouse.storage.tables.schema_evolution import Refused
 from lakehouse.storage.tables.specs import TableSpec, path_of
 
@@ -71,7 +71,7 @@ class Lake:
         False if there is no table.
         """
         path = self.path(spec.layer, spec.name)
-        return self.exists(spec.layer, spec.name) and pinned.are_others(properties(self.spark, path), spec)
+        return self.exists(spec.layer, spec.name) and making.are_others(properties(self.spark, path), spec)
 
     @contextmanager
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
@@ -86,10 +86,10 @@ class Lake:
             yield
             return
         path = self.path(spec.layer, spec.name)
-        pinned.begin_anew(self.spark, path, spec, columns_of)
+        making.begin_anew(self.spark, path, spec, columns_of)
         making.ensure(self.spark, path, spec, Refused.TO_A_WRITER, is_made_anew=True)
         yield
-        pinned.end_anew(self.spark, path, spec)
+        making.end_anew(self.spark, path, spec)
 
     def _ensure(self, spec: TableSpec, refused: Refused) -> str:
         path = self.path(spec.layer, spec.name)

@@ -45,7 +45,7 @@ _YOUNG = 20  # commits; each of them is read
 _FEED_KINDS = {"add", "cdc", "commitInfo", "remove", "txn"}
 
 
-def register(spark: SparkSession, spec: TableSpec, path: str) -> None:
+def define_view(spark: SparkSession, spec: TableSpec, path: str) -> None:
     """Add a table to the session's catalog as layer.table; nothing is written to the lake."""
     location = path.replace("'", "\\'")
     spark.sql(f"CREATE DATABASE IF NOT EXISTS {spec.layer}")

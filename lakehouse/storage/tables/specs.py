@@ -32,7 +32,7 @@ class TableSpec:
 
     `stats` are the columns whose minima and maxima Delta keeps. The rows depend on `pinned_settings`, and on
     `shape` in the code; both are stored as table properties and compared at every start. A rebuild changes
-    the settings (`lakehouse.storage.tables.pinned`). `made_with` are settings stored only when the table is
+    the settings (`lakehouse.storage.tables.making`). `made_with` are settings stored only when the table is
     created. `cluster_by` is the column by which maintenance clusters the rows, null for a table that stays
     small. `is_followed`: readers of the table's appends also receive corrected rows, from the change feed
     (`Why`). `is_merged`: micro-batches rewrite rows; to any other table they only append. `comment` describes

@@ -21,7 +21,7 @@ from lakehouse.engine.formats.encoding import encoder
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.records.validation import judge
 from lakehouse.storage.kafka.schema_registry import Registered
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.streams.contract import Contract, Field, FieldType
 from lakehouse.streams.definition import Source
 from tests.support import pipeline

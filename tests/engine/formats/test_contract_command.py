@@ -11,8 +11,7 @@ import fastavro
 import pytest
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.engine.formats.contracts import schema_of_contract
-from lakehouse.engine.formats.odcs import data_contract
+from lakehouse.engine.formats.contracts import data_contract, schema_of_contract
 from lakehouse.engine.formats.protobuf import compiled
 from lakehouse.streams.definition import Contract, Field, FieldType, Source
 from tests.support.commands import Ended, run_command
@@ -189,8 +188,8 @@ def test_a_contract_is_registered_and_compared_with_what_the_registry_has(runnin
         "LAKEHOUSE_FORMATS": '{"metrics-events": "avro"}',
     }
     assert contract(environment, "check", "metrics").returncode == 2, "there is nothing to compare with"
-    first = contract(environment, "register", "metrics")
-    assert (first.returncode, first.stdout) == (0, contract(environment, "register", "metrics").stdout)
+    first = contract(environment, "publish", "metrics")
+    assert (first.returncode, first.stdout) == (0, contract(environment, "publish", "metrics").stdout)
     assert first.stdout.startswith(f"{SUBJECT}: schema ")
     done = contract(environment, "check", "metrics")
     assert (done.returncode, done.stdout) == (

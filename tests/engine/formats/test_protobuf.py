@@ -22,7 +22,7 @@ from lakehouse.engine.formats.protobuf_types import message_class
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.records.validation import judge
 from lakehouse.storage.kafka.schema_registry import Registered
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.streams.contract import Contract, Field, FieldType
 from lakehouse.streams.definition import Source
 

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.records.validation import judge
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.execution import executing_for
-from lakehouse.storage.spark.local_frames import local_frame
 from lakehouse.streams.contract import Contract, Field, FieldType
 from lakehouse.streams.definition import Source
 from tests.oracles.json_text import payload_meaning

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.records.validation import judge
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from tests.oracles.judging import CONTRACTS, judge_record
 from tests.support.pipeline import micros
 from tests.support.poison import KINDS, Kind, endless, valid

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.engine.records.validation import clean_schema, filter_clean, filter_dead, judge, watermark_of
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.streams.contract import OWN_TABLES, SILVER_ADDS
 from lakehouse.streams.definition import Contract, Field, FieldType, Rule, Source
 from tests.oracles.judging import CONTRACTS, judge_record

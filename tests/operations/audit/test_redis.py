@@ -17,7 +17,7 @@ from lakehouse.operations.audit.stores import check_store
 from lakehouse.settings import Settings
 from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from tests.support.settings import MakeSettings
 from tests.support.streams import CALL_RECORDS, CALLS

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.engine.layers import gold
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from tests.operations.catalog import servers
 from tests.operations.catalog.rows import TRANSACTIONS

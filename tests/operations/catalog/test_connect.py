@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lakehouse.engine.layers import gold
-from lakehouse.operations.catalog.metastore_names import Outcome, register
+from lakehouse.operations.catalog.metastore_names import Outcome, sync_names
 from lakehouse.storage.tables import Lake
 from tests.operations.catalog import servers
 from tests.support.streams import USER_TRANSACTIONS_5M
@@ -34,7 +34,7 @@ print(json.dumps({"rows": rows, "comments": comments[:1]}))
 @pytest.fixture(scope="module")
 def address(readable_lake: Lake, metastore: str, directory: Path) -> Iterator[str]:
     spec = gold.spec(USER_TRANSACTIONS_5M)
-    assert [one.outcome for one in register(readable_lake, [spec], metastore)] == [Outcome.NEW]
+    assert [one.outcome for one in sync_names(readable_lake, [spec], metastore)] == [Outcome.NEW]
     with servers.connect_server(directory / "connect", metastore) as address:
         yield address
 

@@ -17,7 +17,7 @@ from hmsclient.genthrift.hive_metastore.ttypes import FieldSchema, SerDeInfo, St
 from lakehouse.common.errors import ServiceError
 from lakehouse.engine.layers import gold
 from lakehouse.engine.records.dead_letters import DEAD_LETTERS
-from lakehouse.operations.catalog.metastore_names import Outcome, register, registering, specs
+from lakehouse.operations.catalog.metastore_names import Outcome, registering, specs, sync_names
 from lakehouse.storage.tables import Lake
 from tests.operations.catalog.rows import TRANSACTIONS
 from tests.support.pipeline import await_
@@ -40,7 +40,7 @@ def client(uri: str) -> Any:
 
 
 def only(lake: Lake, uri: str, *wanted: Any, moves: bool = False) -> list[tuple[str, Outcome, str]]:
-    done = register(lake, wanted or [SPEC], uri, moves=moves)
+    done = sync_names(lake, wanted or [SPEC], uri, moves=moves)
     return [(one.table, one.outcome, one.about) for one in done]
 
 
@@ -185,7 +185,7 @@ def test_the_command_says_what_became_of_each_table(
     }
 
     def run(**more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, LAKEHOUSE, "register", "--ops"]
+        command = [sys.executable, LAKEHOUSE, "sync-names", "--ops"]
         return subprocess.run(
             command, env=environment | more, cwd=tmp_path, capture_output=True, text=True, check=False
         )

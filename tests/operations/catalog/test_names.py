@@ -15,8 +15,8 @@ from lakehouse.operations.catalog.metastore_names import (
     Registered,
     address,
     compare,
-    register,
     specs,
+    sync_names,
     with_comments,
 )
 from lakehouse.settings import load_settings
@@ -30,7 +30,7 @@ ENTRY = Entry("gold", "t", "file:///lake/gold/t", "One row per user.", '{"type":
 MINE, THEIRS = True, False
 MOVED = (
     "gold.t is registered at s3a://old/t, but this lake has it at file:///lake/gold/t. `lakehouse "
-    "register --move` updates the location"
+    "sync-names --move` updates the location"
 )
 FOREIGN = (
     "gold.t in the metastore was not made by lakehouse and is left unchanged. Rename or drop it there, "
@@ -163,7 +163,7 @@ def test_a_new_table_has_its_comments_in_its_log(lake: Lake) -> None:
 
 def test_a_metastore_that_is_away_is_named_in_a_line(lake: Lake) -> None:
     with closed_port() as port, pytest.raises(ServiceError) as caught:
-        list(register(lake, specs(STREAMS), f"thrift://127.0.0.1:{port}"))
+        list(sync_names(lake, specs(STREAMS), f"thrift://127.0.0.1:{port}"))
 
     assert str(caught.value) == (
         f"the metastore at thrift://127.0.0.1:{port} does not answer: Connection refused; "
@@ -172,7 +172,7 @@ def test_a_metastore_that_is_away_is_named_in_a_line(lake: Lake) -> None:
 
 
 def test_the_command_asks_for_the_setting() -> None:
-    asked = CliRunner().invoke(app, ["register"])
+    asked = CliRunner().invoke(app, ["sync-names"])
     assert str(asked.exception) == (
         "LAKEHOUSE_METASTORE is not set; it names a Hive metastore: thrift://host:9083"
     )

@@ -51,7 +51,7 @@ def cursor(store: str, metastore: str, directory: Path) -> Iterator[Any]:
         "LAKEHOUSE_DRIVER_MEMORY": "1g",
     }
     done = subprocess.run(
-        [LAKEHOUSE, "register"], env=environment, capture_output=True, text=True, check=False
+        [LAKEHOUSE, "sync-names"], env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     reader = S3Access(store, "", seaweed.READER[0], SecretStr(seaweed.READER[1])).for_hadoop()

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from lakehouse.common.errors import QueryError
 from lakehouse.common.rows_as_text import QueryResult, as_csv, as_json, plain_rows
 from lakehouse.engine.layers import gold, silver
-from lakehouse.operations.catalog.spark_sql import WriteRefusedError, ask, register, specs
+from lakehouse.operations.catalog.spark_sql import WriteRefusedError, ask, define_views, specs
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake
 from tests.support.streams import METRICS, METRICS_1M, STREAMS
 
@@ -56,8 +56,8 @@ def test_the_tables_that_exist_are_known_by_name_and_nothing_is_written_to_the_l
 ) -> None:
     files = sorted(Path(lake.lake).rglob("*"))
 
-    assert register(Lake(spark, lake.lake), STREAMS) == ["silver.metrics_events", "gold.metrics_1m"]
-    assert register(Lake(spark, lake.lake), STREAMS) == ["silver.metrics_events", "gold.metrics_1m"]
+    assert define_views(Lake(spark, lake.lake), STREAMS) == ["silver.metrics_events", "gold.metrics_1m"]
+    assert define_views(Lake(spark, lake.lake), STREAMS) == ["silver.metrics_events", "gold.metrics_1m"]
 
     assert sorted(Path(lake.lake).rglob("*")) == files
     found = ask(spark, "SELECT service_id, value FROM silver.metrics_events ORDER BY offset", limit=10)
@@ -68,7 +68,7 @@ def test_the_tables_that_exist_are_known_by_name_and_nothing_is_written_to_the_l
 
 
 def test_an_empty_lake_has_no_tables(spark: SparkSession, lake_settings: Settings) -> None:
-    assert register(Lake(spark, lake_settings.lake), STREAMS) == []
+    assert define_views(Lake(spark, lake_settings.lake), STREAMS) == []
 
 
 def test_every_table_of_the_lake_has_a_spec() -> None:
@@ -154,7 +154,7 @@ def test_a_statement_that_fails_is_refused_in_sparks_words_without_a_stack(
 def test_a_statement_that_changes_something_is_refused_unless_it_is_asked_for(
     spark: SparkSession, lake: Settings, statement: str
 ) -> None:
-    register(Lake(spark, lake.lake), STREAMS)
+    define_views(Lake(spark, lake.lake), STREAMS)
     path = tables.path_of(lake.lake, "silver", "metrics_events")
     version = tables.version_of(spark, path)
 
@@ -178,7 +178,7 @@ def test_a_statement_that_changes_something_is_refused_unless_it_is_asked_for(
     ],
 )
 def test_what_only_reads_needs_no_leave(spark: SparkSession, lake: Settings, statement: str) -> None:
-    register(Lake(spark, lake.lake), STREAMS)
+    define_views(Lake(spark, lake.lake), STREAMS)
     assert ask(spark, statement, limit=10).rows
 
 
@@ -187,7 +187,7 @@ def test_corrections_beside_other_writers_are_made_again_until_each_has_been_mad
     spark: SparkSession, lake: Settings
 ) -> None:
     """Three by each of two: none can be overtaken more often than a statement is tried."""
-    register(Lake(spark, lake.lake), STREAMS)
+    define_views(Lake(spark, lake.lake), STREAMS)
     together = Barrier(2)
 
     def correct() -> None:

@@ -19,7 +19,7 @@ from pyhive.exc import OperationalError
 from TCLIService.ttypes import TFetchOrientation, TFetchResultsReq, TGetColumnsReq
 
 from lakehouse.engine.layers import gold
-from lakehouse.operations.catalog.metastore_names import Outcome, register
+from lakehouse.operations.catalog.metastore_names import Outcome, sync_names
 from lakehouse.storage.tables import Lake
 from tests.operations.catalog import servers
 from tests.operations.catalog.rows import NOON, TRANSACTIONS
@@ -33,7 +33,7 @@ SPEC = gold.spec(USER_TRANSACTIONS_5M)
 def port(readable_lake: Lake, metastore: str, directory: Path) -> Iterator[int]:
     assert os.geteuid() == 0, "only root may start a server as another user: run these tests as root"
     assert shutil.which("setpriv"), "setpriv starts the server as nobody: install util-linux"
-    assert [one.outcome for one in register(readable_lake, [SPEC], metastore)] == [Outcome.NEW]
+    assert [one.outcome for one in sync_names(readable_lake, [SPEC], metastore)] == [Outcome.NEW]
     with servers.thrift_server(directory / "thrift", metastore, as_nobody=True) as port:
         yield port
 
@@ -112,5 +112,5 @@ def test_a_name_can_be_dropped_and_comes_back_with_the_next_run(
     cursor.execute("DROP TABLE gold.user_transactions_5m")
     assert contents(readable_lake) == before
 
-    assert [one.outcome for one in register(readable_lake, [SPEC], metastore)] == [Outcome.NEW]
+    assert [one.outcome for one in sync_names(readable_lake, [SPEC], metastore)] == [Outcome.NEW]
     assert rows(cursor, "SELECT count(*) FROM gold.user_transactions_5m") == rows_before == [(2,)]

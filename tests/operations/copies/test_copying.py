@@ -25,12 +25,11 @@ from lakehouse.operations.audit.gold import check_gold
 from lakehouse.operations.audit.records import check_records
 from lakehouse.operations.copies import choosing
 from lakehouse.operations.copies import marker as markers
-from lakehouse.operations.copies.adopting import note_adoption
-from lakehouse.operations.copies.copying import Copying, Tell
+from lakehouse.operations.copies.copying import Copying, Tell, note_adoption
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark import files as storage
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, Move, Position, Progress, TableSpec
 from lakehouse.storage.tables.adoption import Adoption, adoption_in
 from tests.support import pipeline
@@ -269,7 +268,9 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
 ) -> None:
     original.copied_to(tmp_path / "copy")
     copy = original.at(tmp_path / "copy")
-    with pytest.raises(TableError, match=rf"is a copy of {original.root} as of .*run `lakehouse adopt`"):
+    with pytest.raises(
+        TableError, match=rf"is a copy of {original.root} as of .*run `lakehouse run all --adopt`"
+    ):
         markers.refuse_copy(copy.lake)
 
     note_adoption(copy.lake)

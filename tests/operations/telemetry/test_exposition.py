@@ -19,8 +19,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from lakehouse.common.errors import ServiceError
 from lakehouse.engine.layers.step import BatchResult
 from lakehouse.engine.runtime.runner import BatchDone
-from lakehouse.operations.alerts.exposition import RuleValues
 from lakehouse.operations.alerts.facts import Facts, Window
+from lakehouse.operations.alerts.prometheus import RuleValues
 from lakehouse.operations.alerts.rules import MetricRule
 from lakehouse.operations.telemetry import (
     Audit,
@@ -124,6 +124,7 @@ def test_an_observation_is_json_with_times_in_iso_8601() -> None:
         "word": "blocked",
         "reason": "gate closed: a",
         "since": "1970-01-02T00:00:00+00:00",
+        "is_unrun": False,
     }
 
 

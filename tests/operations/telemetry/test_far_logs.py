@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from lakehouse.operations.telemetry import delta_log
-from lakehouse.operations.telemetry.backlog import unread_appends
 from lakehouse.operations.telemetry.delta_log import Log
+from lakehouse.operations.telemetry.measures import unread_appends
 from lakehouse.storage import files as lake_files
 from lakehouse.storage.files import Found, arrow_directory
 from lakehouse.storage.tables.specs import Position

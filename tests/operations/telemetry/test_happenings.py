@@ -12,7 +12,7 @@ from lakehouse.common.events import Event, Kind
 from lakehouse.engine.ops_tables.event_table import append, compact
 from lakehouse.operations.telemetry import Audit, Refused
 from lakehouse.operations.telemetry.delta_log import Log
-from lakehouse.operations.telemetry.happenings import AuditsAndStops
+from lakehouse.operations.telemetry.small_tables import AuditsAndStops
 from tests.support import pipeline
 
 AT = pipeline.utc("2026-11-22T09:00:00")

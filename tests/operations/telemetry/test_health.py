@@ -71,13 +71,13 @@ def test_one_that_has_caught_up_and_is_not_run_is_well_and_says_so() -> None:
     caught_up = "every record has been processed"
     assert health(unrun={}) == Health(Word.WELL, caught_up)
     assert health(unrun=everything) == Health(
-        Word.WELL, f"{caught_up}; no process has run it since 2026-11-22 08:58:00 UTC"
+        Word.WELL, f"{caught_up}; no process has run it since 2026-11-22 08:58:00 UTC", is_unrun=True
     )
     assert health(unrun={"silver": None, "gold": None}) == Health(
-        Word.WELL, f"{caught_up}; no process runs silver, gold"
+        Word.WELL, f"{caught_up}; no process runs silver, gold", is_unrun=True
     )
     assert health(unrun=dict.fromkeys(everything), newest=None) == Health(
-        Word.EMPTY, "nothing has been accepted yet; no process runs it"
+        Word.EMPTY, "nothing has been accepted yet; no process runs it", is_unrun=True
     )
 
 
@@ -87,7 +87,7 @@ def test_one_in_which_records_wait_no_longer_than_allowed_says_that_and_not_that
     assert health(unrun={}, silver=(1, 59.0)) == within
     assert health(unrun={}, held=OpenTransaction(3, "shop-1", NOW)) == within
     assert health(unrun={"gold": None}, export=(1, 0.5)) == Health(
-        Word.WELL, f"{within.reason}; no process runs gold"
+        Word.WELL, f"{within.reason}; no process runs gold", is_unrun=True
     )
 
 
@@ -96,11 +96,13 @@ def test_a_single_record_that_nobody_will_write_on_stops_a_stream_at_once() -> N
         Word.STOPPED,
         "1 records of t wait for bronze, which no process has run since 2026-11-22 08:58:00 UTC",
         NOW - timedelta(seconds=0.5),
+        is_unrun=True,
     )
     assert health(unrun={"silver": None}, silver=(1_200, 300.0)) == Health(
         Word.STOPPED,
         "1,200 rows of bronze.a wait for silver.a, which no process runs",
         NOW - timedelta(seconds=300),
+        is_unrun=True,
     )
 
 

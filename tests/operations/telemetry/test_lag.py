@@ -439,6 +439,7 @@ def test_rows_that_wait_for_a_layer_that_nobody_runs_stop_the_stream(settings: S
         "4 rows of bronze.metrics_events wait for silver.metrics_events, which no process has run since "
         "2026-11-22 08:12:20 UTC",
         pipeline.utc("2026-11-22T08:13:00.200"),
+        is_unrun=True,
     )
 
 

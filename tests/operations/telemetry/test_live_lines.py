@@ -9,7 +9,7 @@ from lakehouse.common.terminal import Console
 from lakehouse.engine.layers.step import LAYERS, BatchResult, LayerName
 from lakehouse.engine.runtime.runner import BatchDone
 from lakehouse.operations.telemetry import Health, Observation, PartitionLag, StreamState, Word
-from lakehouse.operations.telemetry.live_lines import LiveLines
+from lakehouse.operations.telemetry.lines import LiveLines
 from tests.support import pipeline
 from tests.support.streams import METRICS, SALES
 

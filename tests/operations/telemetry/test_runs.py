@@ -17,8 +17,16 @@ import pytest
 from lakehouse.engine.layers.step import BatchResult
 from lakehouse.engine.runtime.runner import BatchDone
 from lakehouse.operations.telemetry import QueryRun, QueryState, Run
-from lakehouse.operations.telemetry.heartbeat import Heartbeat, beating
-from lakehouse.operations.telemetry.runs import as_json, directory_of, file_of, of_stream, read_runs, unrun
+from lakehouse.operations.telemetry.runs import (
+    Heartbeat,
+    as_json,
+    beating,
+    directory_of,
+    file_of,
+    of_stream,
+    read_runs,
+    unrun,
+)
 from tests.support import pipeline
 from tests.support.pipeline import await_
 

@@ -24,10 +24,9 @@ from lakehouse.operations.telemetry.broker import Broker
 from lakehouse.settings import load_settings
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.kafka.rows import read_group
-from lakehouse.storage.kafka.held_rights import Held, look_up
 from lakehouse.storage.kafka.offsets import OffsetLooker, offset_ranges
 from lakehouse.storage.kafka.probe import require_broker
-from lakehouse.storage.kafka.rights import Right, grant, set_passwords
+from lakehouse.storage.kafka.rights import Held, Right, grant, look_up, set_passwords
 from lakehouse.storage.kafka.topics import create_topics, describe_topic, unlimited
 from lakehouse.storage.kafka.transactions import Reached, Record, Transactions
 from tests.storage.kafka.revoking import revoke

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StructType
 
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, Move, TableSpec, data_files, upkeep
 from lakehouse.storage.tables import delta_internals as delta
 from lakehouse.storage.tables.entries import rows_of, stats_of

@@ -19,7 +19,7 @@ from lakehouse.common.state_files import sync
 from lakehouse.engine.ops_tables import event_table
 from lakehouse.operations.telemetry.delta_log import Log
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, Move, TableSpec, lasting
 from lakehouse.storage.tables import delta_internals as delta
 from tests.support import pipeline

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from lakehouse.engine.layers.change_reading import ChangeReading
 from lakehouse.engine.progress import parts
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Lake, Position, Progress, TableSpec, log, reading
 from tests.support import pipeline
 

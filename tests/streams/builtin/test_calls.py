@@ -23,7 +23,7 @@ from lakehouse.engine.records.validation import clean_schema
 from lakehouse.engine.runtime.runner import BatchDone
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import leases
 from lakehouse.testing import Case
 from tests.support import pipeline

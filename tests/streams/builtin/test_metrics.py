@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.engine.records.validation import clean_schema
 from lakehouse.settings import Settings
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.streams.definition import EventTimeProgress
 from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error

@@ -18,10 +18,10 @@ from pyspark.sql import Column, SparkSession
 
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.operations.audit.gold import check_gold
-from lakehouse.operations.catalog.spark_sql import ask, register
+from lakehouse.operations.catalog.spark_sql import ask, define_views
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
-from lakehouse.storage.spark.local_frames import local_frame
+from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.tables import Candidates, Commit, Lake
 from lakehouse.testing import Case
 from tests.support import pipeline
@@ -93,7 +93,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     take(spent("croesus", "6e28"), spent("croesus", "6e28"), spent("dan", 4))
     take(spent("croesus", 1), spent("dan", 5))
     with without_names(spark):
-        register(Lake(spark, settings.lake), STREAMS)
+        define_views(Lake(spark, settings.lake), STREAMS)
         told.set_aside = [tuple(row) for row in ask(spark, "SELECT * FROM ops.keys_set_aside", limit=9).rows]
     (gold,) = check_gold(Lake(spark, settings.lake), TRANSACTIONS, TRANSACTIONS.gold[0])
     assert gold.differences == 0

@@ -1,32 +1,30 @@
-"""`lakehouse register`: registers tables in a Hive metastore."""
+"""`lakehouse sync-names`: gives tables their names in a Hive metastore."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from lakehouse.common.errors import SettingsError, TableError
-from lakehouse.common.terminal import Console
+from lakehouse.common.terminal import Console, table_of
 from lakehouse.engine.ops_tables.event_table import recorded
-from lakehouse.operations.catalog.metastore_names import Outcome, specs
-from lakehouse.operations.catalog.metastore_names import register as register_names
+from lakehouse.operations.catalog.metastore_names import Outcome, specs, sync_names
 from lakehouse.storage.tables import open_lake
 from lakehouse.streams.registry import load, read_settings
 
 app = typer.Typer()
 
 
-@app.command()
-def register(
+@app.command("sync-names")
+def sync(
     *,
-    ops: Annotated[bool, typer.Option("--ops", help="Also register the ops tables.")] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="Also the ops tables.")] = False,
     move: Annotated[
         bool, typer.Option("--move", help="Repoint names that are registered at another location.")
     ] = False,
 ) -> None:
-    """Register gold tables and the dead letters by name in the Hive metastore of LAKEHOUSE_METASTORE.
+    """Name the gold tables and the dead letters in the Hive metastore of LAKEHOUSE_METASTORE.
 
     Prints for each table whether its name is new, unchanged or changed. A rerun changes nothing. Other
     entries in the metastore are neither changed nor removed. If LAKEHOUSE_METASTORE is set, a live run does
@@ -36,11 +34,11 @@ def register(
     if not settings.metastore:
         raise SettingsError("LAKEHOUSE_METASTORE is not set; it names a Hive metastore: thrift://host:9083")
     wanted = specs(load(settings), ops=ops)
-    with recorded(settings.lake, "lakehouse register"), open_lake(settings, "lakehouse register") as lake:
-        done = list(register_names(lake, wanted, settings.metastore, moves=move))
-        shown = Table("table", "name", "changed")
-        for one in done:
-            shown.add_row(one.table, one.outcome, "" if one.outcome is Outcome.REFUSED else one.about)
-        console.print(shown)
+    with recorded(settings.lake, "lakehouse sync-names"), open_lake(settings, "lakehouse sync-names") as lake:
+        done = list(sync_names(lake, wanted, settings.metastore, moves=move))
+        rows = [
+            (one.table, one.outcome, None if one.outcome is Outcome.REFUSED else one.about) for one in done
+        ]
+        console.print(table_of(("table", "name", "changed"), rows))
         if refused := [one.about for one in done if one.outcome is Outcome.REFUSED]:
             raise TableError("; ".join(refused))
