@@ -50,7 +50,7 @@ MISTAKES = {
         ["topic told has 2 uses: dead letters go to it", "; alerts go to it"],
     ),
     "dead letters among alerts, by hand": Mistake(
-        ["dead-letters", "export", "--topic", "told"],
+        ["run", "export", "--trigger", "available-now", "--dead-letter-topic", "told"],
         {"LAKEHOUSE_ALERT_TOPIC": "told"},
         2,
         ["topic told has 2 uses: dead letters go to it", "; alerts go to it"],
