@@ -192,22 +192,24 @@ class Standby(Action):
 
 @dataclass(frozen=True)
 class RecreateTopic(Action):
-    """Delete the topic, make it anew and fill it beyond where the old one was read; go on in another lake.
+    """Delete a side's topic, make it anew and fill it beyond where it was read; go on in another lake.
 
     Bronze refuses it, in the living process as in a new one, if it has read the old one. Then the new lake's
-    export is refused until it may send again (docs/refused-topics.md). Nothing is done to calls, whose other
-    topic the new lake would read again.
+    export is refused until it may send again (docs/refused-topics.md). Of calls, the new lake reads the other
+    topic again.
     """
 
+    side: int = 0
+
     def do(self, world: World) -> None:
-        if len(world.stream.sources) > 1:
-            return
         world.note_landings()
-        has_read = bool(world.life.landed)
-        ends = Counter(one.place[1] for one in world.life.sent)
-        _make_anew(world)
-        world.life.sent.clear()
-        sent = Send(id="e")
+        source = world.side(self.side)
+        topic = world.settings.topic(source.topic)
+        has_read = any(place[0] == topic for place in world.life.landed)
+        ends = Counter(one.place[1] for one in world.life.sent if one.source == source.table)
+        _make_anew(world, topic)
+        world.life.sent[:] = [one for one in world.life.sent if one.source != source.table]
+        sent = Send(id="e", side=self.side)
         for partition, count in sorted(ends.items()):
             for number in range(count + 1):
                 replace(sent, sequence=number + 1, partition=partition).do(world)
@@ -227,11 +229,11 @@ class RecreateTopic(Action):
         world.permitted = replace(world.permitted, allow=(Allow.RESEND,))
 
 
-def _make_anew(world: World) -> None:
+def _make_anew(world: World, topic: str) -> None:
     with administering(world.settings.kafka) as admin:
-        admin.delete_topics([world.topic])
-        _await(lambda: world.topic not in admin.list_topics())
-    create_topics(world.settings.kafka, {world.topic: world.partitions}, ANY_TIME)
+        admin.delete_topics([topic])
+        _await(lambda: topic not in admin.list_topics())
+    create_topics(world.settings.kafka, {topic: world.partitions}, ANY_TIME)
 
 
 def _require_said(world: World, layer: Any, words: str) -> None:

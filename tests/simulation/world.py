@@ -150,11 +150,6 @@ class World:
         """Return the source of this number; of a stream with one, that one."""
         return self.stream.sources[number % len(self.stream.sources)]
 
-    @property
-    def topic(self) -> str:
-        """The topic that the first source reads."""
-        return self.settings.topic(self.source.topic)
-
     @cached_property
     def encoder(self) -> Encoder:
         """What writes records in the format of the first source."""
