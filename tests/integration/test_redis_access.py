@@ -74,6 +74,7 @@ def use_redis(admin: str, url: str, table: str) -> None:
         with redis.Redis.from_url(f"{admin}?db=1") as client:
             client.zadd(f"{{{latest_key(table, 'cpu')}}}:expiry", {"gone": 0})
         sink.write([other])
+        sink.write([other], are_all=True)
     assert [dict(scan_rows(url, table))[other.row_key], *read_rows(url, table, [other.row_key])]
     assert [place for place, _ in scan_latest(url, table)] == [("cpu", "other")]
     assert list(read_latest(url, table, [("cpu", "other")]))

@@ -89,7 +89,7 @@ local function put_latest(first, version, row, is_deleted, member, order)
       redis.call("HSET", hash, member, row)
       note(is_open and " open" or "")
     elseif age == 0 and not is_vacant and are_all_put then
-      local is_lost = redis.call("HEXISTS", hash, member) == 0
+      local is_lost = not redis.call("HGET", hash, member)
       if is_lost then
         redis.call("HSET", hash, member, row)
       end
