@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kafka import KafkaAdminClient, KafkaConsumer
@@ -25,6 +24,7 @@ from lakehouse.dev.samples.producing import SendingProgress, bursts, produce
 from lakehouse.dev.services.services import Endpoints
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.storage.kafka.topics import create_topics
+from tests.support.pipeline import read_topic
 from tests.support.sampling import CONTRACTS
 
 NOW_MS = 1_767_225_600_000
@@ -55,24 +55,6 @@ def topic(services: Endpoints) -> str:
     name = f"producing-{uuid.uuid4().hex}"
     create_topics(services.access, {name: 4})
     return name
-
-
-def read_all(bootstrap_servers: str, topic: str) -> list[Any]:
-    """Every record of a topic, by a client that shares no code with the producer."""
-    consumer = KafkaConsumer(
-        topic, bootstrap_servers=bootstrap_servers, auto_offset_reset="earliest", group_id=None
-    )
-    try:
-        while not consumer.assignment():
-            consumer.poll(timeout_ms=100)
-        consumer.seek_to_beginning()
-        ends = consumer.end_offsets(list(consumer.assignment()))
-        records: list[Any] = []
-        while any(consumer.position(partition) < end for partition, end in ends.items()):
-            records += [r for batch in consumer.poll(timeout_ms=1000).values() for r in batch]
-        return records
-    finally:
-        consumer.close()
 
 
 def by_key(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> dict[bytes | None, list[bytes | None]]:
@@ -158,7 +140,7 @@ def test_everything_arrives_once_byte_for_byte_and_in_order_per_key(services: En
     assert summary.kinds == Counter(sample.kind for sample in sent)
     assert summary.first_error is None
     assert not summary.stopped
-    records = read_all(services.kafka, topic)
+    records = read_topic(services.kafka, topic)
     assert by_key((r.key, r.value) for r in records) == by_key((s.key, s.value) for s in sent)
     assert len({r.partition for r in records}) == 4
 
@@ -173,7 +155,7 @@ def test_of_several_topics_each_sample_goes_to_the_one_at_its_source(services: E
     assert (summary.sent, summary.acknowledged, summary.failed) == (3000, 3000, 0)
     for source, name in enumerate(topics):
         expected = by_key((s.key, s.value) for s in sent if s.source == source)
-        assert by_key((r.key, r.value) for r in read_all(services.kafka, name)) == expected
+        assert by_key((r.key, r.value) for r in read_topic(services.kafka, name)) == expected
 
 
 def test_a_sample_without_a_time_of_its_own_has_kafkas(services: Endpoints, topic: str) -> None:
@@ -182,7 +164,7 @@ def test_a_sample_without_a_time_of_its_own_has_kafkas(services: Endpoints, topi
     produce(services.access, topic, [Sample(b"a", None, "tombstone", timestamp_ms=NOW_MS)])
     produce(services.access, topic, [Sample(None, None, "malformed:tombstone_key_null")])
 
-    found = {record.key: (record.value, record.timestamp) for record in read_all(services.kafka, topic)}
+    found = {record.key: (record.value, record.timestamp) for record in read_topic(services.kafka, topic)}
     assert found[b"a"] == (None, NOW_MS)
     assert found[None][1] >= began_ms - 1
 
@@ -192,7 +174,7 @@ def test_keys_go_to_the_partitions_that_javas_producer_chooses(services: Endpoin
 
     produce(services.access, topic, [Sample(key, b"{}", "valid") for key in keys])
 
-    chosen = {record.key: record.partition for record in read_all(services.kafka, topic)}
+    chosen = {record.key: record.partition for record in read_topic(services.kafka, topic)}
     assert chosen == {key: (murmur2(key) & 0x7FFFFFFF) % 4 for key in keys}
 
 
@@ -205,7 +187,7 @@ def test_a_paced_run_sends_its_total_of_endless_samples_and_reports_progress(
     summary = produce(services.access, topic, endless, rate=1000, total=700, on_progress=seen.append)
 
     assert (summary.sent, summary.acknowledged) == (700, 700)
-    assert [int(record.value) for record in read_all(services.kafka, topic)] == list(range(700))
+    assert [int(record.value) for record in read_topic(services.kafka, topic)] == list(range(700))
     assert (seen[-1].sent, seen[-1].acknowledged, seen[-1].total) == (700, 700, 700)
     assert [progress.sent for progress in seen] == sorted(progress.sent for progress in seen)
 
@@ -230,7 +212,7 @@ def test_stop_ends_a_run_with_everything_sent_accounted_for(services: Endpoints,
     )
 
     assert summary.stopped
-    assert summary.sent == summary.acknowledged == len(read_all(services.kafka, topic)) > 0
+    assert summary.sent == summary.acknowledged == len(read_topic(services.kafka, topic)) > 0
 
 
 # Failure.
@@ -347,7 +329,7 @@ def test_the_command_creates_the_topic_and_counts_what_it_sent(
     assert table["late, beyond it"] == "10"
     assert table["duplicated"] == "100"
     assert "--seed 3" in result.stderr
-    assert len(read_all(services.kafka, command_topic)) == 1000
+    assert len(read_topic(services.kafka, command_topic)) == 1000
 
 
 @pytest.mark.parametrize(
@@ -382,7 +364,7 @@ def test_the_other_streams_have_an_option_each(
     found = [
         Sample(record.key, record.value, "found", source)
         for source, name in enumerate(topics)
-        for record in read_all(services.kafka, own[name])
+        for record in read_topic(services.kafka, own[name])
     ]
     latest_ms = round(time.time() * 1000)
     assert len(found) == 1000
@@ -409,7 +391,7 @@ def test_records_of_a_file_are_sent_in_their_order_as_envelopes_say(
     table = {cells[0]: cells[1] for cells in rows(result.stdout)}
     assert table.keys() == {"sent", "acknowledged", "failed", "duration", "actual rate", "tombstones"}
     assert (table["acknowledged"], table["tombstones"]) == ("4", "1")
-    found = sorted(read_all(services.kafka, command_topic), key=lambda one: one.key == b"\xff")
+    found = sorted(read_topic(services.kafka, command_topic), key=lambda one: one.key == b"\xff")
     assert [(one.key, one.value) for one in found] == [
         (b"k", b'{"n": 1}'),
         (b"k", None),
@@ -417,7 +399,7 @@ def test_records_of_a_file_are_sent_in_their_order_as_envelopes_say(
     ]
     assert (found[0].timestamp, list(found[0].headers)) == (NOW_MS, [("trace", b"7f")])
     assert found[2].partition == 0
-    assert [one.value for one in read_all(services.kafka, other)] == [b"[2]"]
+    assert [one.value for one in read_topic(services.kafka, other)] == [b"[2]"]
 
 
 def test_lines_of_standard_input_are_values_as_they_are(services: Endpoints, command_topic: str) -> None:
@@ -426,7 +408,7 @@ def test_lines_of_standard_input_are_values_as_they_are(services: Endpoints, com
     result = CliRunner().invoke(app, ["file", "-", "--topic", command_topic], input=text)
 
     assert result.exit_code == 0, result.output
-    found = read_all(services.kafka, command_topic)
+    found = read_topic(services.kafka, command_topic)
     assert sorted(one.value for one in found) == [b"not JSON", b'{"a": 1.0}']
 
 
@@ -493,7 +475,7 @@ def test_ctrl_c_ends_the_command_with_its_summary_and_130(
 
     assert process.returncode == 130
     table = {cells[0]: cells[1] for cells in rows(output)}
-    assert table["sent"] == table["acknowledged"] == f"{len(read_all(services.kafka, command_topic)):,}"
+    assert table["sent"] == table["acknowledged"] == f"{len(read_topic(services.kafka, command_topic)):,}"
 
 
 def rows(table: str) -> Iterator[list[str]]:

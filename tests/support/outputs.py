@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -104,8 +104,12 @@ def last_messages(settings: Settings, table: str) -> dict[str, Row]:
 
     A tombstone's key is that of its row alone.
     """
-    last = dict[str, Any]()
-    for name, value in _messages(settings, table):
+    return _last_of(_messages(settings, table))
+
+
+def _last_of(messages: Iterable[tuple[str, Row | None]]) -> dict[str, Row]:
+    last = dict[str, Row]()
+    for name, value in messages:
         if value is None:
             last.pop(name, None)
         else:
@@ -147,7 +151,8 @@ def _topic(
     if kept.topic is None:
         return
     where, may_stay = f"topic {settings.topic(kept.topic)}", {frozen(one) for one in left}
-    last = last_messages(settings, table)
+    messages = list(_messages(settings, table))
+    last = _last_of(messages)
     for row in _open_again(table, rows):
         last.pop(kept.redis_row(row), None)
     wanted = [kept.message(row) for row in _leaving(settings, table, rows)]
@@ -160,7 +165,7 @@ def _topic(
             yield Difference(where, text, "is the last message, and not in gold")
         elif "windowStart" in texts[one] and names[one] not in standing:
             yield Difference(where, text, "was left by another lake, and is not in gold", is_left=True)
-    sent = Counter((name, frozen(one)) for name, one in _messages(settings, table) if one is not None)
+    sent = Counter((name, frozen(one)) for name, one in messages if one is not None)
     for (name, one), times in sent.items():
         if times > 1 and one in may_stay and name in standing:
             text = str(texts.get(one, name))

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import FrameType
 
-    from lakehouse.dev.samples.producing import SendingProgress, Summary
-
 _LARGEST_SEED = 2**32
 
 Rate = Annotated[
