@@ -22,8 +22,9 @@ from lakehouse.common.events import EventLog, Kind, note, noting
 from lakehouse.engine.ops_tables.event_table import append
 from lakehouse.serving.security.tokens import Scope, Tokens
 from tests.support.certificates import certified
+from tests.support.processes import LAKEHOUSE
 from tests.support.served_lakes import ServedLake, minute
-from tests.support.serving import LAKEHOUSE, environment, serving
+from tests.support.serving import environment, serving
 from tests.support.streams import METRICS_1M
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.processes import LAKEHOUSE
 from tests.support.served_lakes import ServedLake
-
-LAKEHOUSE = str(Path(sys.executable).with_name("lakehouse"))
 
 
 def environment(lake: ServedLake) -> dict[str, str]:
