@@ -1,1 +1,1 @@
-"""Gold rows, dead letters, checks and events, read without a JVM."""
+"""Reads gold rows, dead letters, checks and events without a JVM."""
