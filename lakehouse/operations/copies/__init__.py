@@ -1,1 +1,1 @@
-"""Copies of a whole lake: created and updated while the streams run, and adopted in the original's place."""
+"""Copies of a whole lake: create and update them while streams run, and adopt one to replace the original."""
