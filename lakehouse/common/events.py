@@ -247,7 +247,7 @@ _log: EventLog | None = None
 
 @contextlib.contextmanager
 def noting(log: EventLog) -> Iterator[None]:
-    """Send events noted within the block to the log, and close it at the end; only one log at a time."""
+    """Send events noted within the block to the log, and close it at the end; only one log may be active."""
     global _log  # noqa: PLW0603 - one log per process, like the root logger
     before, _log = _log, log
     try:

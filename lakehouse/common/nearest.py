@@ -19,8 +19,8 @@ _FEW = 12
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
     """Return up to `most` known names similar to a name, best match first; often none.
 
-    Case is ignored, and dashes equal underscores. Similarity is difflib's ratio. Names that contain the given
-    name, or are contained in it, come after the similar ones.
+    Case is ignored, and dashes count as underscores. Similarity is difflib's ratio. Names that contain the
+    given name, or are contained in it, come after the similar ones.
     """
     spelt: dict[str, list[str]] = {}
     for one in sorted(set(known)):

@@ -21,7 +21,7 @@ _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 def lake_address(given: str) -> str:
     """Return the root of a lake in a form that all readers accept: an absolute local path, or a URL.
 
-    Raises ValueError if any reader would not find tables below it.
+    Raises ValueError if any reader could not find tables below it.
     """
     if not given:
         return given
@@ -48,7 +48,7 @@ def _of_store(given: str) -> str:
 
 
 def of_tables(path: Path) -> Path:
-    """Return a directory's absolute path; raises ValueError if any reader would not find tables below it."""
+    """Return a directory's absolute path; raises ValueError if any reader could not find tables below it."""
     found = absolute(path)
     if misread := _MISREAD.search(str(found)):
         raise ValueError(

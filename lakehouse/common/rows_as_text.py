@@ -47,7 +47,7 @@ def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
 def differing(
     frames: Sequence[DataFrame], most: int, what: str = "what"
 ) -> tuple[int, list[tuple[dict[str, Any], str]]]:
-    """Return the total row count, and up to `most` + 1 rows of each frame as (other columns, `what`)."""
+    """Return the total row count, and up to `most` + 1 rows per frame as (other columns, `what`)."""
     found, examples = 0, list[tuple[dict[str, Any], str]]()
     for frame in frames:
         keys = [name for name in frame.columns if name != what]

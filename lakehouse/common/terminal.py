@@ -82,7 +82,7 @@ def log_to_standard_error() -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Format log records, indenting all lines of a record but the first, such as a traceback's."""
+    """Format log records, indenting every line of a record except the first."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's text."""

@@ -305,7 +305,7 @@ class _Connection(http.client.HTTPConnection):
         self.of_relay = relay.headers if relay is not None and is_relayed else {}
 
     def connect(self) -> None:
-        """Open the socket, through the proxy and with TLS where configured."""
+        """Open the socket, through the proxy and with TLS if configured."""
         relay = self._relay
         self._open = self._reached((self.host, self.port) if relay is None else (relay.host, relay.port))
         if relay is not None and self._tls is not None:
