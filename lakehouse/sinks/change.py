@@ -17,7 +17,7 @@ _CHUNK_CHARACTERS = 32 << 20
 class Change:
     """A gold row to send: message key, JSON (null: deleted), version, and its place in Redis.
 
-    `partition_by` determines the partition, as if it were the record's key; null: `key` does. If
+    `partition_by` determines the partition, as if it were the record's key; if null, `key` does. If
     `has_message` is false, the row is not sent to a topic. `own` maps a sink's name to the row in that sink's
     own format, for sinks that do not store the message.
     """
@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Span:
-    """The changes that a micro-batch sends: the table's name in positions, and start and end positions."""
+    """The changes that a micro-batch sends: the table, by its name in positions, and the start and end."""
 
     table: str
     before: Position

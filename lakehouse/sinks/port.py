@@ -33,7 +33,7 @@ Example = tuple[dict[str, Any], str]
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported gold table: its path, the settings, and callbacks.
+    """An exported gold table, with its path, the settings and callbacks.
 
     `notice` is called with a line for the user; `note_unsent` with a place (a topic or a store's name), the
     rows that it permanently refuses, and the time (UTC).

@@ -43,7 +43,7 @@ class _Sent:
     """Gold as the export read it, the rows that may have been sent since, and the topic's messages.
 
     `changes` reads gold's change feed as messages, from version `first` on; earlier versions are gone. Rows
-    sent before the lake was `adopted` (UTC) may have been sent again at that time.
+    sent before the lake was `adopted` (UTC) may have been resent at that time.
     """
 
     gold: DataFrame
@@ -182,7 +182,7 @@ def _sent(
 
 
 def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
-    """Return the last version that the topic may have a message from by now.
+    """Return the last version from which the topic may have a message by now.
 
     It covers rows sent since `progress`, and a large micro-batch that is being sent in slices.
     """

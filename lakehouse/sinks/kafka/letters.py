@@ -51,7 +51,7 @@ class Letter:
 
     @property
     def rounds(self) -> int:
-        """How many times the record had already been sent as a letter."""
+        """How many times the record was sent as a letter before."""
         said = dict(self.headers)
         if f"{_OURS}id" not in said:
             return 0

@@ -1,4 +1,4 @@
-"""Send a gold table's rows to its topic, which is the lead store."""
+"""Send a gold table's rows to its topic in Kafka, the lead store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class ToKafka:
         return last_sliced(self._access, self._exported.table.name, self.place)
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
-        """Send the rows, and yield them once they are committed."""
+        """Send the rows, and yield them once committed."""
         return self._in_slices(changes, sending) if sending.is_large else self._at_once(changes, sending)
 
     def close(self) -> None:

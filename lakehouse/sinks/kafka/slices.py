@@ -39,7 +39,7 @@ class _Progress:
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return the maximum size of the next slice, so that no slice mixes done rows with new ones."""
+        """Return the maximum size of the next slice, so that no slice mixes finished rows with new ones."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 

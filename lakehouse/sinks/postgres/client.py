@@ -22,7 +22,7 @@ class PostgresTroubleError(SinkTroubleError):
 
 
 class _Meaning(NamedTuple):
-    """What PostgreSQL does, as the start of a line that continues with its own message, and the remedy."""
+    """What PostgreSQL does, which introduces its own message in a line, and the remedy."""
 
     does: str
     todo: str
@@ -159,7 +159,7 @@ def connect(url: str, *, within_s: int | None = None) -> psycopg.Connection:
 
 
 def encoding_of(connection: psycopg.Connection) -> str:
-    """Return the database's encoding, by PostgreSQL's name for it."""
+    """Return the database's encoding, in PostgreSQL's spelling."""
     return connection.info.parameter_status("server_encoding") or _WHOLE
 
 

@@ -202,7 +202,7 @@ class ToPostgres:
         return rows
 
     def lacks_rows(self) -> bool:
-        """Tell whether rows are missing; asks at most every five seconds. False while it is unreachable."""
+        """Tell whether rows are missing; queries at most every five seconds. False if unreachable."""
         if time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_EVERY_S

@@ -291,7 +291,7 @@ def prepare_schema(connection: psycopg.Connection) -> None:
 
 
 def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
-    """Create a table as declared, or add its missing columns; the latter makes the export refill it.
+    """Create a table as declared, or add missing columns, after which the export refills it.
 
     Nothing is committed. Raises PostgresTroubleError if the existing table cannot hold the rows.
     """

@@ -1,4 +1,4 @@
-"""Redis clients by URL, for a single server or a primary behind Sentinels, and explanations of errors."""
+"""Redis clients by URL, for a single server or a primary behind Sentinels, and error messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLUSTER = (
 )
 REPLICA = "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
 WRONG_TYPE = "WRONGTYPE"
-"""Part of the error message if a command, even within a script, meets a key of another type."""
+"""Part of the error message when a command, even within a script, meets a key of another type."""
 
 _ACCESS = "docs/redis.md, Access, lists what the user of LAKEHOUSE_REDIS_URL needs"
 _REFUSED = "has refused the user of LAKEHOUSE_REDIS_URL", "are its name and password right?"
@@ -56,7 +56,7 @@ _MEANINGS = {
     "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it"),
     "max number of clients": ("has no connection to spare, so rows wait", "raise maxclients, or end others"),
 }
-"""Explanations by a part of the message: what Redis does, and the remedy.
+"""Explanations by part of an error message: what Redis does, and the remedy.
 
 A code such as NOPERM is the first word of a message, but redis-py strips some codes, and an error in a Redis
 6 script has it in the middle.

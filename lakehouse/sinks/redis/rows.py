@@ -90,8 +90,8 @@ class RedisSink:
         """Write the rows, each member's in version order; skip rows older than those in Redis.
 
         `are_all`: these are all rows of their members, so each member's latest row is known and no member
-        stays open. `after`: the result for earlier rows, which is added to this one. Raises RedisTroubleError
-        if Redis stays unreachable or refuses rows; some of them may have been written.
+        stays open. `after`: the result of writing earlier rows, to which this one is added. Raises
+        RedisTroubleError if Redis stays unreachable or refuses rows; some of them may have been written.
         """
         before = after or Put()
         written, open_ = before.rows, set(before.open)

@@ -83,7 +83,7 @@ class ToRedis:
         self._redis.require()
 
     def fill(self, reached: Position | None, now: datetime) -> int:  # noqa: ARG002 - it sends all rows
-        """Send every row changed within the time to live again, and return how many were new."""
+        """Resend every row changed within the time to live, and return how many were new."""
         evicted = self._redis.evictions()
         if evicted is not None:
             self._exported.notice(
@@ -110,7 +110,7 @@ class ToRedis:
             return True
 
     def _put_next(self, open_: Collection[tuple[str, str]], now: datetime) -> int:
-        """Send the existing rows of members whose latest row was deleted again; one becomes the latest."""
+        """Resend the existing rows of members whose latest row was deleted; one becomes the latest."""
         if not open_:
             return 0
         table, spark = self._exported.table, self._exported.spark
@@ -125,7 +125,7 @@ class ToRedis:
         return self._put_again(now, standing)
 
     def _put_again(self, now: datetime, chosen: Callable[[DataFrame], DataFrame] = lambda rows: rows) -> int:
-        """Send again the rows that Redis should have: those last changed within the time to live.
+        """Resend the rows that Redis should have: those last changed within the time to live.
 
         If VACUUM has removed some of the changes, the rest are sent, and a notice states the cutoff.
         """
