@@ -1,1 +1,1 @@
-"""Reads gold rows, dead letters, checks and events without a JVM."""
+"""Read gold rows, dead letters, checks and events without a JVM."""

@@ -99,7 +99,7 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 @dataclass(frozen=True)
 class WantedLetters:
-    """Selects the letters that match all given conditions; times are in microseconds since the epoch, UTC."""
+    """A selection of letters that match all given conditions; times are in microseconds since the epoch."""
 
     stream: str | None = None
     rule: str | None = None
@@ -142,7 +142,7 @@ class Letters:
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:
-        """Return the number of letters by stream, rule and status; a letter with two rules counts twice."""
+        """Return letter counts by stream, rule and status; a letter with two rules counts under both."""
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
             counter = Counter[tuple[str, str, str]]()

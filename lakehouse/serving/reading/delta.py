@@ -109,8 +109,8 @@ class Table:
     def snapshot(self) -> Snapshot:
         """Return the newest version; raises NoTableError if there is no table, else TableAwayError.
 
-        Twice a minute, it checks whether the commit file of its version has changed; if so, the table was
-        recreated and is reopened.
+        Twice a minute, this checks whether the commit file of the current version has changed; if so, the
+        table was recreated and is reopened.
         """
         with self._lock:
             now = time.monotonic()
@@ -189,7 +189,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows of an order, and whether more follow."""
+    """The first rows in a given order, and whether more follow."""
 
     rows: list[Row]
     has_more: bool = False

@@ -22,7 +22,7 @@ _MILLI = 1000
 
 @dataclass(frozen=True)
 class RowSelection:
-    """Selects the rows with a time in [start_us, end_us) that match `where`; a null bound is open.
+    """A selection of rows with a time in [start_us, end_us) that match `where`; a null bound is open.
 
     Times are in microseconds since the epoch.
 
@@ -163,7 +163,7 @@ def _latest_of_members(
 
 
 def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
-    """Return each member's rows with the greatest order value."""
+    """Return each member's rows with the greatest value of `order`."""
     most = part.group_by(members).aggregate([(order, "max")]).rename_columns([*members, order])
     return part.join(most, [*members, order], join_type="left semi")
 

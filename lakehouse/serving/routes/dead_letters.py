@@ -80,7 +80,7 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
 
     @routes.get("/counts")
     async def counts(request: Request, wanted: Filtered, page: Page) -> Response:
-        """Return the number of letters by stream, rule and status; a letter with two rules counts twice."""
+        """Return letter counts by stream, rule and status; a letter with two rules counts under both."""
         await _refuse_unnamed(wanted, lookups, letters, streams)
         found = await lookups.scan(lambda: letters.counts(wanted))
         shown, following = page.of("dead-letter counts", found.value)
@@ -115,7 +115,7 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
     async def record(
         request: Request, id_: Id, part: Which = "value", header: Header = 0, offset: Offset = 0
     ) -> Response:
-        """Return up to 256 KiB of a record's value, key or header, and all lengths; requires `payload`.
+        """Return up to 256 KiB of one part of a record, and the length of every part; requires `payload`.
 
         `bytes` is null if the part is null; `bytes.next` is the offset of the next piece.
         """
