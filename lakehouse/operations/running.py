@@ -60,8 +60,8 @@ def run_layers(
 
     Returns after catching up, or, after SIGTERM or Ctrl-C, once the current micro-batch is finished. A failed
     step is reported on one line and retried while others continue. Raises LakehouseError for steps that still
-    fail at the end and for errors that a user can fix: RefusedError if silver has refused too many records by
-    the time the run has caught up. Starts, stops and failures are recorded in ops.events.
+    fail at the end and for errors that a user can fix, such as RefusedError if silver has refused too many
+    records by the time the run has caught up. Starts, stops and failures are recorded in ops.events.
     """
     trigger, named = options.trigger, _named(layers)
     _check(layers, options, standby=standby)

@@ -80,7 +80,7 @@ State = Mapping[Key, Alert]
 
 @dataclass(frozen=True)
 class Notification:
-    """An alert that starts firing or resolves; `at` is the time of the evaluation (UTC)."""
+    """A notification that an alert fires or has resolved; `at` is the time of the evaluation (UTC)."""
 
     alert: Alert
     status: AlertStatus

@@ -35,7 +35,7 @@ _LONGEST_WHAT = 2_000  # keeps every record within its topic's size limit
 
 @dataclass(frozen=True)
 class Window:
-    """A service's value of a statistic in a past minute that starts at `start` (UTC)."""
+    """The value of a statistic for one service in one past minute, which begins at `start` (UTC)."""
 
     service: str
     start: datetime
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LandedCounts:
-    """The numbers of a stream's landed records and of newly seen dead letters, over the same period."""
+    """The numbers of a stream's landed records and newly seen dead letters over the same period."""
 
     records: int
     letters: int

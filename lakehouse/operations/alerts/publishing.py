@@ -43,7 +43,7 @@ class Beat:
     every_s: float
 
     def is_fresh(self, now: datetime) -> bool:
-        """Tell whether the beat is so recent that some process is presumably still evaluating the rules."""
+        """Tell whether the beat is recent enough that a process is presumably evaluating the rules."""
         return now - self.at <= _SILENT + timedelta(seconds=2 * self.every_s)
 
 

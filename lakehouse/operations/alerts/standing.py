@@ -41,7 +41,7 @@ class Standing:
 
 
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
-    """Return the firing alerts and the latest notifications, at most `most`.
+    """Return the firing alerts and the latest `most` notifications.
 
     Both are empty if no alert process has run yet. Foreign records are skipped. Raises ServiceError if the
     topics cannot be read.

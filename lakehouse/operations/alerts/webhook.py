@@ -151,7 +151,7 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification. Foreign records are skipped, with one warning per run of them."""
+        """Deliver a record's notification. Foreign records are skipped, with one warning for a series."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])

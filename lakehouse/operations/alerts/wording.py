@@ -1,4 +1,4 @@
-"""JSON of alerts and notifications in their topics, which may also contain foreign records. No I/O."""
+"""The JSON of alerts and notifications; their topics may also contain foreign records. No I/O."""
 
 from __future__ import annotations
 

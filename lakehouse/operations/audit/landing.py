@@ -78,7 +78,7 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
 
 
 def _read_up_to(noted: Mapping[str, int], query: str, topic: str) -> dict[int, int]:
-    """Return bronze's position in each partition: the offset after the last landed one."""
+    """Return bronze's position in each partition: the offset after the last landed record."""
     read = dict[int, int]()
     for source in {one.rpartition("/")[0] for one in sources_in(noted, query)}:
         if source.rpartition(":")[0] == topic:

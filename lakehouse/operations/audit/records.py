@@ -1,4 +1,4 @@
-"""Check `records`: every bronze record is either a silver row or a dead letter, as validation decides.
+"""Check `records`: every bronze record is a silver row or a dead letter, as validation decides.
 
 A record is either in silver or a dead letter that has not been replayed, never both. A replayed letter's
 record is also in silver. A resent letter's record is not; the record that replaced it is. Bronze is validated

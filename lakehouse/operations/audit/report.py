@@ -97,7 +97,7 @@ class Compared:
 
 
 def summary_of(checks: Sequence[Check]) -> str:
-    """Return a one-line summary: clean, or the numbers of differences and of incomplete checks."""
+    """Return a one-line summary: "clean", or the numbers of differences and of incomplete checks."""
     differences = sum(check.differences for check in checks)
     incomplete = sum(bool(check.not_compared) for check in checks)
     found = [f"{differences:,} differences"] if differences else []

@@ -1,4 +1,4 @@
-"""Run read-only DuckDB SQL over the lake; it starts in a tenth of a second, without a JVM.
+"""Run read-only DuckDB SQL over the lake; DuckDB starts in a tenth of a second, without a JVM.
 
 Tables have the same names and types as in Spark. Functions, the names of unnamed columns and the types of
 computed columns are DuckDB's: the average of decimals is a double, for example. Integers of any size are

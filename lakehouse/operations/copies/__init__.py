@@ -1,1 +1,1 @@
-"""Copies of a whole lake: create and update them while streams run, and adopt one to replace the original."""
+"""Copies of a whole lake: create or update one while streams run, and adopt it to replace the original."""

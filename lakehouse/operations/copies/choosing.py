@@ -47,7 +47,7 @@ def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
     """Return all tables of a lake at consistent versions, gold first and bronze last.
 
     Waits while a gold table is being rebuilt or maintained, or silver or its dead letters are being repaired,
-    because that takes several commits. Raises TableError after five minutes.
+    because these take several commits. Raises TableError after five minutes.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:

@@ -33,7 +33,7 @@ class Cleared:
 
 
 def clear_state(lake: Lake, streams: Sequence[Stream]) -> list[Cleared]:
-    """Clear the fold state of rows that no later record can change; a rerun clears nothing more.
+    """Clear the fold state of rows that no later record can change; a rerun clears nothing.
 
     Raises TableError if another process holds the lease on a table with such rows.
     """

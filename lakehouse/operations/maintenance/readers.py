@@ -33,7 +33,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Held:
-    """A reader with an unread version, and when that was committed (UTC); null if it has left the log."""
+    """A reader with an unread version, and when it was committed (UTC; null: it has left the log)."""
 
     reader: str
     since: datetime | None

@@ -111,7 +111,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
         before, path = _midnight(now - timedelta(days=days)), lake.path("bronze", source.table)
         if not have_read(lake, [reader], path, before + _LANDING):
             return None
-        if lake.is_made_otherwise(silver.spec(source)):  # a rebuild must read them first
+        if lake.is_made_otherwise(silver.spec(source)):  # rebuild silver first, with the current ids
             return None
         old = tables.read(lake.spark, path).where(F.col("ingested_at") < F.lit(before))
         taken = retained.taken_of(lake, "bronze", source.table)
@@ -203,7 +203,7 @@ def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
 
 
 def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
-    """Return the given ids, which have no row that may still change, with the limits that their letters set.
+    """Return the given ids, which have no row that may still change, with the limits set by their letters.
 
     Grain: one row per id, and a second for an id with a row that retention has reached: no later record of
     such an id is accepted. Letters of an unfinished silver micro-batch are skipped.

@@ -154,7 +154,7 @@ class Keeper:
     """Maintain the tables of a lake, one at a time.
 
     OPTIMIZE does not conflict with appends. While it rewrites a merged table's files, that table's
-    micro-batches wait: inside `alone()` if they run in this application, otherwise for a lease. A merged
+    micro-batches wait: `alone()` holds back those of this application, a lease those of others. A merged
     table with more than `most_bytes` of small files is left to a keeper without that limit.
     """
 

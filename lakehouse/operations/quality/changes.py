@@ -69,8 +69,8 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
     """Tell whether tables still meet their expectations, judging by their changes; false if unknown.
 
-    `held` holds the tables' marks from when they last did and `can_go_on` was true. `kept` maps names to gold
-    tables, whose change feeds are read.
+    `held` contains the tables' marks from when they last did and `can_go_on` was true. `kept` maps names to
+    gold tables, whose change feeds are read.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(
@@ -81,7 +81,7 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
     try:
         with executing_for(pinned.spark, few=True):
             return since.lost_nothing(suites) and all(since.holds(*one) for one in suites)
-    except (PySparkException, Py4JJavaError, TableError, OverflowError):  # such as a missing feed
+    except (PySparkException, Py4JJavaError, TableError, OverflowError):  # for example, the feed is missing
         return False
     finally:
         since.forget()

@@ -47,7 +47,7 @@ class WindowSpan:
 
 @dataclass(frozen=True)
 class GoldRebuilt:
-    """A table's result of a rebuild: its current rows in the span, and the rows corrected and deleted."""
+    """A rebuild's result for one table: its current rows in the span, and rows corrected and deleted."""
 
     table: str
     rows: int
@@ -141,7 +141,7 @@ class _Look:
         self._changed = every - self._invented - self._doubled
 
     def refuse_to_take_away_many(self, by: str) -> None:
-        """Raise TableError if too many of the table's rows have no silver rows; `by` ends that clause."""
+        """Raise TableError if too many of the table's rows lack silver rows; `by` is added to the message."""
         rows = self._standing.count() if self._invented else 0
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(

@@ -238,7 +238,7 @@ class _SourceRebuild:
         letter's id, status and reasons; null if there is none.
         """
         names = silver_schema(self._source).names
-        done = self._done().where(within(ranges))  # read before the tables, so that these are complete
+        done = self._done().where(within(ranges))  # read before the tables, so that they contain all of it
         version = tables.version_of(self._lake.spark, self.paths.clean)
         clean = self._as_declared(tables.read_version(self._lake.spark, self.paths.clean, version))
         clean = clean.where(within(ranges))

@@ -1,8 +1,8 @@
 """Recompute a gold table and its side tables from the silver rows aggregated into them.
 
 All rows of one cut of silver are run through the table's own `preaggregate` and `fold` in one batch, onto an
-empty table. The gold table must have the same rows, within the limits of its Comparison. Rows deleted by
-retention, or whose records were, are not compared (`lakehouse.engine.ops_tables.retained`).
+empty table. The gold table must have the same rows, within the limits of its Comparison. Rows are not
+compared if retention has deleted them or their records (`lakehouse.engine.ops_tables.retained`).
 """
 
 from __future__ import annotations

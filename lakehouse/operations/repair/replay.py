@@ -65,9 +65,10 @@ class Replayed(_Counted):
     """The result of a replay, in numbers of letters.
 
     Records of `passed` letters are now in silver; those of `there_already` letters already were. All other
-    letters stay open: `failed` ones; `gone` ones, whose bronze row no longer exists; `skipped` ones, skipped
-    with --skip and not named by the selection; and those `in_flight`, of an unfinished silver micro-batch.
-    `failing` counts failed letters by rule; a letter that breaks two rules counts for both.
+    letters stay open: `failed` ones; `gone` ones, whose bronze row no longer exists; `skipped` ones, whose
+    records were skipped with --skip and which the selection does not name; and those `in_flight`, of an
+    unfinished silver micro-batch. `failing` counts failed letters by rule; a letter that breaks two rules
+    counts for both.
     """
 
     passed: int = 0
@@ -86,8 +87,8 @@ class Tried(_Counted):
     `asked` is the number of letters to replay, the sum of the next four. Records of `there_already` letters
     are in silver, so these letters would only be closed. `gone` letters no longer have a bronze row.
     `failing` counts failing letters by rule; a letter that breaks two rules counts for both. `asked` does not
-    include `skipped` letters, skipped with --skip and not named by the selection, or letters `in_flight`, of
-    an unfinished silver micro-batch.
+    include `skipped` letters, whose records were skipped with --skip and which the selection does not name,
+    or letters `in_flight`, of an unfinished silver micro-batch.
     """
 
     asked: int = 0
@@ -271,14 +272,14 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _due(self) -> tuple[DataFrame, int, int]:
-        """Return the letters to validate, and the numbers of skipped and in-flight letters left out."""
+        """Return the letters to validate, and the numbers of skipped and in-flight letters."""
         (letters, in_flight), is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
         if not self._leaves_skipped:
             return letters, 0, in_flight
         return letters.where(~is_left), letters.where(is_left).count(), in_flight
 
     def _letters(self) -> tuple[DataFrame, int]:
-        """Return the selected letters, and the number of those in an unfinished silver micro-batch."""
+        """Return the selected letters except those in flight, and the number of the latter."""
         spark, query = self._lake.spark, silver.query_name(self._source)
         finished = are_processed(spark, query, self._paths.clean)
         selected = tables.read(spark, self._paths.dead).where(self._selected)

@@ -68,10 +68,10 @@ class Resolved:
 def resolve_by_record(
     lake: Lake, streams: Sequence[Stream], selection: Selection, record: OffsetRange, now: datetime
 ) -> Resolved:
-    """Close the single selected open letter as resent by a record of the same source.
+    """Close the one selected open letter as resent, naming the record that replaced it.
 
-    `record` is a range of one offset. Raises QueryError unless exactly one letter is selected, silver has a
-    row for the record, and the row resolves no other letter.
+    `record` is a range of one offset, in a topic of the same source. Raises QueryError unless exactly one
+    letter is selected, silver has a row for the record, and the row resolves no other letter.
     """
     selected = _open(lake, selection)
     count = len(selected.limit(2).collect())

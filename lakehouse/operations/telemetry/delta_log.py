@@ -170,7 +170,7 @@ class Log:
         return self._feed_rows[path]
 
     def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
-        """Return the files of an earlier version, in the order a new reader reads them.
+        """Return the files of an earlier version, in the order in which a new reader reads them.
 
         Null if the log no longer has that version.
         """

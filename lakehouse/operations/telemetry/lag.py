@@ -51,7 +51,7 @@ _RECENT = timedelta(seconds=0.5)
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
-    """Return a single observation of the streams (`now` is UTC); to repeat it, keep an Observer."""
+    """Observe the streams once (`now` is UTC); to observe repeatedly, keep an Observer."""
     observer = Observer(streams, settings)
     try:
         return observer.observe(now)
@@ -123,7 +123,7 @@ class Observer:
         return None if self._was_there else f"there is no lake at {lake} yet"
 
     def _look_at_lake(self) -> str | None:
-        """Read new commits of all tables; return why shared tables cannot be read, or null."""
+        """Read new commits of all tables; return why shared tables cannot be read, null if they can."""
         shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
         looks: list[Callable[[], str | None]] = [
             *(one.refresh for one in self._streams),

@@ -150,7 +150,7 @@ class LiveLines(TextLines):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the lines during the block; the last ones stay on the screen."""
+        """Show the lines during the block; the last ones stay on screen."""
         with Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND):
             yield
 

@@ -27,7 +27,7 @@ def position(log: Log, query: str, source: Log) -> Position | None:
 
 
 def written_at(log: Log, query: str) -> datetime | None:
-    """Return when the query last wrote a micro-batch to its target table (UTC); null if never."""
+    """Return when the query last wrote a micro-batch to its target table (UTC); null if it never did."""
     prefix = application(query, "")
     at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
     return None if at is None else from_ms(at)

@@ -53,7 +53,7 @@ class Health:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A producer's open transaction; read-committed consumers get no records from its start on.
+    """A producer's open transaction; read-committed consumers get no records past its start.
 
     `offsets` is the number of offsets from the last stable one to the partition's end. `producer` is the
     transactional id and `since` the transaction's start; if the broker does not provide them, the producer id
