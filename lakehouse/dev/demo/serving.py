@@ -66,7 +66,7 @@ class _Child:
 
 @contextmanager
 def _started(name: str, command: list[str], settings: Settings) -> Iterator[_Child]:
-    """Run a command during the block, in a session that the terminal's Ctrl-C does not reach."""
+    """Run a command during the block, in a session of its own, out of reach of the terminal's Ctrl-C."""
     log = settings.home / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

@@ -45,7 +45,7 @@ def kinds(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
-    """Return the faults that any message can have, such as not text, not JSON or not an object.
+    """Return the faults that any message can have: it is not text, not JSON or not an object.
 
     The arguments are field names. `text` is a string field in which a character is truncated; `number` and
     `words` supply the content of messages that are just a number or just words.

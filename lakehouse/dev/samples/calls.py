@@ -9,9 +9,9 @@ three times `gap_s` later:
     bob2-eve7         m---m-a--------a
                       |--| < gap_s   |--------- ≥ 3 × gap_s
 
-Calls begin at the given times. A later record of a call keeps its own time, which is never after the given
-time, because records are sent in time order. The last calls are shortened in time, not in records, so that
-the end of the run leaves at most one of them one-sided.
+Calls begin at the given times. A later record of a call has its own time, never after the given one, because
+records are sent in time order. The last calls are compressed in time but keep all their records, so the end
+of the run leaves at most one of them one-sided.
 
 The kinds of sample are those in `mixing`. Late samples within the allowed lateness form separate calls, of
 pairs without earlier calls; those beyond it are single records of such pairs.

@@ -38,7 +38,7 @@ def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[s
 def encoded(
     samples: Iterator[Sample], topics: Sequence[str], sources: Mapping[str, Source]
 ) -> Iterator[Sample]:
-    """Encode JSON samples in the format of their topic, or leave them as JSON if the topic has no source.
+    """Encode JSON samples in their topic's format, or leave them as JSON if the topic has no source.
 
     The contracts are registered as schemas. Raises RegistryError if the registry rejects one.
     """

@@ -4,10 +4,10 @@ A generator defines how valid and malformed samples are made; `mix` decides thei
 these kinds, with the result that the pipeline must produce:
 
     valid           accepted
-    late_within     behind the times around it, by less than the allowed lateness: accepted
-    late_beyond     behind by more than the allowed lateness: a dead letter
-    duplicate       an earlier valid sample again, byte for byte: accepted (a record has no id)
-    malformed:…     breaks the contract in the named way, see the stream's MALFORMED_KINDS: a dead letter
+    late_within     behind the surrounding times by less than the allowed lateness: accepted
+    late_beyond     behind them by more than the allowed lateness: a dead letter
+    duplicate       repeats an earlier valid sample byte for byte: accepted (records have no id)
+    malformed:…     breaks the contract in the named way (MALFORMED_KINDS): a dead letter
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ def require_share(name: str, share: float, whole: str) -> None:
 
 
 def in_turn(count: float) -> Iterator[int]:
-    """Cycle through the whole numbers from 0 to below `count`, so that each comes equally often."""
+    """Cycle through the integers from 0 to `count` - 1."""
     return cycle(range(int(count)))
 
 

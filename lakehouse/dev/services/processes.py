@@ -62,12 +62,12 @@ class Service(ABC):
 
     @property
     def directory(self) -> Path:
-        """The directory of everything except the logs."""
+        """The directory that holds everything except the logs."""
         return self.home / self.name
 
     @property
     def data(self) -> Path:
-        """The directory of the service's data."""
+        """The directory that holds the service's data."""
         return self.directory / "data"
 
     @property
@@ -256,7 +256,7 @@ class Child:
         """Return the child's record for its pid file."""
         try:
             created = psutil.Process(self.pid).create_time()
-        except psutil.Error:  # it ended at once, which the caller will notice
+        except psutil.Error:  # the process ended immediately, which the caller will notice
             created = 0.0
         return Record(pid=self.pid, created=created, port=port)
 

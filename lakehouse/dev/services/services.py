@@ -71,7 +71,7 @@ class Endpoints:
 
     @property
     def update(self) -> dict[str, Any]:
-        """The endpoints as an update of Settings."""
+        """The endpoints, as an update of Settings."""
         return {"redis_url": SecretStr(self.redis), **self._of_kafka()}
 
     def _of_kafka(self) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def local_services(
 
 
 def administrator(settings: Settings) -> KafkaAccess | None:
-    """Return the administrator's access to this home's secured broker; null if not running, or open."""
+    """Return the administrator's access to this home's running secured broker; null if there is none."""
     kafka = _kafka(settings)
     record = read_record(kafka)
     return None if record is None or not kafka.secure else kafka.access(record.port)
