@@ -30,7 +30,7 @@ class Case:
     """Run records through a stream's functions and compare the results.
 
     Each of `batches` is one micro-batch. A record is a `Record`, or just its value: a dict, text, bytes, or
-    None (a tombstone). For a stream that reads several topics, a batch is a dict of records by topic, or each
+    None (a tombstone). If the stream reads several topics, a batch is a dict of records by topic, or each
     Record names its topic. Records land at `now`, which is also the clock's time: a datetime or ISO 8601
     text, by default the wall clock. Finally, the clock advances to `later` without further records.
 

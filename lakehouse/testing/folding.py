@@ -76,7 +76,7 @@ class Message:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Times of partials (UTC): the greatest event time for the clock, and their first and last times."""
+    """Times of partials (UTC): the greatest event time for the clock, and the first and last times."""
 
     reached: datetime | None = None
     first: datetime | None = None

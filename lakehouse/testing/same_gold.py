@@ -41,7 +41,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class _Way:
-    """Micro-batches of clean rows; those in `retried` are rewritten after a crash between two tables."""
+    """Micro-batches of clean rows; those in `retried` are written again after a crash between two tables."""
 
     batches: Sequence[Sequence[Place]]
     retried: Sequence[bool]

@@ -31,7 +31,7 @@ least one memory page, which would otherwise be 16 MB.
 
 @contextmanager
 def small_session(home: Path, name: str = "lakehouse tests") -> Iterator[SparkSession]:
-    """Yield a session for small data, stopped after the block; its logs go to `home`. It can open lakes.
+    """Yield a session for small data, stopped after the block; it can open lakes and logs to `home`.
 
     Raises the errors of `build_session`, such as ServiceError if `lakehouse setup` has not fetched the jars.
     """
