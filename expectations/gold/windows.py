@@ -14,7 +14,7 @@ _SLACK = f"1e-9D * {_SIZE}"  # the average of equal numbers may be off in its la
 
 
 def aligned(key: Sequence[str], length_s: int) -> list[Expectation]:
-    """Expect windows of this length that start at multiples of it since the epoch."""
+    """Expect windows of length `length_s` that start at multiples of it since the epoch."""
     length = length_s * 1_000_000
     return [
         rows(

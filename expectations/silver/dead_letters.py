@@ -1,7 +1,7 @@
 """The suite of silver.dead_letters: refused records, each with its reasons and status.
 
-Warns if the share of a topic's records that are open letters exceeds `limits.dead_letter_rate`. The table
-need not be fresh.
+The suite warns if the share of a topic's records that are open letters exceeds `limits.dead_letter_rate`. The
+table need not be fresh.
 """
 
 from __future__ import annotations
