@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -48,17 +48,21 @@ class Books:
 
 
 def differences(
-    settings: Settings, verdicts: Verdicts | None = None, *, now_us: int = _LONG_AFTER_US
+    settings: Settings,
+    verdicts: Verdicts | None = None,
+    *,
+    now_us: int = _LONG_AFTER_US,
+    left: Mapping[str, Sequence[Row]] | None = None,
 ) -> tuple[Books, list[str]]:
     """Compare everything with what the oracles make of the input topics.
 
     `verdicts` are the oracle's where they depend on watermarks and landings; `now_us` says which calls are
-    over.
+    over. Of a lake that was adopted, `left` has by gold table the last messages of the lost one.
     """
     books, verdicts, found = _layers(settings, verdicts)
     found += _shown("gold", gold_differences(settings, verdicts, now_us=now_us))
     for table in KEPT:
-        found += _shown(f"outputs of {table}", _output_differences(settings, table))
+        found += _shown(f"outputs of {table}", _output_differences(settings, table, left))
     found += _shown("read once more", repeated_notes(settings))
     return books, found
 
@@ -213,10 +217,12 @@ def gold_differences(
 # What has left.
 
 
-def _output_differences(settings: Settings, table: str) -> Iterator[str]:
+def _output_differences(
+    settings: Settings, table: str, left: Mapping[str, Sequence[Row]] | None
+) -> Iterator[str]:
     """Compare what left with the rows that stand; no version of a row has left more often than it was one."""
-    rows, kept = rows_of(settings, f"gold.{table}"), KEPT[table]
-    yield from map(str, outputs(settings, table, rows))
+    rows, kept, before = rows_of(settings, f"gold.{table}"), KEPT[table], (left or {}).get(table, ())
+    yield from map(str, outputs(settings, table, rows, left=before, is_adopted=left is not None))
     if kept.topic is None:
         return
     messages = read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic))

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from lakehouse.common.errors import PositionError
 from lakehouse.engine.layers.letters_export import steps
 from lakehouse.engine.layers.step import Permitted
 from lakehouse.engine.records.dead_letters import Selection
+from lakehouse.engine.runtime.runner import RunOptions, run
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
+from lakehouse.operations.copies.copying import Copying, note_adoption
 from lakehouse.operations.repair.replay import discard
 from lakehouse.settings import Settings
 from lakehouse.sinks.kafka.letters import Letter, record_of
 from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 from tests.support import pipeline
+from tests.support.damage import as_in_a_new_process
 from tests.support.pipeline import Raw
 from tests.support.settings import MakeSettings
 from tests.support.streams import TRANSACTIONS
@@ -25,6 +31,7 @@ SOURCE = TRANSACTIONS.sources[0]
 NOON_MS = 1_772_366_400_000
 ZERO = Raw(b'{"userId":"ann","amount":0}', b"ann", (("trace", b"\x00\xff"), ("empty", b"")), 0, NOON_MS)
 BROKEN = Raw(b"{", None, (), 0, NOON_MS + 1)
+NO_OBJECT = Raw(b"[]", None, (), 0, NOON_MS + 3)
 FINE = Raw(b'{"userId":"bob","amount":1}', b"bob", (), 0, NOON_MS + 2)
 NOW = datetime(2026, 3, 1, 13, tzinfo=UTC)
 
@@ -100,6 +107,38 @@ def test_each_letter_is_told_once_as_it_came(spark: SparkSession, settings: Sett
     (path,) = pipeline.path_of(settings, pipeline.DEAD_LETTERS).glob("_lakehouse_export/*.json")
     path.unlink()
     assert send_waiting(lake, TRANSACTIONS, settings, permitted, NOW) == 0
+
+
+@pytest.mark.parametrize(
+    ("since", "sent"),
+    [([], []), ([BROKEN], [BROKEN.value, NO_OBJECT.value])],
+    ids=["nothing-since-the-copy", "a-letter-that-the-copy-lacks"],
+)
+def test_an_adopted_copy_tells_the_letters_since_it_was_made(
+    spark: SparkSession, settings: Settings, tmp_path: Path, since: list[Raw], sent: list[bytes]
+) -> None:
+    """The copy gets the lost lake's letter and a new one in one commit, whose version was sent already."""
+    lake, copy = Lake(spark, settings.lake), Lake(spark, str(tmp_path / "copy"))
+    moved = settings.model_copy(update={"lake": copy.root})
+    pipeline.send(settings, [ZERO], SOURCE)
+    pipeline.run_layers(spark, settings, "bronze", "silver", "export", stream=TRANSACTIONS)
+    Copying(lake, copy, [TRANSACTIONS]).run()
+    pipeline.send(settings, since, SOURCE)
+    pipeline.run_layers(spark, settings, "bronze", "silver", "export", stream=TRANSACTIONS)
+    assert [value for _, value, _ in told(settings)] == [ZERO.value, *(one.value for one in since)]
+    as_in_a_new_process(spark)
+
+    note_adoption(copy)
+    pipeline.send(settings, [NO_OBJECT for _ in since], SOURCE)
+    pipeline.run_layers(spark, moved, "bronze", "silver", "gold", stream=TRANSACTIONS)
+    run(copy, [TRANSACTIONS], ["export"], moved, RunOptions(AVAILABLE_NOW, adopts=True))
+    pipeline.run_layers(spark, moved, "export", stream=TRANSACTIONS)
+
+    assert [value for _, value, _ in told(settings)][1 + len(since) :] == sent
+    with pytest.raises(
+        PositionError, match=r"^a copy of silver.dead_letters was adopted at .* Run that copy"
+    ):
+        send_waiting(lake, TRANSACTIONS, settings, Permitted(), NOW)
 
 
 def test_what_a_topic_would_not_take_is_left_out_and_said() -> None:

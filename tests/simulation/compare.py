@@ -44,7 +44,14 @@ def differences(life: Life, stream: Stream) -> list[Difference]:
     found = table_differences(life, stream)
     for table in stream.tables:
         rows, left = _rows(life.settings, f"gold.{table.name}"), life.left.get(table.name, ())
-        found += outputs(life.settings, table.name, rows, left=left, since_ms=life.since_ms)
+        found += outputs(
+            life.settings,
+            table.name,
+            rows,
+            left=left,
+            since_ms=life.since_ms,
+            is_adopted=life.is_adopted,
+        )
     return found
 
 

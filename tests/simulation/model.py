@@ -69,6 +69,7 @@ class Life:
     left       by gold table: the messages that were the last ones of their rows when this lake took the
                place of another one. They stay in the topic, also of rows that this lake does not have
     since_ms   when that was, by the machine's clock; 0: never. Older rows in Redis stay until they expire
+    is_adopted whether this lake was that one's copy, and so may send again what that one had sent
     """
 
     settings: Settings
@@ -81,6 +82,7 @@ class Life:
     gold_us: Mapping[str, int] = field(default_factory=dict)
     left: Mapping[str, Sequence[Row]] = field(default_factory=dict)
     since_ms: int = 0
+    is_adopted: bool = False
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,8 @@ class Adopt(Action):
         if copied is None:
             raise TypeError("there is no copy")
         world.restart()
-        world.life = _after(world, replace(copied.life, sent=world.life.sent))
+        life = replace(copied.life, sent=world.life.sent, is_adopted=True)
+        world.life = _after(world, life)
         world.copied, world.foreign = None, copied.foreign
         world.change_settings(lake=copied.lake, allowed_lateness_s=copied.settings.allowed_lateness_s)
         if allowed_s != world.settings.allowed_lateness_s:

@@ -18,7 +18,7 @@ from lakehouse.streams.definition import Stream
 from tests.simulation.compare import disagreements, landings, table_differences
 from tests.simulation.model import Life, Sent
 from tests.support import pipeline
-from tests.support.outputs import Difference
+from tests.support.outputs import Difference, in_topic
 from tests.support.pipeline import Raw
 from tests.support.streams import METRICS, SALES, TRANSACTIONS, under
 
@@ -134,6 +134,37 @@ def said(name: str, key: dict[str, Any]) -> Report:
     """A report with one difference."""
     check = Check("transactions", name, "a table", 3, 1, (audit_report.Difference(key, "differs"),))
     return Report(LANDED, (check,))
+
+
+def test_a_notification_is_there_once_or_again_after_an_adopted_copy() -> None:
+    pen, cup = ({"product": product, "value": Decimal("120.5")} for product in ("pen", "cup"))
+    sent, standing = [("pen 0 0", pen), ("pen 0 1", pen), ("cup 0 2", cup)], {"pen:0:7", "cup:0:8"}
+
+    assert [
+        one.key for one in in_topic("sales_notifications", sent, [pen, cup], standing, [cup], is_adopted=True)
+    ] == [str(pen)]
+    assert [*in_topic("sales_notifications", sent, [pen, cup], standing, [pen], is_adopted=True)] == []
+    assert [*in_topic("sales_notifications", sent[:2], [pen, cup], standing, [pen], is_adopted=True)] == [
+        Difference("topic", str(cup), "is in gold, and not the last message")
+    ]
+
+
+def test_only_another_table_of_that_name_sends_a_row_too_often() -> None:
+    window = {"userId": "u", "windowStart": T0_MS, "count": 2}
+    sent, table = [(f"u:{T0_MS}", window)] * 2, "user_transactions_5m"
+    again = Difference("topic", str(window), "was left by another lake, and is sent again as it was", True)
+
+    assert [*in_topic(table, sent, [window], {f"u:{T0_MS}"}, [window])] == [again]
+    assert [*in_topic(table, sent, [window], {f"u:{T0_MS}"}, [window], is_adopted=True)] == []
+
+
+def test_a_call_that_only_the_lost_lake_closed_is_left() -> None:
+    call = {"user1": "ann", "user2": "eve", "ts": T0_MS, "analytics": None, "metrics": 1}
+    left = Difference("topic", str(call), "was left by another lake, and is not in gold", True)
+
+    assert [*in_topic("call_records", [(f"ann-eve:{T0_MS}", call)], [], (), [call], is_adopted=True)] == [
+        left
+    ]
 
 
 def test_the_audit_names_each_row_that_another_lake_has_left_in_a_topic() -> None:

@@ -204,7 +204,7 @@ class _Export(Step):
 
     def _noted(self) -> Noted:
         """Return how far the table has been sent, according to the lead."""
-        spark, path, table, lead = self._lake.spark, self._path, self._table.name, self._lead
+        spark, path, table, lead = self._lake.spark, self._path, f"gold.{self._table.name}", self._lead
         if lead is None:
             return Noted(spark, path, table, None, None, None)
         sliced = lead.begun()

@@ -37,7 +37,8 @@ class Begun:
 class Noted:
     """The recorded progress of sending the table at a path to a topic (None: no topic).
 
-    `there` is the progress in the topic. `sliced` is the last micro-batch that was sent in slices.
+    `table` is the qualified name, `there` the progress in the topic, and `sliced` the last micro-batch that was
+    sent in slices.
     """
 
     spark: SparkSession
@@ -88,7 +89,7 @@ class Noted:
         stores have its rows with the original's versions. These stores therefore get all rows again, as a new
         generation.
         """
-        if not adopts:
+        if not adopts or adopted_ms(known.table) > adopted_ms(mine):
             raise self._of_another_lake(mine, known)
         sliced = self._sliced(mine)
         if sliced is not None:  # by an attempt that was killed
@@ -116,10 +117,10 @@ class Noted:
         if adopted_ms(known.table) > adopted_ms(mine):
             at = from_micros(1000 * adopted_ms(known.table))
             return PositionError(
-                f"a copy of gold.{self.table} was adopted at {at:%F %T} UTC and has sent rows since; the "
+                f"a copy of {self.table} was adopted at {at:%F %T} UTC and has sent rows since; the "
                 f"table at {self.path} is older. Run that copy; docs/backups.md"
             )
         return PositionError(
-            f"rows of gold.{self.table} were sent by the lake that this one is a copy of. Run `lakehouse "
+            f"rows of {self.table} were sent by the lake that this one is a copy of. Run `lakehouse "
             "run all --adopt`, so that no row returns to an older version; docs/backups.md"
         )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 
@@ -66,8 +67,10 @@ class _LettersExport(Step):
         self._sink = LetterSink(settings.kafka, settings.dead_letter_topic, stream.name)
         self._note = note_name(stream, settings.dead_letter_topic)
         self._reading = ChangeReading(lake.spark, self.name, self._path)
-        noted = Noted(lake.spark, self._path, DEAD_LETTERS.name, self._note, self._sink.sent(), None)
-        begun = noted.begun(permitted)
+        table, there = DEAD_LETTERS.qualified_name, self._sink.sent()
+        noted = Noted(lake.spark, self._path, table, self._note, there, None)
+        # No letter replaces another one, so an adopted copy need not catch up before it sends any.
+        begun = noted.begun(replace(permitted, adopts=True))
         self._reading.begin(begun.progress, begun.ahead)
         self._part: Part | None = None
 

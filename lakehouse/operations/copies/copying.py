@@ -23,6 +23,7 @@ from lakehouse.common.errors import TableError
 from lakehouse.common.paths import location
 from lakehouse.engine.formats.schemas import DIRECTORY as SCHEMAS
 from lakehouse.engine.progress import sent
+from lakehouse.engine.records.dead_letters import DEAD_LETTERS
 from lakehouse.operations.copies import marker as markers
 from lakehouse.operations.copies.choosing import Chosen, choose, newest
 from lakehouse.operations.copies.marker import Copied, Marker
@@ -157,8 +158,9 @@ class Copying:
             if file.endswith(".json") and not file.startswith("."):
                 text = storage.read_text(spark, f"{self.lake.root}/{SCHEMAS}/{file}")
                 found[f"{self.to.root}/{SCHEMAS}/{file}"] = text
-        for name in storage.names(spark, f"{self.lake.root}/gold"):
-            source, target = (sent.directory_of(one.path("gold", name)) for one in (self.lake, self.to))
+        of_gold = [("gold", name) for name in storage.names(spark, f"{self.lake.root}/gold")]
+        for table in [*of_gold, (DEAD_LETTERS.layer, DEAD_LETTERS.name)]:
+            source, target = (sent.directory_of(one.path(*table)) for one in (self.lake, self.to))
             for file in storage.names(spark, source):
                 if file.endswith(".json") and not file.startswith("."):
                     found[f"{target}/{file}"] = storage.read_text(spark, f"{source}/{file}")
@@ -252,11 +254,10 @@ def _version(name: str) -> int:
     return -1 if found is None else int(found[1])
 
 
-_GOLD = "gold."
-
-
 def note_adoption(lake: Lake) -> Marker:
-    """Record the adoption in each gold table, whose later versions are the copy's own; return the marker.
+    """Record the adoption in each exported table, whose later versions are the copy's own; return the marker.
+
+    These are the gold tables and the dead letters.
 
     A rerun changes nothing. Raises TableError if the lake is not a copy, if the copy is unfinished or was
     written to, or if a table is not safe to read.
@@ -267,14 +268,16 @@ def note_adoption(lake: Lake) -> Marker:
     for table in marker.known:
         lake.exists(*table.split(".", 1))  # raises if the table is not safe to read
     at_ms = int(time.time() * 1000)
-    for table in filter(lambda name: name.startswith(_GOLD), marker.known):
-        _note(lake, table.removeprefix(_GOLD), marker, at_ms)
+    for table in marker.known:
+        if table.startswith("gold.") or table == DEAD_LETTERS.qualified_name:
+            _note(lake, table, marker, at_ms)
     return marker
 
 
-def _note(lake: Lake, name: str, marker: Marker, at_ms: int) -> None:
-    path, last = lake.path("gold", name), newest(lake, "gold", name)
-    if last <= marker.known[_GOLD + name].version:
+def _note(lake: Lake, table: str, marker: Marker, at_ms: int) -> None:
+    place = table.split(".", 1)
+    path, last = lake.path(*place), newest(lake, *place)
+    if last <= marker.known[table].version:
         if last >= 0:
             commit = tables.begin(lake.spark, path)
             commit.set_properties({PROPERTY: str(Adoption(at_ms, last))})
@@ -283,6 +286,6 @@ def _note(lake: Lake, name: str, marker: Marker, at_ms: int) -> None:
     copied_ms = datetime.fromisoformat(marker.at).timestamp() * 1000
     if adoption is None or adoption.at_ms < copied_ms:
         raise TableError(
-            f"gold.{name} at {path} was written to after it was copied, so its versions may not be the "
+            f"{table} at {path} was written to after it was copied, so its versions may not be the "
             "original's. Copy the lake again, to another place"
         )

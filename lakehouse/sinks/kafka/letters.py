@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.change import Span
@@ -76,19 +76,23 @@ class LetterSink:
         self._group = progress_group(f"dead_letters.{stream}", topic)
         self._producer: Transactions | None = None
         self._limits = Limits()
+        self._sent_as: str | None = None
 
     def sent(self) -> Progress | None:
         """Return the position up to which letters were sent; null before the first. Raises ServiceError."""
-        return read_progress(self._access, self._group, self.topic, "read_uncommitted")
+        found = read_progress(self._access, self._group, self.topic, "read_uncommitted")
+        self._sent_as = None if found is None else found.table
+        return found
 
     def write(self, letters: Iterable[Letter], span: Span) -> int:
         """Send letters in order and return how many; 0 if there are none, or they were sent already.
 
-        Raises ServiceError if the broker refuses the letters or another exporter of them has taken over.
+        The position is stored with letters only, except that it replaces another table's at once. Raises
+        ServiceError if the broker refuses the letters or another exporter of them has taken over.
         """
         remaining = iter(letters)
-        first = next(remaining, None)
-        if first is None:
+        first = list(islice(remaining, 1))
+        if not first and self._sent_as in {None, span.table}:
             return 0
         with reported(
             f"export of dead letters to topic {self.topic}",
@@ -107,11 +111,12 @@ class LetterSink:
 
             def records() -> Iterator[Record]:
                 nonlocal count
-                for letter in chain([first], remaining):
+                for letter in chain(first, remaining):
                     count += 1
                     yield record_of(letter, self.topic, self._limits.record_bytes)
 
             producer.commit(records(), (self.topic, span.reached))
+            self._sent_as = span.table
             return count
 
     def close(self) -> None:

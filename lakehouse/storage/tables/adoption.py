@@ -1,7 +1,7 @@
 """Adoption: a copy of a lake replaces the original, and their versions differ from then on. Pure.
 
-`lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table, with the
-last version that the table shares with the original:
+`lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table, and of the
+dead letters, with the last version that the table shares with the original:
 
     lakehouse.adopted    1764172800000@60
 

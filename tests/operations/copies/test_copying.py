@@ -111,7 +111,8 @@ def filled(
         made.lake.ensure(spec)
     for number, name in enumerate("abc"):
         made.put(name, number)
-    sent.note(spark, made.path(GOLD), "out", Progress("id", Position(2)))
+    for table in (GOLD, DEAD_LETTERS):
+        sent.note(spark, made.path(table), "out", Progress("id", Position(2)))
     (made.root / "gold/metrics_1m/_lakehouse_lease").mkdir()
     (made.root / "_lakehouse_runs").mkdir()
     return made
@@ -141,7 +142,8 @@ def test_a_copy_has_the_original_s_rows_ids_versions_positions_feeds_and_times(
     feed = tables.read_changes(copy.spark, copy.path(GOLD), 1, 3)
     rows = feed.select("_commit_version", "_change_type", "name").orderBy("_commit_version").collect()
     assert list(map(tuple, rows)) == [(1, "insert", "a"), (2, "insert", "b"), (3, "insert", "c")]
-    assert sent.noted(copy.spark, copy.path(GOLD), "out") == Progress("id", Position(2))
+    for name in (GOLD, DEAD_LETTERS):
+        assert sent.noted(copy.spark, copy.path(name), "out") == Progress("id", Position(2))
     assert not (copy.root / "_lakehouse_runs").exists()
     assert not (copy.root / "gold/metrics_1m/_lakehouse_lease").exists()
 
@@ -277,10 +279,11 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
     note_adoption(copy.lake)
     markers.remove(copy.spark, copy.settings.lake)
 
-    path = copy.path(GOLD)
-    adoption = adoption_in(tables.properties_of(tables.snapshot(copy.spark, path)))
-    assert adoption == Adoption(tables.generation_ms(copy.spark, path), VERSIONS[GOLD])
-    assert pipeline.version_of(copy.settings, GOLD) == VERSIONS[GOLD] + 1
+    for table in (GOLD, DEAD_LETTERS):
+        path, shared = copy.path(table), VERSIONS[table]
+        adoption = adoption_in(tables.properties_of(tables.snapshot(copy.spark, path)))
+        assert adoption == Adoption(tables.generation_ms(copy.spark, path), shared)
+        assert pipeline.version_of(copy.settings, table) == shared + 1
     markers.refuse_copy(copy.lake)
     with pytest.raises(TableError, match="is not a copy, or was already adopted"):
         note_adoption(copy.lake)
