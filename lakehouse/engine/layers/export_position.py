@@ -37,7 +37,7 @@ class Begun:
 class Noted:
     """The recorded progress of sending the table at a path to a topic (None: no topic).
 
-    `table` is the qualified name, `there` the progress in the topic, and `sliced` the last micro-batch that was
+    `table` is the qualified name, `there` the progress in the topic, `sliced` the last micro-batch that was
     sent in slices.
     """
 
