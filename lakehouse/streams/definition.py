@@ -188,15 +188,14 @@ class WallClock:
 class EventClock:
     """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
 
-    `due(progress)` selects the current rows that the passage of time alone may change. Their `due_column`
-    lies within `due_span(progress)`, both ends included; a null start means no lower bound.
+    The passage of time alone may change current rows whose `due_column` lies within `due_span(progress)`,
+    both ends included; a null start means no lower bound. A fold gets these rows, too.
 
-    Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that `due` has not
-    selected yet; its column is `due_column`. A later fold keeps these updates.
+    Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
+    updated yet; its column is `due_column`. A later fold keeps these updates.
     """
 
     column: str
-    due: Callable[[EventTimeProgress], Column]
     due_column: str
     due_span: Callable[[EventTimeProgress], tuple[datetime | None, datetime]]
     when_idle: WallClock

@@ -1,10 +1,9 @@
 """Keep a stream's tables in plain frames: validation, aggregation, merges and exports without a lake.
 
-This is the simplest implementation of what `lakehouse.streams.definition` promises to a stream's functions,
-without Delta, Kafka or a streaming query. `judge` gets the watermark of the records accepted so far. `fold`
-gets the current rows that are within reach or due. A row replaces the row with the same key, and a row marked
-DELETED is removed. Keys that need it are recomputed from all clean rows so far. `lakehouse try` shows the
-results, and `lakehouse.testing` compares them.
+Records are judged, and gold's changes worked out (`lakehouse.engine.layers.folds`), by the code that the
+layers run. Only what they keep in tables is kept here in frames: watermarks, clean rows, dead letters, and
+gold, where a row replaces the one with its key. `lakehouse try` and `lakehouse.testing` show and compare the
+results.
 
     folding = Folding(spark, TRANSACTIONS)
     folding.take({"transactions": records}, landed_at=noon)
@@ -21,13 +20,13 @@ from datetime import UTC, datetime, timedelta
 from functools import partial, reduce
 from typing import Any
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from lakehouse.common.record_lines import Record
 from lakehouse.engine.formats.decode import decoded
-from lakehouse.engine.layers import bronze, recomputing
-from lakehouse.engine.layers.merging import held
+from lakehouse.engine.layers import bronze, folds, recomputing
+from lakehouse.engine.layers.folds import Facts, Given
 from lakehouse.engine.records import comparing, identity
 from lakehouse.engine.records.dead_letters import status_by
 from lakehouse.engine.records.validation import filter_clean, filter_dead, judge, silver_schema, watermark_of
@@ -36,7 +35,7 @@ from lakehouse.sinks.outgoing import filter_leaving, within
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.execution import gathered
 from lakehouse.storage.spark.kafka_times import KAFKA_TIMES, NO_TIMESTAMP
-from lakehouse.storage.tables import DELETED, from_micros, shifted
+from lakehouse.storage.tables import DELETED, from_micros
 from lakehouse.storage.tables.commits import changed_rows
 from lakehouse.streams.contract import COORDINATES, OWN_TIME
 from lakehouse.streams.definition import (
@@ -44,10 +43,8 @@ from lakehouse.streams.definition import (
     EventTimeProgress,
     GoldTable,
     MergedTable,
-    SideTable,
     Source,
     Stream,
-    WallClock,
 )
 
 DEAD_LETTERS = "silver.dead_letters"
@@ -72,15 +69,6 @@ class Message:
     topic: str | None
     key: str
     value: str | None
-
-
-@dataclass(frozen=True)
-class _Facts:
-    """Times of partials (UTC): the greatest event time for the clock, and the first and last times."""
-
-    reached: datetime | None = None
-    first: datetime | None = None
-    last: datetime | None = None
 
 
 class Folding:
@@ -111,7 +99,7 @@ class Folding:
         self._feeds: dict[str, list[DataFrame]] = {}
         self._offsets: Counter[tuple[str, int]] = Counter()
         self._accepted: dict[str, datetime | None] = {}
-        self._merged: dict[str, datetime | None] = {}
+        self._merged: dict[str, datetime] = {}
 
     def numbered(self, source: Source, records: Iterable[Record]) -> list[Record]:
         """Return a source's records with the topic, partition and offset where they land.
@@ -169,9 +157,8 @@ class Folding:
         for table in self.stream.gold:
             clock = table.wall_clock
             if clock is not None:
-                becomes = clock.set_columns()
-                due = self._gold[table.name].where(_waits_at(now, clock))
-                self._put(table, due.withColumns({name: becomes[name] for name in becomes}))
+                due = clock.waits() & folds.until_due(clock, now).condition()
+                self._put(table, self._gold[table.name].where(due).withColumns(dict(clock.set_columns())))
 
     def frame(self, table: str) -> DataFrame:
         """Return the current rows of a silver or gold table, or the dead letters.
@@ -277,61 +264,29 @@ class Folding:
         """Merge clean rows into a table; `left` holds rows removed from silver, null if there are none."""
         partials = table.preaggregate(clean).localCheckpoint()
         gone = None if left is None else table.preaggregate(left).localCheckpoint()
-        facts = _facts_of(table, partials if gone is None else partials.unionByName(gone))
-        if facts is None:
+        facts = Facts.of(table, partials if gone is None else partials.unionByName(gone))
+        if not facts.rows:
             return
-        progress = EventTimeProgress(None, now)
-        if isinstance(table.clock, EventClock):
-            before = self._merged.get(table.name)
-            reached = _later(before, facts.reached)
-            progress = EventTimeProgress(before, now if reached is None else reached)
-            self._merged[table.name] = reached
-        current = self._gold[table.name].where(_within_reach(table, facts) | _due(table, progress))
-        current = self._gathered(current)
-        to_recompute = self._to_recompute(table, partials, current, gone)
-        if to_recompute is not None:
-            keys = list(table.keys)
-            history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
-            whole = recomputing.of_keys(table, self._gathered(history), to_recompute)
-            partials = partials.join(to_recompute, keys, "left_anti").unionByName(whole).localCheckpoint()
-            if gone is not None:
-                standing = current.join(to_recompute, keys, "left_semi")
-                self._put(table, recomputing.emptied(table, standing, partials))
-            current = current.join(to_recompute, keys, "left_anti")
-        if twice and table.sides:
-            first = table.fold(partials, current, progress).localCheckpoint()
+        front, progress = self._merged.get(table.name), EventTimeProgress(None, now)
+        if isinstance(table.clock, EventClock) and facts.reached is not None:
+            self._merged[table.name] = max(front or facts.reached, facts.reached)
+            progress = EventTimeProgress(front, self._merged[table.name])
+        near, current = folds.touched(table, facts, progress, exactly=True), self._gold[table.name]
+        current = self._gathered(current if near is None else current.where(near.condition()))
+        given = Given(facts, progress, front, None if gone is None else gone.select(*table.keys))
+        for is_again in (False, True) if twice and table.sides else (False,):
+            folded = folds.folded(table, partials, current, given, partial(self._made_anew, table))
+            folded = replace(folded, rows=folded.rows.localCheckpoint())
             for side in table.sides:
-                self._put_side(side, first, _hit(table, to_recompute))
-        folded = table.fold(partials, current, progress).localCheckpoint()
-        hit = _hit(table, to_recompute)
-        for side in table.sides:
-            again = [(partials.select(*side.keys).distinct(), side.keys)] if twice else []
-            self._put_side(side, folded, hit + again)
-        self._put(table, folded)
+                rows, kept = side.rows(folded.rows), self._gold[side.name]
+                theirs = folds.to_compare(table, side, folded, is_again=is_again)
+                self._put(side, folds.differences(side, rows, kept, theirs) if theirs else rows)
+        self._put(table, folded.rows)
 
-    def _to_recompute(
-        self, table: GoldTable, partials: DataFrame, current: DataFrame, gone: DataFrame | None
-    ) -> DataFrame | None:
-        found = [] if gone is None else [gone.select(*table.keys)]
-        if table.needs_recompute is not None:
-            found.append(table.needs_recompute(partials, current).select(*table.keys))
-        return held(reduce(DataFrame.unionByName, found).distinct()) if found else None
-
-    def _put_side(self, side: SideTable, folded: DataFrame, theirs: Sequence[tuple[DataFrame, Any]]) -> None:
-        """Write a side table's new rows, as `layers.merging` does.
-
-        `theirs` holds frames of keys: existing rows with these keys are compared with the new ones, and those
-        that no longer exist are deleted.
-        """
-        rows = side.rows(folded)
-        if theirs:
-            every = self._gold[side.name]
-            found = [every.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
-            standing = reduce(DataFrame.unionByName, found).distinct()
-            gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))
-            changed = rows.subtract(standing.select(*rows.columns))
-            rows = changed.withColumn(DELETED, F.lit(False)).unionByName(gone)
-        self._put(side, rows)
+    def _made_anew(self, table: GoldTable, keyed: DataFrame) -> DataFrame:
+        """Return the partials of these keys over all clean rows so far."""
+        history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
+        return recomputing.of_keys(table, self._gathered(history), keyed).localCheckpoint()
 
     def _put(self, table: MergedTable, rows: DataFrame) -> None:
         """Upsert rows by key, and add the changes to the change feed."""
@@ -364,49 +319,6 @@ def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ..
         time = (None if raw is not None else stamp, 0, landed_at, raw)
         rows.append((record.key, record.value, headers, *coordinates, *time))
     return rows
-
-
-def _facts_of(table: GoldTable, partials: DataFrame) -> _Facts | None:
-    """Return the times of partials; null if there are no partials."""
-    measures = {"count": F.count(F.lit(1))}
-    if isinstance(table.clock, EventClock):
-        measures["reached"] = F.unix_micros(F.max(table.clock.column))
-    if table.time_columns is not None:
-        measures["first"] = F.unix_micros(F.min(table.time_columns[0]))
-        measures["last"] = F.unix_micros(F.max(table.time_columns[1]))
-    found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
-    values = {} if found is None else found.asDict()
-    if not values.pop("count", 0):
-        return None
-    return _Facts(
-        **{name: None if micros is None else from_micros(micros) for name, micros in values.items()}
-    )
-
-
-def _hit(table: GoldTable, to_recompute: DataFrame | None) -> list[tuple[DataFrame, Any]]:
-    return [] if to_recompute is None else [(to_recompute, table.keys)]
-
-
-def _within_reach(table: GoldTable, facts: _Facts) -> Column:
-    if table.time_columns is None or facts.first is None or facts.last is None:
-        return F.lit(True)
-    (start, end), reach = table.time_columns, table.merge_radius
-    return (F.col(start) <= F.lit(shifted(facts.last, reach))) & (
-        F.col(end) >= F.lit(shifted(facts.first, -reach))
-    )
-
-
-def _due(table: GoldTable, progress: EventTimeProgress) -> Column:
-    clock = table.clock
-    if isinstance(clock, EventClock):
-        return clock.due(progress)
-    if isinstance(clock, WallClock):
-        return _waits_at(progress.now, clock)
-    return F.lit(False)
-
-
-def _waits_at(now: datetime, clock: WallClock) -> Column:
-    return clock.waits() & (F.col(clock.column) <= F.lit(shifted(now, -clock.after)))
 
 
 def _greatest_own_time(clean: DataFrame) -> datetime | None:

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.engine.layers.step import Batch
 from lakehouse.engine.progress import cuts
+from lakehouse.storage.spark.execution import execute_for
 from lakehouse.storage.tables import DELETED, Lake, from_micros, shifted
 from lakehouse.storage.tables.commits import CHANGE_TYPE
 from lakehouse.storage.tables.pruning import in_spans, merged
@@ -55,10 +56,11 @@ def made_anew(
 ) -> DataFrame:
     """Compute the partials of these keys from all silver rows up to the micro-batch's end.
 
-    Later micro-batches add later rows. With `in_windows`, only rows in the keys' windows are read, if the
-    table has windows.
+    Later rows can be added later. With `in_windows`, only rows in the keys' windows are read, if the table
+    has windows. From then on, the session executes for many rows.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
+    execute_for(spark, few=False)
     paths = {name: lake.path("silver", name) for name in table.reads}
     history = table.combine(
         {name: cuts.read_up_to(spark, path, ends.get(f"silver.{name}")) for name, path in paths.items()}

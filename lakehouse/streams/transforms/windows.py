@@ -102,7 +102,6 @@ class StatisticsWindows:
         """Return the clock that makes rows final."""
         return EventClock(
             "last_event_time",
-            self.due,
             "window_end",
             self.due_ends,
             when_idle=WallClock(
@@ -130,16 +129,11 @@ class StatisticsWindows:
         touched = joined.withColumn("_now", now).where(columns.touched)
         return columns.result.of(columns.derived.added_to(columns.states.of(touched)))
 
-    def due(self, progress: EventTimeProgress) -> Column:
-        """Select the current rows that become final with this progress."""
-        window_end = F.col("window_end")
-        final_now = _is_final(window_end, F.lit(progress.now), self.grace_s)
-        if progress.before is None:
-            return final_now
-        return final_now & ~_is_final(window_end, F.lit(progress.before), self.grace_s)
-
     def due_ends(self, progress: EventTimeProgress) -> tuple[datetime | None, datetime]:
-        """Return the earliest and latest end of such windows, both included; null: no lower bound."""
+        """Return the earliest and latest end of the windows that become final with this progress.
+
+        Both are included; null: no lower bound. A window with the earliest end may be final already.
+        """
         grace = timedelta(seconds=self.grace_s)
         return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)
 
@@ -163,7 +157,7 @@ def _states(value: str, quantile_k: int) -> tuple[Column, ...]:
 @cache
 def _folding(table: StatisticsWindows) -> _Folding:
     window_end = table.windows.end()
-    by_event_time = _is_final(window_end, F.col("_now"), table.grace_s)
+    by_event_time = window_end <= F.col("_now") - F.expr(f"INTERVAL {table.grace_s} SECONDS")
     states = {
         **{name: F.col(name) for name in table.windows.keys},
         **statistics.merged("c", "p"),
@@ -193,7 +187,3 @@ def statistics_message(names: Mapping[str, str]) -> Message:
             "isFinal": Plain("is_final"),
         }
     )
-
-
-def _is_final(window_end: Column, now: Column, grace_s: int) -> Column:
-    return window_end <= now - F.expr(f"INTERVAL {grace_s} SECONDS")

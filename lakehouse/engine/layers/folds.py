@@ -1,0 +1,220 @@
+"""What a micro-batch changes in a gold table and its side tables, from frames to frames.
+
+No table is read or written here: `lakehouse.engine.layers.merging` does that in a lake, and
+`lakehouse.testing.folding` keeps the tables in plain frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import TimestampType
+
+from lakehouse.engine.layers import recomputing
+from lakehouse.storage.spark import internals
+from lakehouse.storage.tables import DELETED, from_micros, shifted
+from lakehouse.storage.tables.pruning import MOST_SPANS, Between, Near, merged
+from lakehouse.streams.definition import (
+    EventClock,
+    EventTimeProgress,
+    GoldTable,
+    SideTable,
+    WallClock,
+)
+
+_HOUR = timedelta(hours=1)
+
+Keyed = tuple[DataFrame, Sequence[str]]
+"""Keys in a frame, and the names of their columns."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts about a micro-batch's partials.
+
+    The numbers of clean rows and of partials, the greatest event time, the first and last time, and the hours
+    between that have rows. Times are UTC; None without rows, or if the table has no such times.
+    """
+
+    rows: int
+    partials: int = 0
+    reached: datetime | None = None
+    first: datetime | None = None
+    last: datetime | None = None
+    hours: tuple[tuple[datetime, datetime], ...] = ()
+
+    @classmethod
+    def of(cls, table: GoldTable, partials: DataFrame) -> Facts:
+        """Aggregate partials, which should be persisted."""
+        measures = {"rows": table.counted(), "partials": F.count(F.lit(1))}
+        if isinstance(table.clock, EventClock):
+            measures["reached"] = F.unix_micros(F.max(table.clock.column))
+        if table.time_columns is not None:
+            measures["first"] = F.unix_micros(F.min(table.time_columns[0]))
+            measures["last"] = F.unix_micros(F.max(table.time_columns[1]))
+            hours = (F.unix_micros(F.date_trunc("hour", end)) for end in table.time_columns)
+            measures["hours"] = F.collect_set(F.struct(*hours))
+        found = partials.agg(*(measure.alias(name) for name, measure in measures.items())).first()
+        values = {} if found is None else found.asDict()
+        rows, count = values.pop("rows", None) or 0, values.pop("partials", 0)
+        lie = tuple((from_micros(first), from_micros(last)) for first, last in values.pop("hours", ()))
+        times = {name: from_micros(micros) for name, micros in values.items() if rows}
+        return cls(rows, count, hours=lie, **times)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a fold is given besides the partials and the current rows.
+
+    The facts, the progress of time, the front (the greatest event time merged before, UTC; None without one),
+    and the keys of rows that silver has lost or changed; None for none.
+    """
+
+    facts: Facts
+    progress: EventTimeProgress
+    front: datetime | None = None
+    left: DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Folded:
+    """New and changed rows, the partials behind them, and the keys that were recomputed; None for none."""
+
+    rows: DataFrame
+    partials: DataFrame
+    recomputed: DataFrame | None = None
+
+
+def folded(
+    table: GoldTable,
+    partials: DataFrame,
+    current: DataFrame,
+    given: Given,
+    made_anew: Callable[[DataFrame], DataFrame],
+) -> Folded:
+    """Fold partials into the current rows.
+
+    `made_anew` returns the partials of the given keys over all rows of silver up to the micro-batch. Rows of
+    recomputed keys that silver no longer has are marked as deleted.
+    """
+    keyed = _to_recompute(table, partials, current, given)
+    if keyed is None:
+        return Folded(table.fold(partials, current, given.progress), partials)
+    keys = list(table.keys)
+    partials = partials.join(keyed, keys, "left_anti").unionByName(made_anew(keyed))
+    rows = table.fold(partials, current.join(keyed, keys, "left_anti"), given.progress)
+    if given.left is not None:
+        standing = current.join(keyed, keys, "left_semi")
+        emptied = recomputing.emptied(table, standing, partials)
+        rows = recomputing.settled(standing, rows, table).unionByName(emptied, allowMissingColumns=True)
+    return Folded(rows, partials, keyed)
+
+
+def to_compare(table: GoldTable, side: SideTable, changed: Folded, *, is_again: bool) -> list[Keyed]:
+    """Return the keys whose rows of a side table may no longer exist; for none, its new rows are upserted.
+
+    `is_again`: an earlier attempt has written the side table but not the main table, which may have changed
+    since.
+    """
+    found: list[Keyed] = [] if changed.recomputed is None else [(changed.recomputed, table.keys)]
+    return [*found, (changed.partials.select(*side.keys).distinct(), side.keys)] if is_again else found
+
+
+def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequence[Keyed]) -> DataFrame:
+    """Return the new rows of a side table that differ from its rows, and its rows to delete, marked.
+
+    `every` are all its rows; those of the keys `theirs` that are not among the new rows are deleted.
+    """
+    kept = every.select(*side.schema.names)
+    found = [kept.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
+    standing = reduce(DataFrame.unionByName, found).distinct()
+    gone = standing.join(rows, list(side.keys), "left_anti").withColumn(DELETED, F.lit(True))
+    changed = rows.subtract(standing.select(*rows.columns))
+    return changed.withColumn(DELETED, F.lit(False)).unionByName(gone)
+
+
+def touched(table: GoldTable, facts: Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
+    """Return a condition for the rows that the micro-batch may change, None for all rows.
+
+    It only skips files: the fold checks rows again. If a few late records are far from the others, the
+    hours between are skipped. Unless `exactly` is set, times are rounded outward to hours, so that
+    micro-batches of the same hour share generated code.
+    """
+    extent, reach = table.time_columns, table.merge_radius
+    if extent is None or facts.first is None or facts.last is None:
+        return None
+    first, last = shifted(facts.first, -reach), shifted(facts.last, reach)
+    if not exactly:
+        first, last = _hour(first), shifted(_hour(last), _HOUR)
+        progress = EventTimeProgress(
+            progress.before and _hour(progress.before), shifted(_hour(progress.now), _HOUR)
+        )
+    spans = merged((shifted(begin, -reach), shifted(end, _HOUR + reach)) for begin, end in facts.hours)
+    if not 1 < len(spans) <= MOST_SPANS:
+        spans = [(first, last)]
+    near = Near(tuple(overlap(extent, begin, end) for begin, end in spans))
+    return near | _due(table, progress)
+
+
+def overlap(extent: tuple[str, str], begin: datetime, end: datetime) -> tuple[Between, Between]:
+    """Select rows whose time range overlaps a span."""
+    return Between(extent[0], None, end), Between(extent[1], begin, None)
+
+
+def waits(clock: WallClock) -> Between:
+    """Select the rows that the wall clock has yet to change."""
+    value = str(clock.waits.value)
+    return Between(clock.waits.column, value, value)
+
+
+def until_due(clock: WallClock, now: datetime) -> Between:
+    """Select the rows that are due by the wall clock, if they wait."""
+    return Between(clock.column, None, shifted(now, -clock.after))
+
+
+def _due(table: GoldTable, progress: EventTimeProgress) -> Near:
+    """Return a condition for the rows that time alone may change."""
+    clock = table.clock
+    if isinstance(clock, EventClock):
+        return Near(((Between(clock.due_column, *clock.due_span(progress)),),))
+    if isinstance(clock, WallClock):
+        return Near(((waits(clock), until_due(clock, progress.now)),))
+    return Near(())
+
+
+def _to_recompute(
+    table: GoldTable, partials: DataFrame, current: DataFrame, given: Given
+) -> DataFrame | None:
+    """Return the keys of rows to recompute from silver, None if there are none."""
+    keys, found = list(table.keys), [] if given.left is None else [given.left]
+    if table.needs_recompute is not None and _may_need_recompute(table, given):
+        found.append(table.needs_recompute(partials, current).select(*keys))
+    return _held(reduce(DataFrame.unionByName, found).distinct()) if found else None
+
+
+def _may_need_recompute(table: GoldTable, given: Given) -> bool:
+    """Return, without reading the table, whether partials alone may not suffice to update some rows."""
+    if table.state is None or given.facts.first is None:
+        return True
+    # By the front itself: state is cleared by the front, not by the grace.
+    unsettled_from = table.state.unsettled_from(EventTimeProgress(given.front, given.progress.now))
+    return unsettled_from is None or given.facts.first <= unsettled_from
+
+
+def _hour(moment: datetime) -> datetime:
+    return moment.replace(minute=0, second=0, microsecond=0)
+
+
+def _held(rows: DataFrame) -> DataFrame | None:
+    """Evaluate rows now, and return them from the driver's JVM; None if there are none.
+
+    Timestamps are kept as numbers: without a zone, one hour each autumn would be ambiguous.
+    """
+    times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
+    found = internals.held(rows.withColumns({name: F.unix_micros(name) for name in times}))
+    return None if found is None else found.withColumns({name: F.timestamp_micros(name) for name in times})
