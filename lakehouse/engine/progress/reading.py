@@ -285,30 +285,23 @@ class _State:
     @classmethod
     def of(cls, reading: Reading) -> _State:
         spark, query = reading.spark, reading.query
-        filled = [reading.target, *reading.beside]
-        target, *others = (tables.snapshot(spark, one.path) for one in filled)
+        filled = [tables.snapshot(spark, one.path) for one in (reading.target, *reading.beside)]
         # Read after the filled tables, so that sources have all that was noted as read.
         sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
-        noted, *beside = (tables.transactions_in(spark, one) for one in (target, *others))
-        target_id = tables.id_of(target)
-        ids = {name: tables.id_of(one) for name, one in sources.items()}
+        noted, *beside = (tables.transactions_in(spark, one) for one in filled)
+        ids, target_id = {name: tables.id_of(one) for name, one in sources.items()}, tables.id_of(filled[0])
         positions = {name: position_in(noted, application(query, id_)) for name, id_ in ids.items()}
         first, ahead = dict[str, Position](), dict[str, Position]()
         for name, position in positions.items():
             attempt = _Attempt.among(beside, application(query, ids[name], of=target_id))
-            if position is not None:
-                first[name] = position
-            else:
-                first[name] = attempt.began or parts.beginning(spark, reading.sources[name])
+            first[name] = position or attempt.began or parts.beginning(spark, reading.sources[name])
             if (end := attempt.end_after(position)) is not None:
                 ahead[name] = end
         ends = {name: ahead.get(name, first[name]) for name in ids} if ahead else {}
         newest = {name: tables.version_in(one) for name, one in sources.items()}
-        paths = (*(one.path for one in filled), *reading.sources.values())
-        marks = {
-            path: tables.mark_of(one)
-            for path, one in zip(paths, (target, *others, *sources.values()), strict=True)
-        }
+        paths = (reading.target.path, *(one.path for one in reading.beside), *reading.sources.values())
+        snapshots = zip(paths, (*filled, *sources.values()), strict=True)
+        marks = {path: tables.mark_of(one) for path, one in snapshots}
         return cls(reading, ids, newest, target_id, marks, noted, tuple(beside), positions, first, ends)
 
     @property
