@@ -13,6 +13,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.common.signatures import keyword, sign
 from lakehouse.engine.layers.step import Allow
 from lakehouse.engine.ops_tables.data_losses import LostRange
 from lakehouse.settings import Settings
@@ -109,21 +110,14 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**values, **made)
 
-    ordered = sorted(options.values(), key=lambda one: one.kind)
-    call.__dict__["__signature__"] = inspect.Signature(ordered)
-    call.__annotations__ = {one.name: one.annotation for one in ordered}
+    sign(call, options.values())
     del call.__dict__["__wrapped__"]  # typer would read the type hints of the wrapped command
     return call
 
 
 def _options_of(group: Any) -> list[inspect.Parameter]:
     hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=hints[one.name]
-        )
-        for one in fields(group)
-    ]
+    return [keyword(one.name, hints[one.name], one.default) for one in fields(group)]
 
 
 def _skipped(place: str, topics: Collection[str]) -> LostRange:

@@ -19,6 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import RegistryError
+from lakehouse.common.memory import forget
 from lakehouse.dev.samples.loads import Load
 from lakehouse.engine.formats import schemas
 from lakehouse.engine.formats.decode import decoded
@@ -75,11 +76,6 @@ def schema(*fields: tuple[str, Any]) -> dict[str, Any]:
 
 def settings_of(make_settings: MakeSettings, running: Registry, format_: str) -> Settings:
     return make_settings(formats={TOPIC: format_}, schema_registry_url=running.access.url, topic_partitions=1)
-
-
-def forget() -> None:
-    """Forget the schemas that this process knows, as another process knows none."""
-    schemas.store_of.cache_clear()
 
 
 def send_and_judge(spark: SparkSession, settings: Settings, values: Iterable[bytes | None]) -> None:

@@ -161,7 +161,7 @@ def test_what_comes_back_does_not_grow_and_is_not_sent_for_ever(
 ) -> None:
     """A mirror copies the topic of dead letters to the input, five times."""
     record, said = Raw(b"{", b"ann", (("trace", b"7f"),), 0, NOON_MS), list[str]()
-    lake, permitted = Lake(spark, settings.lake), Permitted(notice=said.append)
+    lake, permitted = Lake(spark, settings.lake), Permitted(on_notice=said.append)
     counts = []
     for _ in range(5):
         pipeline.send(settings, [record], SOURCE)

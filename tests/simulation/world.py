@@ -118,7 +118,7 @@ class World:
             }
         )
         self.life = Life(self.settings)
-        self.permitted = Permitted(notice=self.notices.append)
+        self.permitted = Permitted(on_notice=self.notices.append)
         self.steps = Stepping(self)
         self.lakes = 1
         self.copied: Copied | None = None

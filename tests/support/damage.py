@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from lakehouse.storage.tables import data_files, lasting
+from lakehouse.common.memory import forget
 
 DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _: b"",
@@ -38,5 +38,4 @@ def file_of(path: str | Path, commit: Path, kind: str = "add") -> Path:
 def as_in_a_new_process(spark: SparkSession) -> None:
     """Forget what Delta and the driver know of all tables."""
     spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-    data_files._known.clear()
-    lasting._kept.clear()
+    forget()

@@ -8,16 +8,23 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from lakehouse.cli.options import grouped
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.extras import needed
 from lakehouse.common.terminal import echo, log_to_standard_error
 from lakehouse.serving.security.tls import Certificate
+from lakehouse.serving.security.tokens import Tokens, tokens_of
+from lakehouse.settings import Settings
 from lakehouse.streams.registry import load, read_settings
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 _LEAVE_AFTER_S = 10  # at shutdown, requests that take longer are aborted
 
@@ -29,7 +36,34 @@ _IN_THE_CLEAR = (
 app = typer.Typer(add_completion=False)
 
 
+@dataclass(frozen=True)
+class _Https:
+    """The certificate, and what is in front of the server."""
+
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain (PEM file).")
+    ] = None
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM file).")] = None
+    behind_https: Annotated[
+        bool,
+        typer.Option("--behind-https", help="A proxy serves HTTPS; cookies are sent over HTTPS only."),
+    ] = False
+    forwarded_by: Annotated[
+        list[str] | None,
+        typer.Option(help="Trust X-Forwarded-For from this proxy address or network; may be given again."),
+    ] = None
+
+    def certificate(self) -> Certificate | None:
+        """Read the certificate, null for none; raises SettingsError if it is given without its key."""
+        if self.tls_cert is None and self.tls_key is None:
+            return None
+        if self.tls_cert is None or self.tls_key is None:
+            raise SettingsError("--tls-cert and --tls-key must be given together")
+        return Certificate(self.tls_cert, self.tls_key)
+
+
 @app.command()
+@grouped
 def serve(
     *,
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
@@ -43,18 +77,7 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another host name for this server; may be given again.")
     ] = None,
-    tls_cert: Annotated[
-        Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain (PEM file).")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key (PEM file).")] = None,
-    behind_https: Annotated[
-        bool,
-        typer.Option("--behind-https", help="A proxy serves HTTPS; cookies are sent over HTTPS only."),
-    ] = False,
-    forwarded_by: Annotated[
-        list[str] | None,
-        typer.Option(help="Trust X-Forwarded-For from this proxy address or network; may be given again."),
-    ] = None,
+    https: _Https,
     action_hours: Annotated[
         float, typer.Option(min=0.01, max=240.0, help="Stop an action after this many hours.")
     ] = 12.0,
@@ -74,33 +97,21 @@ def serve(
     address, a token is required (`lakehouse tokens add`), except for /health/live and /health/ready.
     """
     with needed("serve", "lakehouse serve"):
-        import uvicorn
-
         from lakehouse.dev.samples import produce_route
         from lakehouse.serving.app import make_app
         from lakehouse.serving.child_commands import Actions
         from lakehouse.serving.security.access import LOOPBACK_NAMES, Access, is_loopback
-        from lakehouse.serving.security.connections import MOST_HEAD, DeadlineProtocol, Server
     from lakehouse.operations.telemetry.server import serving
-    from lakehouse.serving.security.tokens import tokens_of
 
     signal.signal(signal.SIGTERM, _leave)  # uvicorn raises it again once it has finished
     log_to_standard_error()
     logging.getLogger("lakehouse").setLevel(logging.INFO)  # for the lines that name an action's caller
-    settings, tokens = read_settings(), None
-    certificate, proxies = _certificate(tls_cert, tls_key), networks(forwarded_by or ())
-    is_https = behind_https or certificate is not None
-    if require_token or not is_loopback(host):
-        tokens = tokens_of(settings)
-        if not tokens.valid():
-            raise SettingsError(
-                f"{host} can be reached from other machines, and there is no token; make one with "
-                "`lakehouse tokens add NAME --scope read`, or omit --host"
-                if not is_loopback(host)
-                else "there is no token; make one with `lakehouse tokens add NAME --scope read`"
-            )
+    settings, is_local = read_settings(), is_loopback(host)
+    certificate, proxies = https.certificate(), networks(https.forwarded_by or ())
+    is_https = https.behind_https or certificate is not None
+    tokens = _tokens(settings, host, is_local=is_local) if require_token or not is_local else None
     hosts = LOOPBACK_NAMES | {one.lower() for one in (host, *(allow_host or ()))}
-    if not (is_https or is_loopback(host)):
+    if not (is_https or is_local):
         echo(_IN_THE_CLEAR, err=True)
     streams = load(settings)
     api = make_app(
@@ -110,6 +121,32 @@ def serve(
         more=[produce_route.router(settings, streams)] if enable_produce else [],
         actions=Actions(deadline_s=action_hours * 3600),
     )
+    with ExitStack() as stack:
+        if telemetry_port >= 0:
+            telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry_host)
+            at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
+            echo(f"telemetry at http://{at}/metrics", err=True)
+        _run(api, host, port, certificate, proxies)
+
+
+def _tokens(settings: Settings, host: str, *, is_local: bool) -> Tokens:
+    """Return the tokens; raises SettingsError if none is valid."""
+    tokens = tokens_of(settings)
+    if tokens.valid():
+        return tokens
+    raise SettingsError(
+        "there is no token; make one with `lakehouse tokens add NAME --scope read`"
+        if is_local
+        else f"{host} can be reached from other machines, and there is no token; make one with "
+        "`lakehouse tokens add NAME --scope read`, or omit --host"
+    )
+
+
+def _run(api: FastAPI, host: str, port: int, certificate: Certificate | None, proxies: list[str]) -> None:
+    """Serve until a signal."""
+    import uvicorn
+
+    from lakehouse.serving.security.connections import MOST_HEAD, DeadlineProtocol, Server
 
     config = uvicorn.Config(
         api,
@@ -127,21 +164,8 @@ def serve(
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
-    with ExitStack() as stack:
-        if telemetry_port >= 0:
-            telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry_host)
-            at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
-            echo(f"telemetry at http://{at}/metrics", err=True)
-        # `end` is for clients that listen to events, which would stay.
-        Server(config, api.state.end, None if certificate is None else certificate.look).run()
-
-
-def _certificate(certificate: Path | None, key: Path | None) -> Certificate | None:
-    if certificate is None and key is None:
-        return None
-    if certificate is None or key is None:
-        raise SettingsError("--tls-cert and --tls-key must be given together")
-    return Certificate(certificate, key)
+    # `end` is for clients that listen to events, which would stay.
+    Server(config, api.state.end, None if certificate is None else certificate.look).run()
 
 
 def networks(given: Sequence[str]) -> list[str]:

@@ -24,6 +24,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import DataType, TimestampType
 
+from lakehouse.common.memory import on_forget
 from lakehouse.common.printable import printable
 from lakehouse.engine.formats import wire
 from lakehouse.engine.formats.avro_columns import Taken, body, has, taken
@@ -101,6 +102,9 @@ def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
             raise
         return f"cannot be read by Spark: {printable(error_line(error))[:_MOST_SAID]}"
     return reader
+
+
+on_forget(_read.cache_clear)
 
 
 def _decoded(projection: Projection, value: Column) -> Column:

@@ -25,6 +25,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import RegistryError
+from lakehouse.common.memory import on_forget
 from lakehouse.settings.registry_access import RegistryAccess
 from lakehouse.storage.kafka.schema_registry import Missing, Registered, RegistryClient, registered
 from lakehouse.storage.spark import files as storage
@@ -60,6 +61,9 @@ def store_of(lake: str | None, url: str) -> SchemaStore:
     """Return this process's store of a lake's schemas; without a lake, of the registry at this URL."""
     del url
     return SchemaStore(lake)
+
+
+on_forget(store_of.cache_clear)
 
 
 class SchemaStore:

@@ -96,7 +96,7 @@ class _Export(Step):
         self._part: Part | None = None
         self._lost: int | None = None  # the last version whose changes were removed unsent
         self._span: Span | None = None
-        exported = Exported(lake, self._path, table, settings, permitted.notice, self._note_unsent)
+        exported = Exported(lake, self._path, table, settings, permitted.on_notice, self._note_unsent)
         self._lead = LEAD.make(exported)
         self._reading = ChangeReading(lake.spark, self.name, self._path)
         begun = self._noted().begun(permitted)

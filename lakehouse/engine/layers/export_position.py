@@ -37,15 +37,15 @@ class Begun:
 class Noted:
     """The recorded progress of sending the table at a path to a topic (None: no topic).
 
-    `table` is the qualified name, `there` the progress in the topic, `sliced` the last micro-batch that was
-    sent in slices.
+    `table` is the qualified name, `in_topic` the progress in the topic, and `sliced` the last micro-batch of
+    which slices were sent.
     """
 
     spark: SparkSession
     path: str
     table: str
     topic: str | None
-    there: Progress | None
+    in_topic: Progress | None
     sliced: Span | None
 
     def begun(self, permitted: Permitted) -> Begun:
@@ -55,67 +55,71 @@ class Noted:
         Raises PositionError if rows of another table were sent, unless resending everything is allowed. Also
         raises it if rows were sent by the lake that this one is a copy of, unless the copy is being adopted.
         """
-        mine, there = tables.sent_as(self.spark, self.path), self.there
-        here = sent.noted(self.spark, self.path, self.topic)
-        here = here if here is not None and self._is_this(here) else None
-        if there is not None and not self._is_this(there):
-            if Allow.RESEND not in permitted.allow:
-                raise self._another(there)
-            there = None
-        known = there or here
-        if known is not None and known.table != mine:
-            return self._adopted(mine, known, adopts=permitted.adopts)
-        here = here if here is not None and here.table == mine else None
-        is_lost = here is None and there is not None
-        behind = None if is_lost else sent.behind(self.spark, self.path, self.topic)
-        if here is None or there is None:
-            position, ahead = here or there, None
-        else:
-            position, ahead = here, there.position if here.position.is_before(there.position) else None
-        sliced = self._sliced(mine)
-        if (
-            sliced is not None
-            and ahead is None
-            and (position is None or position.position.is_before(sliced.after))
-        ):
+        sender = tables.sent_as(self.spark, self.path)
+        in_topic, in_lake = self._of_topic(permitted), self._of_lake()
+        newest = in_topic or in_lake
+        if newest is not None and newest.table != sender:
+            return self._adopted(sender, newest, adopts=permitted.adopts)
+        if in_lake is not None and in_lake.table != sender:
+            in_lake = None
+        behind = sent.behind(self.spark, self.path, self.topic) if in_lake or not in_topic else None
+        progress, ahead = in_lake or in_topic, None
+        if in_lake is not None and in_topic is not None and in_lake.position.is_before(in_topic.position):
+            ahead = in_topic.position
+        sliced = self._sliced(sender)
+        is_beyond = progress is None or (sliced is not None and progress.position.is_before(sliced.after))
+        if sliced is not None and ahead is None and is_beyond:
             # Some slices of that micro-batch were sent, and so were all rows before it.
-            return Begun(Progress(mine, sliced.before), sliced.after, behind)
-        return Begun(position, ahead, behind)
+            return Begun(Progress(sender, sliced.before), sliced.after, behind)
+        return Begun(progress, ahead, behind)
 
-    def _adopted(self, mine: str, known: Progress, *, adopts: bool) -> Begun:
+    def _of_topic(self, permitted: Permitted) -> Progress | None:
+        """Return the progress in the topic; None if it is another table's and everything is sent again."""
+        if self.in_topic is None or self._is_this(self.in_topic):
+            return self.in_topic
+        if Allow.RESEND not in permitted.allow:
+            raise self._another(self.in_topic)
+        return None
+
+    def _of_lake(self) -> Progress | None:
+        """Return the progress recorded in the lake; None if it is another table's."""
+        noted = sent.noted(self.spark, self.path, self.topic)
+        return noted if noted is not None and self._is_this(noted) else None
+
+    def _adopted(self, sender: str, sent_before: Progress, *, adopts: bool) -> Begun:
         """Return where a copy continues: after the part that both lakes share, up to now, as one micro-batch.
 
         The original may have sent later states of its rows than those in the copy's first versions, and other
         stores have its rows with the original's versions. These stores therefore get all rows again, as a new
         generation.
         """
-        if not adopts or adopted_ms(known.table) > adopted_ms(mine):
-            raise self._of_another_lake(mine, known)
-        sliced = self._sliced(mine)
+        if not adopts or adopted_ms(sent_before.table) > adopted_ms(sender):
+            raise self._of_another_lake(sender, sent_before)
+        sliced = self._sliced(sender)
         if sliced is not None:  # by an attempt that was killed
-            return Begun(Progress(mine, sliced.before), sliced.after, behind=None)
-        both = both_have(mine, known.table)
-        first = known.position if known.position.is_before(both) else both
+            return Begun(Progress(sender, sliced.before), sliced.after, behind=None)
+        common = both_have(sender, sent_before.table)
+        first = sent_before.position if sent_before.position.is_before(common) else common
         end = Position(tables.version_of(self.spark, self.path) + 1)
-        return Begun(Progress(mine, first), end, behind=None)
+        return Begun(Progress(sender, first), end, behind=None)
 
-    def _sliced(self, mine: str) -> Span | None:
-        return self.sliced if self.sliced is not None and self.sliced.table == mine else None
+    def _sliced(self, sender: str) -> Span | None:
+        return self.sliced if self.sliced is not None and self.sliced.table == sender else None
 
     def _is_this(self, progress: Progress) -> bool:
         return progress.is_of(tables.table_id(self.spark, self.path))
 
-    def _another(self, there: Progress) -> PositionError:
+    def _another(self, other: Progress) -> PositionError:
         return PositionError(
-            f"rows of another {self.table} (table id {there.table}) were sent to topic {self.topic}; the one "
+            f"rows of another {self.table} (table id {other.table}) were sent to topic {self.topic}; the one "
             f"at {self.path} has {tables.table_id(self.spark, self.path)}: it was deleted and recreated. "
             "Continuing would send every row again: restore that table, or run once with --allow "
             f"{Allow.RESEND}"
         )
 
-    def _of_another_lake(self, mine: str, known: Progress) -> PositionError:
-        if adopted_ms(known.table) > adopted_ms(mine):
-            at = from_micros(1000 * adopted_ms(known.table))
+    def _of_another_lake(self, sender: str, sent_before: Progress) -> PositionError:
+        if adopted_ms(sent_before.table) > adopted_ms(sender):
+            at = from_micros(1000 * adopted_ms(sent_before.table))
             return PositionError(
                 f"a copy of {self.table} was adopted at {at:%F %T} UTC and has sent rows since; the "
                 f"table at {self.path} is older. Run that copy; docs/backups.md"

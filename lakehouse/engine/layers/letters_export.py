@@ -59,7 +59,7 @@ class _LettersExport(Step):
     def __init__(self, lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> None:
         self.name = name_of(stream)
         self._stream = stream.name
-        self._notice = permitted.notice
+        self._notice = permitted.on_notice
         self._spark = lake.spark
         self._path = lake.ensure(DEAD_LETTERS)
         self._max_bytes = settings.bytes_per_batch

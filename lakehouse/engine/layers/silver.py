@@ -212,7 +212,7 @@ class _Cleaning(TableStep):
         self._skip = [
             OffsetRange(one.topic, one.partition, one.first_offset, one.last_offset) for one in permitted.skip
         ]
-        self._notice = permitted.notice
+        self._notice = permitted.on_notice
         self._closed = self._closed_before()
         self._progress: fronts.Progress | None = None
         self._identities = None if source.unique_by is None else identities_of(lake, stream, source)

@@ -37,18 +37,20 @@ class Allow(StrEnum):
     RESEND = "resend"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """A run's permissions: the actions allowed, the records to skip, and the callback for notices.
+    """The part of a run's options that its steps know.
 
-    Bronze does not read the records in `skip`; silver does not judge them if they have already landed. With
-    `adopts`, exports continue on a copy of a lake that has already sent rows. With `is_backfill`, a record is
-    late only if it belongs to rows that retention has removed.
+    - `allow` lists the actions that are not refused.
+    - `skip` has the records that bronze does not read, and that silver does not judge if they have landed.
+    - `on_notice` gets a line when something is allowed or skipped.
+    - `adopts`: exports continue on a copy of a lake that has already sent rows.
+    - `is_backfill`: a record is late only if it belongs to rows that retention has removed.
     """
 
     allow: Collection[Allow] = ()
     skip: Collection[LostRange] = ()
-    notice: Callable[[str], None] = lambda _text: None
+    on_notice: Callable[[str], None] = lambda _text: None
     adopts: bool = False
     is_backfill: bool = False
 

@@ -277,7 +277,7 @@ class TopicReading:
         source = self._source or ""
         moves = (*offset_moves(self._query, source, {}, at), *begins(self._query, source, at))
         tables.note(self._lake.spark, self._path, moves)
-        self._permitted.notice(
+        self._permitted.on_notice(
             f"{self._query} begins at offsets {_shown(at)} of {self._topic}, as LAKEHOUSE_START says "
             f"({self._start}); earlier records are left out"
         )
@@ -315,7 +315,7 @@ class TopicReading:
         if data_losses.note(self._lake, lost, self._query, datetime.now(UTC)):
             told = f"{what}; noted in {data_losses.DATA_LOSSES.qualified_name}"
             note(Kind.DATA_LOSS, told, layer="bronze", table=self._query)
-            self._permitted.notice(told)
+            self._permitted.on_notice(told)
 
     def _runs_back(self, noted: Offsets, now: str) -> PositionError:
         return PositionError(

@@ -28,7 +28,7 @@ from lakehouse.engine.progress.positions import (
 )
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Move, Position, from_micros
-from lakehouse.storage.tables.entries import LogEntry
+from lakehouse.storage.tables.entries import LogEntry, total
 from lakehouse.storage.tables.log import Mark
 
 _CLOCKS_DIFFER_MS = 60_000  # at most, between machines that write tables of one lake
@@ -123,8 +123,7 @@ class Reading:
         state.refuse_what_does_not_fit()
         most = min(self.max_bytes, max_bytes or self.max_bytes)
         found = {name: self._part(state, name, handed, until or {}, most) for name in self.sources}
-        counts = [found[name].count for name in self.sources]
-        count = None if None in counts else sum(one or 0 for one in counts)
+        count = total([found[name].count for name in self.sources])
         # A commit records a skipped foreign commit, so it is reported only once.
         has_news, self._has_news = self._has_news, False
         if count == 0 and not (state.is_resumed or has_news or self._is_far(state, found)):
@@ -133,6 +132,9 @@ class Reading:
             has_all = all(one.end.version > state.newest[name] for name, one in found.items())
             self._idle = state.marks if has_all else {}
             return None
+        return self._taken(state, found, count)
+
+    def _taken(self, state: _State, found: Mapping[str, _Found], count: int | None) -> Taken:
         ends = {name: one.end for name, one in found.items()}
         return Taken(
             {name: one.frame(self.spark, self.sources[name]) for name, one in found.items()},
@@ -240,6 +242,29 @@ class _Found:
 
 
 @dataclass(frozen=True)
+class _Attempt:
+    """The last attempt to read a source, as noted in the tables that are filled before the last one.
+
+    `began` is where a query began that has finished no micro-batch, None if nothing is noted; `ends` has
+    where each table's commit ends.
+    """
+
+    began: Position | None
+    ends: tuple[Position, ...]
+
+    @classmethod
+    def among(cls, beside: Sequence[Transactions], application_: str) -> _Attempt:
+        ends = [(end, one) for one in beside if (end := position_in(one, application_)) is not None]
+        began = (beginning_in(ends[0][1], application_) or BEFORE_ALL) if ends else None
+        return cls(began, tuple(end for end, _ in ends))
+
+    def end_after(self, position: Position | None) -> Position | None:
+        """Return where it ended, None if the table filled last has come as far."""
+        beyond = [end for end in self.ends if position is None or position.is_before(end)]
+        return beyond[-1] if beyond else None
+
+
+@dataclass(frozen=True)
 class _State:
     """The logs of a query's tables at one moment, by the names of the source tables.
 
@@ -261,34 +286,24 @@ class _State:
     @classmethod
     def of(cls, reading: Reading) -> _State:
         spark, query = reading.spark, reading.query
-        target = tables.snapshot(spark, reading.target.path)
-        noted, target_id = tables.transactions_in(spark, target), tables.id_of(target)
-        others = [tables.snapshot(spark, one.path) for one in reading.beside]
-        beside = tuple(tables.transactions_in(spark, one) for one in others)
-        # Read the sources after the filled tables, so that they contain everything recorded as read.
+        filled = [tables.snapshot(spark, one.path) for one in (reading.target, *reading.beside)]
+        # Read after the filled tables, so that sources have all that was noted as read.
         sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
-        versions = {reading.target.path: target}
-        versions |= {one.path: there for one, there in zip(reading.beside, others, strict=True)}
-        versions |= {path: sources[name] for name, path in reading.sources.items()}
-        marks = {path: tables.mark_of(one) for path, one in versions.items()}
-        ids = {name: tables.id_of(one) for name, one in sources.items()}
+        noted, *beside = (tables.transactions_in(spark, one) for one in filled)
+        ids, target_id = {name: tables.id_of(one) for name, one in sources.items()}, tables.id_of(filled[0])
         positions = {name: position_in(noted, application(query, id_)) for name, id_ in ids.items()}
-        ahead, first = dict[str, Position](), dict[str, Position]()
-        for name, here in positions.items():
-            app = application(query, ids[name], of=target_id)
-            there = [(position, one) for one in beside if (position := position_in(one, app)) is not None]
-            if here is not None:
-                first[name] = here
-            elif there:  # a killed attempt has recorded where it began
-                first[name] = beginning_in(there[0][1], app) or BEFORE_ALL
-            else:
-                first[name] = parts.beginning(spark, reading.sources[name])
-            for position, _ in there:
-                if here is None or here.is_before(position):
-                    ahead[name] = position
+        first, ahead = dict[str, Position](), dict[str, Position]()
+        for name, position in positions.items():
+            attempt = _Attempt.among(beside, application(query, ids[name], of=target_id))
+            first[name] = position or attempt.began or parts.beginning(spark, reading.sources[name])
+            if (end := attempt.end_after(position)) is not None:
+                ahead[name] = end
         ends = {name: ahead.get(name, first[name]) for name in ids} if ahead else {}
         newest = {name: tables.version_in(one) for name, one in sources.items()}
-        return cls(reading, ids, newest, target_id, marks, noted, beside, positions, first, ends)
+        paths = (reading.target.path, *(one.path for one in reading.beside), *reading.sources.values())
+        snapshots = zip(paths, (*filled, *sources.values()), strict=True)
+        marks = {path: tables.mark_of(one) for path, one in snapshots}
+        return cls(reading, ids, newest, target_id, marks, noted, tuple(beside), positions, first, ends)
 
     @property
     def is_resumed(self) -> bool:

@@ -7,15 +7,14 @@ The run ends immediately only if every step fails.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from lakehouse.engine.layers import bronze, export, gold, letters_export, silver
-from lakehouse.engine.layers.step import Allow, Gate, LayerName, Permitted, StepMaker
-from lakehouse.engine.ops_tables.data_losses import LostRange
+from lakehouse.engine.layers.step import Gate, LayerName, Permitted, StepMaker
 from lakehouse.engine.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
 from lakehouse.engine.runtime.schedule import Alone, Schedule
 from lakehouse.engine.runtime.signals import Stop
@@ -41,38 +40,29 @@ class Upkeep(Protocol):
 
 
 @dataclass(frozen=True)
-class RunOptions:
-    """The options and observers of a run.
+class RunOptions(Permitted):
+    """The options and observers of a run, with those that its steps know (`Permitted`).
 
     - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
     - `on_batch` is called after each micro-batch, from several threads.
-    - `on_notice` gets a line when something is allowed or skipped, fails or recovers. `watch` gets failures
-      and recoveries, too.
+    - `on_notice` also gets a line when a step fails or recovers, and so does `watch`.
     - `clock` returns the time, UTC.
-    - `allow` lists the actions that are not refused, `skip` the records to skip in bronze and silver.
     - `gate`: a stream is exported only while its gate is open. It is checked after catching up or, with an
       interval, every `gate_interval_s` between two micro-batches, so only checked rows are sent.
     - `at_once`: how many streams catch up concurrently; helps if each has few rows.
     - `upkeep` maintains the tables in a run with an interval.
     - `log_file` is the file for tracebacks; messages mention it.
-    - `adopts`: the lake is a copy that replaces the original, which has sent rows before.
-    - `is_backfill`: a record is late only if it belongs to rows that retention has removed.
     """
 
     trigger: str
     on_batch: OnBatch = lambda _done: None
-    on_notice: Callable[[str], None] = lambda _text: None
     stop: Stop | None = None
     clock: Clock = utc_now
-    allow: Collection[Allow] = ()
-    skip: Collection[LostRange] = ()
     gate: Gate | None = None
     at_once: int = 1
     watch: Watch | None = None
     upkeep: Upkeep | None = None
     log_file: Path | None = None
-    adopts: bool = False
-    is_backfill: bool = False
 
 
 def run(
@@ -114,13 +104,8 @@ class _Run:
         self._options = options
         self._stop = options.stop or Stop()
         self._gate = options.gate if "export" in layers else None
-        permitted = Permitted(
-            options.allow, options.skip, options.on_notice, options.adopts, options.is_backfill
-        )
         lakes = {one.name: replace(lake, spark=lake.spark.newSession()) for one in streams}
-        makers = {
-            one.name: list(_makers(lakes[one.name], one, layers, settings, permitted)) for one in streams
-        }
+        makers = {one.name: list(_makers(lakes[one.name], one, layers, settings, options)) for one in streams}
         watch = options.watch or Watch()
         self._troubles = Troubles(
             [maker.name for ones in makers.values() for maker in ones],
@@ -212,7 +197,7 @@ def _makers(
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),
         "silver": silver.steps(lake, stream, settings.bytes_per_batch, permitted),
-        "gold": gold.steps(lake, stream, settings.bytes_per_batch, permitted.notice),
+        "gold": gold.steps(lake, stream, settings.bytes_per_batch, permitted.on_notice),
         "export": export.steps(lake, stream, settings, permitted),
     }
     yield from (one for layer in ("bronze", "silver") if layer in layers for one in found[layer])

@@ -1,15 +1,11 @@
-"""Read a Delta table's log incrementally, without a JVM.
+"""Read a Delta table's log incrementally, without a JVM: its files, commits and transactions.
 
 The first refresh starts at the newest checkpoint. Later ones read one file per new commit; without new
-commits, they only check for the next file, which takes one request to an object store. In an object store,
-recreated tables are detected every ten seconds and at each new commit.
+commits, they only check for the next file (`lakehouse.storage.tables.watched_log`).
 """
 
 from __future__ import annotations
 
-import re
-import time
-from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -19,29 +15,23 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakehouse.storage.files import Files, files_of
 from lakehouse.storage.tables.entries import (
-    LOG,
     LogEntry,
     bounds_of,
-    commit_name,
     commits_among,
     committed_ms_of,
-    entry_of,
     landings_of,
     moment_of,
     reading_order,
     rows_of,
     total,
 )
-from lakehouse.storage.tables.inside import refuse_outside
 from lakehouse.storage.tables.specs import EPOCH
+from lakehouse.storage.tables.watched_log import IDENTIFIED_EVERY_S, WatchedLog
 
 _AT_ONCE = 100  # commits read in parallel
 _FEW = 10
 """If a log in an object store has more new commits, it is reread from its newest checkpoint, in parallel."""
-_IDENTIFIED_EVERY_S = 10.0
-_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.([0-9]{10})\.([0-9]{10}))?\.parquet")
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 
@@ -76,29 +66,39 @@ class CommitFacts:
 class Log:
     """A table's log, as of the last `refresh`.
 
-    `version` is -1 if there is no table. `time_column` is a timestamp column with statistics.
+    `time_column` is a timestamp column with statistics.
     """
 
-    def __init__(self, path: str, time_column: str | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        time_column: str | None = None,
+        *,
+        identified_every_s: float = IDENTIFIED_EVERY_S,
+    ) -> None:
         self.path = path
-        self._files = files_of(path)
+        self._watched = WatchedLog(path, identified_every_s=identified_every_s)
+        self._files = self._watched.files
         self._time_column = time_column
         self._forget()
 
     def _forget(self) -> None:
-        self.version = -1
+        self._watched.forget()
         self.table_id: str | None = None
         self.properties: Mapping[str, str] = {}
         self.committed_ms: int | None = None
         self.files: dict[str, FileFacts] = {}
         self.transactions: dict[str, int] = {}
         self.noted_ms: dict[str, int] = {}  # the time of each transaction, in ms since the epoch
-        self._identity: Hashable = None
-        self._identified_at = 0.0
         self._commits: dict[int, CommitFacts] = {}
         self._starts: dict[int, tuple[FileFacts, ...]] = {}
         self._feed_rows: dict[str, int] = {}
         self._asked: set[int] = set()
+
+    @property
+    def version(self) -> int:
+        """The newest version, -1 if there is no table."""
+        return self._watched.version
 
     @property
     def rows(self) -> int | None:
@@ -120,16 +120,17 @@ class Log:
 
         Raises TableError if the log names a file outside the table's directory.
         """
-        is_due = self._is_due()
-        if is_due and self._is_recreated():
+        watched = self._watched
+        is_due = watched.is_due()
+        if is_due and watched.is_recreated():
             self._forget()
         self._let_go()
         if is_due and self.version < 0:
             self._begin()
         began = self.version
-        while (read := self._read(self.version + 1)) is not None:
+        while (read := watched.read(self.version + 1)) is not None:
             is_behind = self.version - began >= _FEW
-            if self._files.is_far and (is_behind or (self.version == began and self._is_recreated())):
+            if self._files.is_far and (is_behind or (self.version == began and watched.is_recreated())):
                 self._forget()
                 self._begin()
                 began = self.version
@@ -143,7 +144,7 @@ class Log:
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
             missing = [version for version in versions if version not in self._commits]
-            for read in self.each(self._read, missing):
+            for read in self.each(self._watched.read, missing):
                 if read is not None:
                     self._commits[read[0].version] = _facts(read[0])
             yield from (self._commits.get(version) for version in versions)
@@ -177,8 +178,8 @@ class Log:
         self._asked.add(version)
         if version not in self._starts:
             earlier = Log(self.path)
-            earlier._begin_at(_checkpoints(self._files, self._files.names(LOG), upto=version))
-            for read in self.each(earlier._read, range(earlier.version + 1, version + 1)):
+            earlier._begin_at(earlier._watched.names(), upto=version)
+            for read in self.each(self._watched.read, range(earlier.version + 1, version + 1)):
                 if read is None:
                     return None
                 earlier._take(*read)
@@ -198,57 +199,33 @@ class Log:
         self._asked = set()
 
     def _begin(self) -> None:
-        """Read the newest checkpoint, and the listed commits after it."""
-        self._identified_at = time.monotonic()
-        names = self._files.names(LOG)
-        self._begin_at(_checkpoints(self._files, names))
-        there = commits_among(names)
-        for first in range(self.version + 1, max(there, default=-1) + 1, _AT_ONCE):
-            for read in self.each(self._read, range(first, min(first + _AT_ONCE, max(there) + 1))):
+        """Read the newest checkpoint, and the commits after it in the listing of the log."""
+        names = self._watched.names()
+        self._begin_at(names)
+        newest = max(commits_among(names), default=-1)
+        for first in range(self.version + 1, newest + 1, _AT_ONCE):
+            for read in self.each(self._watched.read, range(first, min(first + _AT_ONCE, newest + 1))):
                 if read is None:
                     return
                 self._take(*read)
 
-    def _begin_at(self, checkpoint: tuple[int, Sequence[str]] | None) -> None:
+    def _begin_at(self, names: Sequence[str], upto: int | None = None) -> None:
+        checkpoint = self._watched.checkpoint(names, upto)
         if checkpoint is None:
             return
         version, parts = checkpoint
         for part in parts:
-            with self._files.open(f"{LOG}/{part}") as file:
-                for action in _read_checkpoint(file):
-                    refuse_outside(self.path, version, [action])
-                    self._apply([action])
-        if (read := self._read(version)) is not None:  # for its time, which a checkpoint lacks
+            self._apply(self._watched.actions(version, part))
+        read = self._watched.read(version)
+        if read is not None:  # for its time, which a checkpoint lacks
             self._apply(read[0].actions)
-            self._identity = read[1]
-        self.version = version
-
-    def _is_due(self) -> bool:
-        """Tell whether to check for a recreated table or a new checkpoint, not just for the next commit."""
-        return not self._files.is_far or time.monotonic() - self._identified_at >= _IDENTIFIED_EVERY_S
-
-    def _is_recreated(self) -> bool:
-        """Tell whether the newest commit's file has changed, which means that the table was recreated."""
-        if self.version < 0:
-            return False
-        self._identified_at = time.monotonic()
-        found = self._files.find(commit_name(self.version))
-        return self._identity != (None if found is None else found.stamp)
-
-    def _read(self, version: int) -> tuple[LogEntry, Hashable] | None:
-        """Return a commit and its file's identity; null if the commit is missing or incomplete."""
-        try:
-            found = self._files.find(commit_name(version))
-            return None if found is None else (entry_of(version, found.text(), self.path), found.stamp)
-        except (FileNotFoundError, ValueError):
-            return None
+        self._watched.reach(version, None if read is None else read[1])
 
     def _take(self, entry: LogEntry, stamp: Hashable) -> None:
         """Apply the next commit."""
         self._apply(entry.actions)
-        self.version = entry.version
+        self._watched.reach(entry.version, stamp)
         self._commits[entry.version] = _facts(entry)
-        self._identity, self._identified_at = stamp, time.monotonic()
 
     def _apply(self, actions: Iterable[Mapping[str, Any]]) -> None:
         for action in actions:
@@ -289,42 +266,3 @@ def from_ms(ms: int) -> datetime | None:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
         return None
-
-
-def _checkpoints(files: Files, names: Sequence[str], upto: int | None = None) -> tuple[int, list[str]] | None:
-    """Return the version and files of the newest complete checkpoint (at most `upto`); null if none."""
-    found = defaultdict[tuple[int, int], list[str]](list)
-    for name in names:
-        if (one := _CHECKPOINT.fullmatch(name)) is not None and (upto is None or int(one[1]) <= upto):
-            found[int(one[1]), int(one[3] or 1)].append(name)
-    for version, parts in sorted(found, reverse=True):
-        there = found[version, parts]
-        if parts == 1:
-            there = there[:1]
-        if len(there) == parts and (files.is_far or all(_is_whole(files, name) for name in there)):
-            return version, there
-    return None
-
-
-def _is_whole(files: Files, name: str) -> bool:
-    """Tell whether a file is complete; after a power failure it may be truncated."""
-    try:
-        with files.open(f"{LOG}/{name}") as file:
-            return bool(pq.read_metadata(file))
-    except (OSError, pa.ArrowException):
-        return False
-
-
-def _read_checkpoint(source: pa.NativeFile) -> Iterable[Mapping[str, Any]]:
-    wanted = ("add", "txn", "metaData")
-    file = pq.ParquetFile(source)
-    leaves = [
-        name
-        for name in (file.schema.column(place).path for place in range(len(file.schema)))
-        if name.split(".")[0] in wanted and "stats_parsed" not in name and "partitionValues" not in name
-    ]
-    for batch in file.iter_batches(columns=leaves):
-        for row in batch.to_pylist():
-            if metadata := row.get("metaData"):
-                metadata["configuration"] = dict(metadata.get("configuration") or {})
-            yield {kind: value for kind, value in row.items() if value}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -48,6 +48,8 @@ from lakehouse.streams.contract import OWN_TIME
 from lakehouse.streams.definition import Stream
 
 _RECENT = timedelta(seconds=0.5)
+_WITH_THE_BROKER = (Word.WELL, Word.EMPTY, Word.STALE, Word.BEHIND, Word.REFUSING)
+"""Words that may be too good if the broker could not be asked."""
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
@@ -81,16 +83,15 @@ class Observer:
             lake_reason = self._lake_away()
             others_reason = None if lake_reason is not None else self._look_at_lake()
             ends, broker_reason = self._ends()
-            found = runs.read_runs(self._settings.home, now)
             seen = _Seen(
-                ends,
-                broker_reason,
-                lake_reason,
-                self._broker,
-                self._letters,
-                self._gates,
-                self._happenings,
-                found,
+                ends=ends,
+                broker_reason=broker_reason,
+                lake_reason=lake_reason,
+                broker=self._broker,
+                letters=self._letters,
+                gates=self._gates,
+                happenings=self._happenings,
+                runs=runs.read_runs(self._settings.home, now),
             )
             states = tuple(one.state(seen, now) for one in self._streams)
             self._latest = Observation(now, states, lake_reason or others_reason, broker_reason)
@@ -207,67 +208,57 @@ class _Watched:
             return StreamState(self._stream.name, Health(Word.UNKNOWN, reason), lake_reason=reason)
 
     def _state(self, seen: _Seen, now: datetime) -> StreamState:
-        lake_reason, name = seen.lake_reason or self._reason, self._stream.name
-        has_lake = lake_reason is None
-        denied = (seen.broker.denied.get(topic) for topic in self.topics)
-        broker_reason = seen.broker_reason or next(filter(None, denied), None)
-        partitions = [
-            lag for one in self._queries if one.layer == "bronze" for lag in self._partitions(one, seen, now)
-        ]
-        layers = [
-            lag
-            for one in self._queries
-            if has_lake and one.layer != "bronze"
-            for lag in self._layers(one, now)
-        ]
-        queries = [self._query(one) for one in self._queries]
+        name, has_lake = self._stream.name, (seen.lake_reason or self._reason) is None
+        layers = [one for one in self._queries if has_lake and one.layer != "bronze"]
         times = [found for name, log in self._logs.items() if (found := measures.event_times(name, log))]
         newest = max((one.newest for one in times), default=None)
-        gate = seen.gates.of(name)
         letters = seen.letters.by_stream
-        open_letters = None if letters is None or not has_lake else letters.get(name, 0)
-        refused = seen.happenings.refused_of(name) if has_lake else ()
-        ours = runs.of_stream(seen.runs, name, [*(one.name for one in self._queries), gate_of(name)])
-        health = health_of(
-            partitions,
-            layers,
-            queries,
-            gate=gate,
+        query_names = [one.name for one in self._queries]
+        state = StreamState(
+            name,
+            Health(Word.UNKNOWN, "not judged yet"),
+            partitions=tuple(
+                lag
+                for one in self._queries
+                if one.layer == "bronze"
+                for lag in self._partitions(one, seen, now)
+            ),
+            layers=tuple(lag for one in layers for lag in self._layers(one, now)),
+            tables=tuple(measures.table_state(*one) for one in self._logs.items() if one[1].version >= 0),
+            queries=tuple(map(self._query, self._queries)),
+            event_times=tuple(times),
+            open_letters=None if letters is None or not has_lake else letters.get(name, 0),
+            gate=seen.gates.of(name),
             newest_event=newest,
-            unrun=runs.unrun(queries, ours, seen.happenings.stops_of(name), now),
+            freshness_s=None if newest is None else (now - newest).total_seconds(),
+            runs=runs.of_stream(seen.runs, name, [*query_names, gate_of(name)]),
+            audit=seen.happenings.audit_of(name) if has_lake else None,
+            lake_reason=self._reason,
+            refused=seen.happenings.refused_of(name) if has_lake else (),
+        )
+        return replace(state, health=self._health(state, seen, now))
+
+    def _health(self, state: StreamState, seen: _Seen, now: datetime) -> Health:
+        lake_reason = seen.lake_reason or self._reason
+        if lake_reason is not None:
+            return Health(Word.UNKNOWN, lake_reason)
+        health = health_of(
+            state.partitions,
+            state.layers,
+            state.queries,
+            gate=state.gate,
+            newest_event=state.newest_event,
+            unrun=runs.unrun(state.queries, state.runs, seen.happenings.stops_of(state.name), now),
             now=now,
             lag_limit=timedelta(seconds=self._settings.lag_limit_s),
             fresh=timedelta(seconds=self._settings.expect_fresh_s),
-            refused=refused if open_letters != 0 else (),
+            refused=state.refused if state.open_letters != 0 else (),
         )
-        if lake_reason is not None:
-            health = Health(Word.UNKNOWN, lake_reason)
-        elif broker_reason is not None and health.word in (
-            Word.WELL,
-            Word.EMPTY,
-            Word.STALE,
-            Word.BEHIND,
-            Word.REFUSING,
-        ):
-            health = Health(Word.UNKNOWN, broker_reason)
-        tables = (measures.table_state(name, log) for name, log in self._logs.items() if log.version >= 0)
-        return StreamState(
-            name,
-            health,
-            partitions=tuple(partitions),
-            layers=tuple(layers),
-            tables=tuple(tables),
-            queries=tuple(queries),
-            event_times=tuple(times),
-            open_letters=open_letters,
-            gate=gate,
-            newest_event=newest,
-            freshness_s=None if newest is None else (now - newest).total_seconds(),
-            runs=ours,
-            audit=seen.happenings.audit_of(name) if has_lake else None,
-            lake_reason=self._reason,
-            refused=refused,
-        )
+        denied = (seen.broker.denied.get(topic) for topic in self.topics)
+        broker_reason = seen.broker_reason or next(filter(None, denied), None)
+        if broker_reason is not None and health.word in _WITH_THE_BROKER:
+            return Health(Word.UNKNOWN, broker_reason)
+        return health
 
     def _partitions(self, query: StreamQuery, seen: _Seen, now: datetime) -> list[PartitionLag]:
         topic = self._settings.topic(*query.reads)

@@ -7,7 +7,7 @@ expects; this allows times in any year.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from threading import Lock
@@ -23,14 +23,13 @@ from pyarrow.fs import SubTreeFileSystem
 
 from lakehouse.common.errors import TableError, first_line
 from lakehouse.common.paths import location
-from lakehouse.storage.files import arrow_directory, files_of
+from lakehouse.storage.files import arrow_directory
 from lakehouse.storage.tables.direct import refuse_files_outside
-from lakehouse.storage.tables.entries import commit_name
+from lakehouse.storage.tables.watched_log import WatchedLog
 from lakehouse.streams.messages.layout import Row
 
 MOST_BYTES = 8 * 1024 * 1024
 """Maximum size of a page's rows; a single row may be larger."""
-_IDENTIFIED_EVERY_S = 30.0
 _LOOKED_AFTER_S = 0.1
 _LOOKED_FAR_AFTER_S = 0.5
 _T = TypeVar("_T")
@@ -98,26 +97,25 @@ class Table:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.files = files_of(path)
+        self._log = WatchedLog(path)
+        self.files = self._log.files
         self._lock = Lock()
         self._table: DeltaTable | None = None
-        self._identity: Hashable = None
-        self._identified = self._looked = 0.0
+        self._looked = 0.0
         self._looked_after_s = _LOOKED_FAR_AFTER_S if self.files.is_far else _LOOKED_AFTER_S
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the newest version; raises NoTableError if there is no table, else TableAwayError.
 
-        Twice a minute, this checks whether the commit file of the current version has changed; if so, the
-        table was recreated and is reopened.
+        A table that was recreated is reopened.
         """
         with self._lock:
             now = time.monotonic()
             if self._snapshot is not None and now - self._looked < self._looked_after_s:
                 return self._snapshot
             try:
-                self._snapshot = self._newest(now)
+                self._snapshot = self._newest()
             except TableNotFoundError as error:
                 self._forget()
                 raise NoTableError(f"there is no table at {self.path}") from error
@@ -135,27 +133,20 @@ class Table:
         with self._lock:
             self._forget()
 
-    def _stamp(self, version: int) -> Hashable:
-        found = self.files.find(commit_name(version))
-        return None if found is None else found.stamp
-
     def _forget(self) -> None:
         self._table = self._snapshot = None
 
-    def _newest(self, now: float) -> Snapshot:
-        standing = self._snapshot
-        if standing is not None and now - self._identified > _IDENTIFIED_EVERY_S:
-            self._identified = now
-            standing = standing if self._stamp(standing.version) == self._identity else None
-        if standing is None or self._table is None:
+    def _newest(self) -> Snapshot:
+        log = self._log
+        if self._snapshot is None or self._table is None or (log.is_due() and log.is_recreated()):
             self._table = DeltaTable(location(self.path))
-        elif self.files.find(commit_name(standing.version + 1)) is None:
-            return standing
+        elif not log.has_next():
+            return self._snapshot
         else:
             self._table.update_incremental()
         refuse_files_outside(self._table, self.path)
         version = self._table.version()
-        self._identity, self._identified = self._stamp(version), now
+        log.reach(version, log.stamp(version))
         generation = self._table.metadata().created_time or 0
         system, root = arrow_directory(self.path)  # deltalake's own has threads that may abort the process
         return Snapshot(

@@ -7,13 +7,14 @@ Parameters are named like SQL columns; times are epoch milliseconds or ISO 8601.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from inspect import Parameter, Signature
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import Parameter
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 from pyspark.sql.types import BooleanType, DoubleType, IntegerType, LongType, TimestampType
 
+from lakehouse.common.signatures import keyword, sign
 from lakehouse.engine.progress.finality import made_with
 from lakehouse.serving import parameters
 from lakehouse.serving.answers import answered_rows, plain
@@ -65,16 +66,17 @@ def _add(routes: APIRouter, lookups: Lookups, stream: str, table: MergedTable) -
         return await _answer_page(request, lookups, table, asked)
 
     key = {name: _required(table, name) for name in table.keys}
-    named = {name: _required(table, name) for name in dict.fromkeys(members)}
+    latest_by = {name: _required(table, name) for name in dict.fromkeys(members)}
     filters = {name: _optional(table, name) for name in table.keys if not is_time(table, name)}
     span = {} if table.time_columns is None else {"start": (Start, None), "end": (End, None)}
     paging = {"limit": (Limit, 100), "order": (Sorted, "oldest"), "cursor": (Cursor, None)}
     for one, which, parts in (
         (row, "row", key),
-        (latest, "latest", named),
+        (latest, "latest", latest_by),
         (rows, "rows", {**filters, **span, **paging}),
     ):
-        _sign(one, parts)
+        named = [keyword(name, *part) for name, part in parts.items()]
+        sign(one, [keyword("request", Request), *named], Response)
         summary = {"row": "One row by its key", "latest": "The latest row", "rows": "Rows ordered by time"}[
             which
         ]
@@ -175,16 +177,6 @@ def _parameter(table: MergedTable, column: str, text: Any) -> Any:
         return bool | None if optional else bool
     about = f"A time: {_TIME_IS}." if isinstance(kind, TimestampType) else None
     return Annotated[text, Query(min_length=1, max_length=_MOST_TEXT, description=about)]
-
-
-def _sign(endpoint: Callable[..., Any], parts: Mapping[str, tuple[Any, Any]]) -> None:
-    """Set an endpoint's signature, from which FastAPI derives the request parameters."""
-    request = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
-    named = [
-        Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-        for name, (annotation, default) in parts.items()
-    ]
-    endpoint.__signature__ = Signature([request, *named], return_annotation=Response)  # type: ignore[attr-defined]
 
 
 def _described(stream: Stream) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.common.paths import is_on_s3, local_path
 from lakehouse.common.state_files import copy_whole, drafted, write_whole
-from lakehouse.storage.files import files_of, is_object_store, stored_below
+from lakehouse.storage.files import Stored, files_of, is_object_store, stored_below
 from lakehouse.storage.spark import internals, objects
 
 _LOCAL = "file:"
@@ -75,11 +75,11 @@ def names(spark: SparkSession, directory: str) -> list[str]:
 
 
 def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
-    """Return the sizes in bytes of a directory's entries, by name; all None if pyarrow cannot list it."""
-    here = on_this_machine(spark, directory)
-    if here is not None:
-        return {file.name: file.stat().st_size for file in here.iterdir()} if here.exists() else {}
-    stored = stored_below(directory)
+    """Return the size in bytes of each file below a directory, as in `modified`, by relative path.
+
+    Where listing would be slow, only the names in the directory itself, all with None.
+    """
+    stored = _stored(spark, directory, _is_hidden)
     if stored is None:
         return dict.fromkeys(names(spark, directory))
     return {one.path: one.size_bytes for one in stored}
@@ -100,23 +100,32 @@ def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
     Names that begin with an underscore or a dot are omitted, except a table's change feed. None if the
     directory is neither on this machine nor in an object store, because listing it would be slow.
     """
-    here = on_this_machine(spark, directory)
-    if here is not None:
-        return dict(_modified_here(here))
-    stored = stored_below(directory)
+    stored = _stored(spark, directory, _is_hidden)
     if stored is None:
         return None
     found = ((one.path.split("/"), one.modified_ms / 1000) for one in stored)
     return {path[-1]: at for path, at in found if not any(map(_is_hidden, path))}
 
 
-def _modified_here(directory: Path) -> Iterator[tuple[str, float]]:
+def _stored(
+    spark: SparkSession, directory: str, is_skipped: Callable[[str], bool]
+) -> Iterable[Stored] | None:
+    """Return every file below a directory; null if it is neither on this machine nor in an object store.
+
+    Names that are skipped are left out, and need not be listed.
+    """
+    here = on_this_machine(spark, directory)
+    return stored_below(directory) if here is None else _stored_here(here, is_skipped)
+
+
+def _stored_here(directory: Path, is_skipped: Callable[[str], bool]) -> Iterator[Stored]:
     for root, directories, files in os.walk(directory):
-        directories[:] = [name for name in directories if not _is_hidden(name)]
-        for name in files:
-            if not _is_hidden(name):
-                with contextlib.suppress(FileNotFoundError):  # another process has just removed it
-                    yield name, Path(root, name).stat().st_mtime
+        directories[:] = [name for name in directories if not is_skipped(name)]
+        for file in (Path(root, name) for name in files if not is_skipped(name)):
+            with contextlib.suppress(FileNotFoundError):  # another process has just removed it
+                found = file.stat()
+                path = str(file.relative_to(directory))
+                yield Stored(path, found.st_size, found.st_mtime_ns // 1_000_000)
 
 
 def _is_hidden(name: str) -> bool:
@@ -191,10 +200,7 @@ def lying(spark: SparkSession, directory: str) -> dict[str, int]:
 
     Files whose names begin with a dot are omitted: Hadoop's checksums, and drafts.
     """
-    here = on_this_machine(spark, directory)
-    if here is not None:
-        return dict(_lying_here(here))
-    stored = stored_below(directory)
+    stored = _stored(spark, directory, lambda _name: False)
     if stored is not None:
         return {one.path: one.size_bytes for one in stored if not one.path.rpartition("/")[2].startswith(".")}
     system, path = _file_system(spark, directory), _path(spark, directory)
@@ -208,15 +214,6 @@ def lying(spark: SparkSession, directory: str) -> dict[str, int]:
         if not name.rpartition("/")[2].startswith("."):
             found[name] = int(file.getLen())
     return found
-
-
-def _lying_here(directory: Path) -> Iterator[tuple[str, int]]:
-    for root, _, names_ in os.walk(directory):
-        for name in names_:
-            if not name.startswith("."):
-                file = Path(root, name)
-                with contextlib.suppress(FileNotFoundError):  # another process has just removed it
-                    yield str(file.relative_to(directory)), file.stat().st_size
 
 
 def copy(spark: SparkSession, source: str, target: str) -> bool:

@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from lakehouse.common.memory import on_forget
 from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables import delta_internals as delta
 from lakehouse.storage.tables import entries
@@ -49,6 +50,7 @@ class Files:
 
 
 _known: dict[str, Files] = {}
+on_forget(_known.clear)
 _lock = Lock()  # guards `_known`; not held while reading files
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
+from lakehouse.common.memory import forget
 from lakehouse.common.terminal import warn
 from lakehouse.settings import Settings
 from lakehouse.storage.spark.session import require_jvm, start_session
@@ -110,5 +111,8 @@ def open_lake(
         if (warning := versions.check(spark)) is not None:
             warn(warning)
         alone = settings.lake_has_one_writer
-        with writers.admitted(spark, settings.lake, has_one_writer=alone, reads_only=reads_only):
-            yield Lake(spark, settings.lake)
+        try:
+            with writers.admitted(spark, settings.lake, has_one_writer=alone, reads_only=reads_only):
+                yield Lake(spark, settings.lake)
+        finally:
+            forget()

@@ -4,10 +4,10 @@ Neither Spark nor Delta calls fsync. After a power failure, a file that they hav
 and Spark treats an empty commit as one without actions. A writer therefore syncs the commit and its files to
 the disk (`keep`) before anything builds on it.
 
-The first check of a table in a process (`look`) finds lost files. If they belong to the newest commits, no
-reader has seen these, and they are given up. Positions are in the commits, so the steps repeat the lost work.
-If later commits build on a lost one, the table is refused. Checkpoints of the log and the checksum of the
-newest version (`.crc`) are optional: unreadable ones are removed.
+The first check of a table (`look`) in a process, or after a lake was closed, finds lost files. If they belong
+to the newest commits, no reader has seen these, and they are given up. Positions are in the commits, so the
+steps repeat the lost work. If later commits build on a lost one, the table is refused. Checkpoints of the log
+and the checksum of the newest version (`.crc`) are optional: unreadable ones are removed.
 
 Tables elsewhere, for example on HDFS or in an object store, rely on that store's durability.
 """
@@ -26,6 +26,7 @@ from urllib.parse import unquote
 
 from lakehouse.common.errors import TableError
 from lakehouse.common.events import Kind, note
+from lakehouse.common.memory import on_forget
 from lakehouse.common.state_files import sync, write_whole
 from lakehouse.storage.tables.entries import GIVEN_UP, LOG, LogEntry, commit_name, commits_among, entry_of
 
@@ -40,6 +41,7 @@ _BYTES_A_CHECKSUM = 512
 
 _kept: dict[Path, int] = {}
 """The last version that is on the disk, for each table that this process has seen."""
+on_forget(_kept.clear)
 log = logging.getLogger(__name__)
 
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.common.memory import on_forget
 from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables import delta_internals as delta
 from lakehouse.storage.tables.adoption import adoption_in, sender
@@ -35,6 +36,7 @@ _SUSPECTED = r"[:%\\]|\.\.|^/"
 
 _OPENED: set[tuple[str, str]] = set()
 """Paths and ids of tables that had no files outside their directory when they were opened."""
+on_forget(_OPENED.clear)
 
 FEW_FILES = 16
 """Up to this many files, reading all of a small table is cheaper than selecting files by statistics."""

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import SparkSession
 
+from lakehouse.common.memory import on_forget
 from lakehouse.storage.spark import files as storage
 
 _LEFT_S = 3_600
@@ -26,6 +27,8 @@ _TERM = re.compile(r"(\d+)-(\w+)")  # its end, in ms since the epoch, and the ho
 _seen: dict[tuple[str, str], _Seen] = {}  # by directory and holder
 _noted: dict[tuple[str, str], set[int]] = {}
 """The ends of this process's own terms, by the same keys: they are removed without listing the directory."""
+on_forget(_seen.clear)
+on_forget(_noted.clear)
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,9 @@ class Terms:
         for term in map(_TERM.fullmatch, storage.names(self.spark, self.directory)):
             if term is not None:
                 found[term[2]].append(int(term[1]))
+        for directory, holder in list(_seen):
+            if directory == self.directory and holder not in found:
+                _seen.pop((directory, holder), None)  # gone for good: each holder has a name of its own
         return found
 
     def _file(self, until_ms: int, holder: str) -> str:

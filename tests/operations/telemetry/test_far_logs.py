@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from lakehouse.operations.telemetry import delta_log
 from lakehouse.operations.telemetry.delta_log import Log
 from lakehouse.operations.telemetry.measures import unread_appends
 from lakehouse.storage import files as lake_files
@@ -82,18 +81,16 @@ def test_a_table_that_was_recreated_and_has_passed_the_old_one_is_read_anew(path
     assert (log.table_id, log.version, log.rows) == ("the new one", 2, 30)
 
 
-def test_a_table_that_was_recreated_and_is_shorter_is_found_after_a_while(
-    path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = Log(path)
+def test_a_table_that_was_recreated_and_is_shorter_is_found_after_a_while(path: str) -> None:
+    log, soon = Log(path), Log(path, identified_every_s=0.0)
     commit(path, 0, [3], "the old one")
     log.refresh()
+    soon.refresh()
     commit(path, 0, [10], "the new one")
     log.refresh()
     assert log.table_id == "the old one"
-    monkeypatch.setattr(delta_log, "_IDENTIFIED_EVERY_S", 0.0)
-    log.refresh()
-    assert (log.table_id, log.rows) == ("the new one", 10)
+    soon.refresh()
+    assert (soon.table_id, soon.rows) == ("the new one", 10)
 
 
 def test_a_log_that_is_far_behind_is_listed(path: str, looks: list[str]) -> None:

@@ -17,6 +17,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import LongType, StringType, StructType, TimestampType
 
+from lakehouse.common import memory
 from lakehouse.common.errors import PositionError, TableError
 from lakehouse.operations.telemetry.delta_log import Log
 from lakehouse.storage import tables
@@ -153,7 +154,7 @@ def test_with_a_known_feature_writers_and_readers_give_the_same_as_without(
             .option("endingVersion", version)
             .load(path)
         )
-    data_files._known.clear()
+    memory.forget()
     files = data_files.files_of(spark, path, tables.snapshot(spark, path)).by_name
     assert sum(file.rows or 0 for file in files.values()) == len(expected)
     check_log(path, len(expected), appends_only=case.appends_only)

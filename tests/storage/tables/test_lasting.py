@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType, StructType
 
 from lakehouse.common.errors import TableError
 from lakehouse.common.events import Event, EventLog, Kind, note, noting
+from lakehouse.common.memory import forget
 from lakehouse.common.state_files import sync
 from lakehouse.engine.ops_tables import event_table
 from lakehouse.operations.telemetry.delta_log import Log
@@ -221,7 +222,7 @@ def test_events_are_on_the_disk_and_a_batch_that_was_not_is_given_up(tmp_path: P
     for text in ("first", "second"):
         record(tmp_path, text)
     damage(newest_commit(table), "cut off")
-    lasting._kept.clear()
+    forget()
     record(tmp_path, "third")
     first, *others = [one.message for one in event_table.newest(str(tmp_path), limit=9)]
     assert (first, others.count("second"), others.count("third")) == ("first", 0, 1)

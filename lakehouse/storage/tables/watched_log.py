@@ -1,0 +1,127 @@
+"""Follows the log of a table without a JVM: finds new commits, and a table that was recreated at its path.
+
+Versions have no gaps. So a known version is the newest as long as the next commit's file is missing, and if
+its own commit's file has changed, it belongs to another table. In an object store each check is a request;
+there, the second one is made every ten seconds, and with each new commit.
+
+deltalake reads data files and statistics, but tells an application's transaction only by its full name, and
+never its time. So checkpoints are read here, too.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakehouse.storage.files import files_of
+from lakehouse.storage.tables.entries import LOG, LogEntry, commit_name, entry_of
+from lakehouse.storage.tables.inside import refuse_outside
+
+IDENTIFIED_EVERY_S = 10.0
+_CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.([0-9]{10})\.([0-9]{10}))?\.parquet")
+_READ_KINDS = ("add", "txn", "metaData")
+
+
+class WatchedLog:
+    """The log of the table at a path, and the `version` up to which its reader knows it; -1 for none."""
+
+    def __init__(self, path: str, *, identified_every_s: float = IDENTIFIED_EVERY_S) -> None:
+        self.path = path
+        self.files = files_of(path)
+        self._identified_every_s = identified_every_s
+        self.version = -1
+        self._stamp: Hashable = None
+        self._looked_at = 0.0
+
+    def forget(self) -> None:
+        """Know nothing of the table."""
+        self.version, self._stamp = -1, None
+
+    def reach(self, version: int, stamp: Hashable) -> None:
+        """Know the log up to a version, by the stamp of its commit's file."""
+        self.version, self._stamp, self._looked_at = version, stamp, time.monotonic()
+
+    def stamp(self, version: int) -> Hashable:
+        """Return what changes when a commit's file is replaced; null for a missing one."""
+        found = self.files.find(commit_name(version))
+        return None if found is None else found.stamp
+
+    def has_next(self) -> bool:
+        """Tell whether there is a newer version."""
+        return self.files.find(commit_name(self.version + 1)) is not None
+
+    def read(self, version: int) -> tuple[LogEntry, Hashable] | None:
+        """Return a commit and the stamp of its file, null for a missing or incomplete commit.
+
+        Raises TableError if it names a file outside the table's directory.
+        """
+        try:
+            found = self.files.find(commit_name(version))
+            return None if found is None else (entry_of(version, found.text(), self.path), found.stamp)
+        except (FileNotFoundError, ValueError):
+            return None
+
+    def is_due(self) -> bool:
+        """Tell whether to check for a recreated table or a new checkpoint, not only for the next commit."""
+        return not self.files.is_far or time.monotonic() - self._looked_at >= self._identified_every_s
+
+    def is_recreated(self) -> bool:
+        """Tell whether the known version's commit belongs to another table by now."""
+        if self.version < 0:
+            return False
+        self._looked_at = time.monotonic()
+        return self._stamp != self.stamp(self.version)
+
+    def names(self) -> list[str]:
+        """Return the names of the log's files, sorted."""
+        self._looked_at = time.monotonic()
+        return self.files.names(LOG)
+
+    def checkpoint(self, names: Sequence[str], upto: int | None = None) -> tuple[int, list[str]] | None:
+        """Return the version and files of the newest complete checkpoint (at most `upto`), null for none."""
+        found = defaultdict[tuple[int, int], list[str]](list)
+        for name in names:
+            if (one := _CHECKPOINT.fullmatch(name)) is not None and (upto is None or int(one[1]) <= upto):
+                found[int(one[1]), int(one[3] or 1)].append(name)
+        for version, parts in sorted(found, reverse=True):
+            there = found[version, parts][: 1 if parts == 1 else None]
+            if len(there) == parts and (self.files.is_far or all(map(self._is_whole, there))):
+                return version, there
+        return None
+
+    def actions(self, version: int, part: str) -> Iterator[Mapping[str, Any]]:
+        """Yield a checkpoint file's added data files, transactions and metadata.
+
+        Raises TableError if it names a file outside the table's directory.
+        """
+        with self.files.open(f"{LOG}/{part}") as source:
+            file = pq.ParquetFile(source)
+            paths = [file.schema.column(place).path for place in range(len(file.schema))]
+            leaves = [
+                path
+                for path in paths
+                if path.split(".")[0] in _READ_KINDS
+                and "stats_parsed" not in path
+                and "partitionValues" not in path
+            ]
+            for batch in file.iter_batches(columns=leaves):
+                for row in batch.to_pylist():
+                    if metadata := row.get("metaData"):
+                        metadata["configuration"] = dict(metadata.get("configuration") or {})
+                    action = {kind: value for kind, value in row.items() if value}
+                    refuse_outside(self.path, version, [action])
+                    yield action
+
+    def _is_whole(self, name: str) -> bool:
+        """Tell whether a file is complete; after a power failure it may be truncated."""
+        try:
+            with self.files.open(f"{LOG}/{name}") as file:
+                return bool(pq.read_metadata(file))
+        except (OSError, pa.ArrowException):
+            return False
