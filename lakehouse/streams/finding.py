@@ -5,38 +5,48 @@ A package offers a stream with an entry point of the group `lakehouse.streams`:
     [project.entry-points."lakehouse.streams"]
     orders = "shop.streams:ORDERS"
 
-The entry point's name is informative only; the stream's own name is used. The object is a Stream, or a
-function that takes the settings and returns one.
-
-Modules in the working directory are found last, so that none shadows an installed package, and only if
-nobody but the user can change them.
+The entry point's name is informative only; the stream's own name is used.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from importlib import import_module, invalidate_caches
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
-from lakehouse.common.errors import SettingsError, first_line
-from lakehouse.common.ownership import foreign
+from lakehouse.common.errors import SettingsError
 from lakehouse.settings import Settings
-from lakehouse.streams.builtin import calls, metrics, sales, transactions
+from lakehouse.streams.builtin import TABLES
+from lakehouse.streams.declared import built, merged
 from lakehouse.streams.definition import Stream
+from lakehouse.streams.loading import by_address, made
 
-_WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
 GROUP = "lakehouse.streams"
 SETTING = "LAKEHOUSE_STREAMS"
-OWN: Mapping[str, Callable[[Settings], Stream]] = {
-    "metrics": lambda settings: metrics.make(settings.grace_s, settings.quantile_k, settings.idle_after_s),
-    "calls": lambda settings: calls.make(settings.call_gap_s, settings.call_grace_s),
-    "sales": lambda settings: sales.make(settings.sales_threshold, settings.sales_notify),
-    "transactions": lambda _settings: transactions.TRANSACTIONS,
-}
+
+
+class Make(Protocol):
+    """Makes a stream under the settings."""
+
+    def __call__(self, settings: Settings) -> Stream:
+        """Return the stream."""
+
+
+def _own(name: str, settings: Settings) -> Stream:
+    given: dict[str, dict[str, Any]] = {
+        "metrics": {
+            "grace": f"{settings.grace_s}s",
+            "idle_after": f"{settings.idle_after_s}s",
+            "quantile_k": settings.quantile_k,
+        },
+        "calls": {"gap": f"{settings.call_gap_s}s", "grace": f"{settings.call_grace_s}s"},
+        "sales": {"threshold": settings.sales_threshold, "notify": settings.sales_notify},
+    }
+    return built(name, merged(TABLES[name], given.get(name, {})))
+
+
+OWN: Mapping[str, Make] = {name: partial(_own, name) for name in TABLES}
 """The streams of this package, in listed order."""
 
 
@@ -47,17 +57,17 @@ def found(settings: Settings) -> Iterator[Stream]:
     """
     if not settings.streams:
         yield from (make(settings) for make in OWN.values())
-        yield from (_offered(entry, settings) for entry in _entry_points())
+        yield from (_offered(entry) for entry in _entry_points())
         return
     offered: dict[str, Stream] | None = None
     for one in settings.streams:
         if one in OWN:
             yield OWN[one](settings)
         elif ":" in one:
-            yield by_address(one, settings, f"{SETTING} names {one}")
+            yield by_address(one, {}, f"{SETTING} names {one}")
         else:
             if offered is None:
-                offered = {stream.name: stream for stream in (_offered(e, settings) for e in _entry_points())}
+                offered = {stream.name: stream for stream in (_offered(e) for e in _entry_points())}
             if one not in offered:
                 known = ", ".join((*OWN, *offered))
                 raise SettingsError(
@@ -67,69 +77,10 @@ def found(settings: Settings) -> Iterator[Stream]:
             yield offered[one]
 
 
-def by_address(address: str, settings: Settings, said: str) -> Stream:
-    """Return the stream at `module:OBJECT`; modules are also searched for in the working directory.
-
-    `said` begins an error message. Raises SettingsError for a failed import, and for an object that is not a
-    stream.
-    """
-    module, _, name = address.partition(":")
-    here = str(Path.cwd())
-    doubt = _doubt_of(Path.cwd(), module.partition(".")[0])
-    if doubt is None and not {"", here}.intersection(sys.path):
-        sys.path.append(here)
-        invalidate_caches()
-    return _made(said, partial(_object, module, name), settings, doubt)
-
-
-def _doubt_of(here: Path, name: str) -> str | None:
-    """Return in words why no module of this name is imported from a directory; null if it may be."""
-    package = here / name
-    for path in (here, package, package / "__init__.py", here / f"{name}.py"):
-        try:
-            reason = foreign(path)
-        except (OSError, ValueError):  # no such file
-            continue
-        if reason is not None:
-            return f"{path} is not trusted, because {reason}"
-    return None
-
-
-def _object(module: str, name: str) -> Any:
-    value: Any = import_module(module)
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
-
-
 def _entry_points() -> list[EntryPoint]:
     return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
 
 
-def _offered(entry: EntryPoint, settings: Settings) -> Stream:
+def _offered(entry: EntryPoint) -> Stream:
     package = "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
-    return _made(f"{package} offers {entry.value}", entry.load, settings)
-
-
-def _made(said: str, load: Callable[[], Any], settings: Settings, doubt: str | None = None) -> Stream:
-    """Return the loaded stream; any exception of the user's module becomes a SettingsError.
-
-    `doubt` is the reason why the working directory is not searched.
-    """
-    try:
-        value = load()
-        stream = value(settings) if callable(value) else value
-    except Exception as error:
-        why = first_line(error) or type(error).__name__
-        if isinstance(error, ModuleNotFoundError):
-            where = "the working directory, in PYTHONPATH and among"
-            why += f" (looked for in {where if doubt is None else 'PYTHONPATH and among'} installed packages"
-            why += ")" if doubt is None else f", not in the working directory: {doubt}. {_WAY_OUT})"
-        raise SettingsError(f"{said}, which failed: {type(error).__name__}: {why}") from error
-    if not isinstance(stream, Stream):
-        kind = type(stream).__name__
-        raise SettingsError(
-            f"{said}, which is a {kind}, not a stream; expected a lakehouse.streams.definition.Stream, or a "
-            "function of the settings that returns one"
-        )
-    return stream
+    return made(f"{package} offers {entry.value}", entry.load, {})

@@ -11,9 +11,10 @@ from lakehouse.common.paths import is_on_s3
 from lakehouse.settings import Settings, load_settings
 from lakehouse.streams.checks import check_names, check_topics
 from lakehouse.streams.definition import Source, Stream
-from lakehouse.streams.finding import OWN, by_address, found
+from lakehouse.streams.finding import OWN, found
 from lakehouse.streams.kept_days import check_kept_days
 from lakehouse.streams.kinds.records import identified
+from lakehouse.streams.loading import by_address
 from lakehouse.streams.overrides import check_emit, emitting
 from lakehouse.streams.start import check_start
 
@@ -61,7 +62,7 @@ def _with_ids(settings: Settings, source: Source) -> Source:
 
 
 _DEFAULTS = Settings.model_construct()
-BY_DEFAULT = tuple(_under(_DEFAULTS, make(_DEFAULTS)) for make in OWN.values())
+BY_DEFAULT = tuple(_under(_DEFAULTS, make(settings=_DEFAULTS)) for make in OWN.values())
 """This package's own streams under default settings."""
 
 
@@ -89,7 +90,7 @@ def choose_one(name: str, settings: Settings) -> Stream:
     if ":" not in name:
         (stream,) = choose([name], settings)
         return stream
-    stream = _under(settings, by_address(name, settings, f"you have named {name}"))
+    stream = _under(settings, by_address(name, {}, f"you have named {name}"))
     check_names([stream])
     check_topics([stream], settings)
     return stream

@@ -22,7 +22,9 @@ def test_durations(text: str, seconds: int) -> None:
     assert parse_duration_s(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1s", "1.5h", "30m1h", "1h1h", "1 hour", "1H", "7 d", "٣s", "1s\n"])
+@pytest.mark.parametrize(
+    "text", ["", "s", "-1s", "1.5h", "30m1h", "1h1h", "1 hour", "1H", "7 d", "٣s", "1s\n"]
+)
 def test_what_is_not_a_duration(text: str) -> None:
     with pytest.raises(ValueError, match="expected a duration, such as 90s, 15m, 1h30m or 7d$"):
         parse_duration_s(text)

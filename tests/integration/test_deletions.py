@@ -28,7 +28,7 @@ AT = 1_767_225_600_000
 
 def stream_of(form: str) -> Stream:
     records = Records("payments", unique_by="id", sequence_by="version", deletion_key=form)
-    return windowed_sums("payments", records, by="user", value="amount", length_s=300)
+    return windowed_sums("payments", records, by="user", value="amount", length="5m")
 
 
 DEBEZIUM = windowed_sums(
@@ -43,7 +43,7 @@ DEBEZIUM = windowed_sums(
     ),
     by=Field("after.user", "user", FieldType.STRING),
     value=Field("after.amount", "amount", FieldType.DECIMAL),
-    length_s=300,
+    length="5m",
 )
 
 

@@ -217,7 +217,7 @@ def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Se
 
 def calls(gap_s: int) -> Stream:
     sides = [Side(records=f"calls-{name}", payload=name) for name in ("heard", "said")]
-    return joined_calls("calls", sides, pair=("one", "other"), gap_s=gap_s, to=None)
+    return joined_calls("calls", sides, pair=("one", "other"), gap=f"{gap_s}s", to=None)
 
 
 def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_force(

@@ -40,8 +40,8 @@ ENVELOPED = windowed_sums(
     ),
     by=Field("after.userId", "user_id", FieldType.STRING),
     value=Field("after.amount", "amount", FieldType.DECIMAL),
-    length_s=300,
-    gold="user_transactions_5m",
+    length="5m",
+    gold_table="user_transactions_5m",
     to="aggregated-transactions",
     group="users",
 )

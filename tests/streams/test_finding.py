@@ -40,11 +40,11 @@ SAME_TOPIC_OUT = renamed("other", "a", "a", "b", "metrics-aggregated-1m")
 LETTERS = renamed("other", "a", "dead_letters", "b", None)
 ODD = renamed("other", "a", "a b", "b", None)
 NUMBER = 7
-BY_TOPIC = windowed_sums("other", "a", by="topic", value="amount", length_s=60)
-OF_NO_WORD = windowed_sums("other", "a", by="数", value="amount", length_s=60)
+BY_TOPIC = windowed_sums("other", "a", by="topic", value="amount", length="1m")
+OF_NO_WORD = windowed_sums("other", "a", by="数", value="amount", length="1m")
 SQL = Field("k", "k) FROM x --", FieldType.STRING)
-WITH_SQL = windowed_sums("other", "a", by=SQL, value="amount", length_s=60)
-BY_COUNT = windowed_statistics("other", "a", value="v", windows=Windows(by="Count", length_s=60))
+WITH_SQL = windowed_sums("other", "a", by=SQL, value="amount", length="1m")
+BY_COUNT = windowed_statistics("other", "a", value="v", windows=Windows(by="Count", length="1m"))
 
 def by_settings(settings):
     return replace(PAYMENTS, name=f"payments_{settings.grace_s}")

@@ -16,6 +16,7 @@ from typing import Protocol
 from lakehouse.engine.layers import bronze, export, gold, letters_export, silver
 from lakehouse.engine.layers.step import Allow, Gate, LayerName, Permitted, StepMaker
 from lakehouse.engine.ops_tables.data_losses import LostRange
+from lakehouse.engine.records.rules import checked_rules
 from lakehouse.engine.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
 from lakehouse.engine.runtime.schedule import Alone, Schedule
 from lakehouse.engine.runtime.signals import Stop
@@ -90,9 +91,12 @@ def run(
     A step that fails, or whose start is refused, is retried with growing pauses (`runtime.troubles`) while
     the others continue. At the end, raises what still fails; raises earlier if every step fails. The error is
     a LakehouseError, such as a PositionError if tables and topics do not match, or a StreamError that names
-    the step.
+    the step, or a SettingsError for a rule that is not a condition on a row.
     """
     check_trigger(options.trigger)
+    if "silver" in layers:
+        for source in (source for stream in streams for source in stream.sources):
+            checked_rules(source)
     _Run(lake, streams, layers, settings, options).run()
 
 
