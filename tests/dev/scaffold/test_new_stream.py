@@ -115,7 +115,7 @@ PAYMENTS = replace(
         by=Field("card.id", "card_id", FieldType.STRING, accepts_numbers=True),
         # guess: a number in all 6 samples; others: card.id, count
         value="amount",
-        length_s=300,  # guess: five minutes of event time
+        length="5m",  # guess: five minutes of event time
     ),
     suites="payments.suites",
 )
