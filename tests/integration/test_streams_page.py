@@ -21,12 +21,12 @@ from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.catalog import spark_sql as catalog
 from lakehouse.operations.quality.checking import check, make_context
 from lakehouse.operations.quality.subjects import PinnedTables, subjects
-from lakehouse.settings import Settings
 from lakehouse.sinks.redis.rows import row_key
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
 from lakehouse.streams import registry as streams
 from lakehouse.streams.definition import Stream
+from lakehouse.testing import declared
 from tests.support import pipeline
 from tests.support.page_streams import ROOT, blocks, imported
 from tests.support.pipeline import Raw
@@ -44,19 +44,19 @@ def modules(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_the_streams_of_the_page_are_what_it_says(modules: dict[str, Any]) -> None:
-    settings = Settings.model_validate({"streams": "page_payments:PAYMENTS,page_readings:READINGS"})
-    payments, readings = streams.load(settings)
-    (sums,) = payments.gold
-    assert (sums.name, sums.keys, sums.export.topic) == (
-        "payments_5m",
-        ("card_id", "window_start"),
-        "payments-5m",
-    )
-    (source,) = readings.sources
+    payments, readings = map(declared, blocks("docs/streams.md", "toml")[:2])
+    for stream in (payments["payments"], modules["page_payments"].PAYMENTS):
+        (sums,) = stream.gold
+        assert (sums.name, sums.keys, sums.export.topic) == (
+            "payments_5m",
+            ("card_id", "window_start"),
+            "payments-5m",
+        )
+    (source,) = readings["readings"].sources
     columns = {field.column: field.required for field in source.contract.fields}
     assert columns == {"meter": True, "site_name": True, "kwh": True, "tariff": False, "is_manual": False}
-    assert [table.name for table in readings.gold] == ["readings_1h", "readings_1d"]
-    assert modules["page_readings"].READINGS.sources[0].contract.event_time_zone == "Europe/Berlin"
+    assert [table.name for table in readings["readings"].gold] == ["readings_1h", "readings_1d"]
+    assert source.contract.event_time_zone == "Europe/Berlin"
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("shop")
     source, target = directory / "source", directory / "installed"
     (source / "shop").mkdir(parents=True)
-    (source / "pyproject.toml").write_text(blocks("docs/streams.md", "toml")[0], encoding="utf-8")
+    (source / "pyproject.toml").write_text(blocks("docs/streams.md", "toml")[-1], encoding="utf-8")
     (source / "shop" / "__init__.py").touch()
     (source / "shop" / "streams.py").write_text(blocks("docs/streams.md", "python")[0], encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]

@@ -18,7 +18,7 @@ def built(name: str, given: Mapping[str, Any]) -> Stream:
 
     Raises SettingsError, which names every wrong key, as `read_table` does.
     """
-    keys = read_table(name, given, is_known=False)
+    keys = read_table(name, given)
     return changed(stream_of(name, keys), keys)
 
 

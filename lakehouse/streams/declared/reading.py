@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.common.nearest import no_such, shown
+from lakehouse.common.nearest import nearest, no_such, shown
 from lakehouse.streams.declared.keys import KINDS, Changes, InPython, OfKind
 
 _SHOULD = re.compile(r"^[\w ]+ should (?:be|have|(match pattern))(?:( an?) valid)?")
 _Keys = TypeVar("_Keys", bound=BaseModel)
 
 
-def read_table(name: str, given: Mapping[str, Any], *, is_known: bool) -> Changes | OfKind:
+def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ()) -> Changes | OfKind:
     """Return the keys of the table `[streams.NAME]`: of a kind, in Python, or changes of a known stream.
 
     Raises SettingsError, which names every wrong key, such as streams.payments.lenght, with the nearest known
@@ -32,9 +32,10 @@ def read_table(name: str, given: Mapping[str, Any], *, is_known: bool) -> Change
         return _checked(KINDS[kind], where, given)
     if "python" in given:
         return _checked(InPython, where, given)
-    if is_known:
+    if name in known:
         return _checked(Changes, where, given)
-    raise SettingsError(f"{where}: a stream of your own needs kind, {', '.join(KINDS)}, or python")
+    near = f"{no_such('stream', name, known)} " if nearest(name, known) else ""
+    raise SettingsError(f"{where}: {near}a stream of your own needs kind, {', '.join(KINDS)}, or python")
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
