@@ -109,7 +109,7 @@ def _leaves(command: Any, context: Any) -> Iterator[tuple[tuple[str, ...], Any]]
 
 def _rest() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as home:
-        settings = Settings(home=Path(home), redis_url=SecretStr("redis://127.0.0.1:6379/0"), streams=())
+        settings = Settings(home=Path(home), redis_url=SecretStr("redis://127.0.0.1:6379/0"))
         streams = load(settings)
         more = [produce_route.router(settings, streams)]
         described = make_app(settings, streams, Access(None), more=more).openapi()

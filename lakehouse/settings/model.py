@@ -109,12 +109,16 @@ class Settings(KafkaSettings, SchemaRegistrySettings, S3Settings, WebSettings, B
     redis_port: int = Field(
         default=0, ge=0, le=65535, description="Port of the local Redis; 0: any free port."
     )
-    streams: Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)] = Field(
+    only_streams: Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)] = Field(
         default=(),
         description=(
-            "The streams to use, by name or as module:OBJECT, separated by commas. Default: all built-in "
-            "streams, and those of installed packages."
+            "The streams to use, separated by commas. Default: those that tables [streams.NAME] declare, else "
+            "the built-in ones; and those of installed packages."
         ),
+    )
+    streams: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Tables [streams.NAME], each of which changes a known stream or declares another.",
     )
     topics: dict[str, str] = Field(
         default_factory=dict,

@@ -45,7 +45,7 @@ EXAMPLES: Mapping[str, Any] = {
     "deleted_if": {"sales-topic": "op=d"},
     "kept_days": {"bronze.sales_events": 90},
     "emit": {"metrics_1m": "final"},
-    "streams": "sales,calls",
+    "only_streams": "sales,calls",
     "alert_webhooks": ["https://example.org/hook"],
 }
 """Example values of settings whose default is not a useful example."""

@@ -1,86 +1,121 @@
-"""Discovery of streams: this package's own, those of installed packages, and those given as module:OBJECT.
+"""Discovery of streams: built-in ones, those of installed packages, and those that the settings declare.
 
-A package offers a stream with an entry point of the group `lakehouse.streams`:
+A package offers a stream with an entry point of the group `lakehouse.streams`, under the stream's name:
 
     [project.entry-points."lakehouse.streams"]
     orders = "shop.streams:ORDERS"
 
-The entry point's name is informative only; the stream's own name is used.
+The object is a Stream, or a function that returns one; its arguments are the table
+`[streams.orders.arguments]`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol
+from typing import Any
 
 from lakehouse.common.errors import SettingsError
+from lakehouse.common.nearest import no_such
 from lakehouse.settings import Settings
 from lakehouse.streams.builtin import TABLES
-from lakehouse.streams.declared import built, merged
+from lakehouse.streams.declared import Changes, InPython, OfKind, changed, merged, read_table, stream_of
 from lakehouse.streams.definition import Stream
-from lakehouse.streams.loading import by_address, made
+from lakehouse.streams.loading import made
 
 GROUP = "lakehouse.streams"
-SETTING = "LAKEHOUSE_STREAMS"
-
-
-class Make(Protocol):
-    """Makes a stream under the settings."""
-
-    def __call__(self, settings: Settings) -> Stream:
-        """Return the stream."""
-
-
-def _own(name: str, settings: Settings) -> Stream:
-    given: dict[str, dict[str, Any]] = {
-        "metrics": {
-            "grace": f"{settings.grace_s}s",
-            "idle_after": f"{settings.idle_after_s}s",
-            "quantile_k": settings.quantile_k,
-        },
-        "calls": {"gap": f"{settings.call_gap_s}s", "grace": f"{settings.call_grace_s}s"},
-        "sales": {"threshold": settings.sales_threshold, "notify": settings.sales_notify},
-    }
-    return built(name, merged(TABLES[name], given.get(name, {})))
-
-
-OWN: Mapping[str, Make] = {name: partial(_own, name) for name in TABLES}
-"""The streams of this package, in listed order."""
+Keys = Changes | OfKind
 
 
 def found(settings: Settings) -> Iterator[Stream]:
-    """Yield the streams that the settings list; if they list none, this package's and those offered.
+    """Yield the streams in use, as the settings configure them.
 
-    Raises SettingsError for an unknown name, a failed import, and an object that is not a stream.
+    These are the built-in streams and those of installed packages; once a table `[streams.NAME]` declares a
+    stream, a built-in one only if a table names it; if `only_streams` is set, those that it names. Raises
+    SettingsError, which names every wrong key, for a table that `read_table` refuses, for an unknown name,
+    and for a stream that cannot be imported.
     """
-    if not settings.streams:
-        yield from (make(settings) for make in OWN.values())
-        yield from (_offered(entry) for entry in _entry_points())
-        return
-    offered: dict[str, Stream] | None = None
-    for one in settings.streams:
-        if one in OWN:
-            yield OWN[one](settings)
-        elif ":" in one:
-            yield by_address(one, {}, f"{SETTING} names {one}")
+    offered = {entry.name: entry for entry in entry_points(group=GROUP)}
+    keys = _all_keys(settings.streams, offered)
+    for name in _in_use(settings, offered, keys):
+        given = keys.get(name)
+        if isinstance(given, OfKind) or name not in offered or isinstance(given, InPython):
+            given = given or read_table(name, TABLES[name])
+            stream = stream_of(name, given)
         else:
-            if offered is None:
-                offered = {stream.name: stream for stream in (_offered(e) for e in _entry_points())}
-            if one not in offered:
-                known = ", ".join((*OWN, *offered))
-                raise SettingsError(
-                    f"{SETTING} names {one}, which no installed package offers; known: {known}. A stream in "
-                    "a module is named as module:OBJECT"
-                )
-            yield offered[one]
+            stream = _offered(offered[name], {} if given is None else given.arguments)
+        stream = with_defaults(stream, settings)
+        yield stream if given is None else changed(stream, given)
 
 
-def _entry_points() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+def with_defaults(stream: Stream, settings: Settings) -> Stream:
+    """Return the stream with the settings' defaults for every source."""
+    sources = (
+        replace(
+            source,
+            allowed_lateness_s=settings.allowed_lateness_s,
+            future_tolerance_s=settings.future_tolerance_s,
+            earliest_event_time=settings.earliest_event_time,
+            registry=settings.schema_registry,
+        )
+        for source in stream.sources
+    )
+    return replace(stream, sources=tuple(sources))
 
 
-def _offered(entry: EntryPoint) -> Stream:
+def _all_keys(tables: Mapping[str, Mapping[str, Any]], offered: Mapping[str, EntryPoint]) -> dict[str, Keys]:
+    """Return the keys of all tables; wrong keys of several streams are named at once."""
+    keys, wrong = dict[str, Keys](), []
+    for name, table in tables.items():
+        try:
+            keys[name] = _keys(name, table, offered)
+        except SettingsError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return keys
+
+
+def _keys(name: str, table: Mapping[str, Any], offered: Mapping[str, EntryPoint]) -> Keys:
+    own = TABLES.get(name)
+    if own is None:
+        return read_table(name, table, known=(*TABLES, *offered))
+    for key in ("kind", "python"):
+        if table.get(key, own.get(key)) != own.get(key):
+            raise SettingsError(
+                f"streams.{name}.{key}: {name} is a built-in stream of the kind {own['kind']}; give your own "
+                "stream another name"
+            )
+    return read_table(name, merged(own, table))
+
+
+def _in_use(settings: Settings, offered: Mapping[str, EntryPoint], keys: Mapping[str, Keys]) -> list[str]:
+    every = list(dict.fromkeys((*TABLES, *sorted(offered), *keys)))
+    off = {name for name, given in keys.items() if not given.enabled}
+    for name in settings.only_streams:
+        if name not in every:
+            raise SettingsError(
+                f"only_streams: {no_such('stream', name, every)}. A table [streams.{name}] declares "
+                "another one"
+            )
+        if name in off:
+            raise SettingsError(f"only_streams names {name}, but streams.{name}.enabled is false")
+    if settings.only_streams:
+        return list(settings.only_streams)
+    declares = any(name not in TABLES and name not in offered for name in keys)
+    return [
+        name for name in every if name not in off and (name not in TABLES or name in keys or not declares)
+    ]
+
+
+def _offered(entry: EntryPoint, arguments: Mapping[str, Any]) -> Stream:
     package = "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
-    return made(f"{package} offers {entry.value}", entry.load, {})
+    said = f"{package} offers {entry.value}"
+    stream = made(said, entry.load, arguments)
+    if stream.name != entry.name:
+        raise SettingsError(
+            f"{said} under the name {entry.name}, but the stream is called {stream.name}: name the entry "
+            f"point {stream.name}"
+        )
+    return stream

@@ -78,7 +78,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
 ) -> None:
     suffix = make_settings().topics["metrics-events"].removeprefix("metrics-events")
     topics = {topic: topic + suffix for topic in clicks.topics}
-    settings = make_settings(topics=topics, streams=("page_clicks:CLICKS",))
+    settings = make_settings(topics=topics, streams={"clicks": {"python": "page_clicks:CLICKS"}})
     assert streams.choose(["clicks"], settings) == (clicks,)
 
     for records in (

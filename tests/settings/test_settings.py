@@ -615,8 +615,8 @@ def test_what_is_said_of_streams_that_are_left_out_may_stay(monkeypatch: pytest.
     monkeypatch.setenv("LAKEHOUSE_TOPICS", '{"transactions-topic": "prod.transactions"}')
     monkeypatch.setenv("LAKEHOUSE_START", '{"transactions-topic": "latest"}')
     monkeypatch.setenv("LAKEHOUSE_KEPT_DAYS", '{"gold.user_transactions_5m": 90}')
-    monkeypatch.setenv("LAKEHOUSE_STREAMS", "metrics,sales")
-    assert read_settings().streams == ("metrics", "sales")
+    monkeypatch.setenv("LAKEHOUSE_ONLY_STREAMS", "metrics,sales")
+    assert read_settings().only_streams == ("metrics", "sales")
 
 
 def test_a_home_or_a_lake_that_no_reader_finds_by_its_name_is_refused_with_the_variable(

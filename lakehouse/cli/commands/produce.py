@@ -154,7 +154,7 @@ def stream(
     ] = None,
     format_: Annotated[
         RecordFormat | None,
-        typer.Option("--format", help="Record format; its schema is registered. Default: LAKEHOUSE_FORMATS."),
+        typer.Option("--format", help="Record format; its schema is registered. Default: the source's."),
     ] = None,
     shape: _Shape,
 ) -> None:

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakehouse.engine.layers.step import Batch, BatchResult, Blamed, Passed, Permitted, Step, StepMaker
-from lakehouse.engine.layers.topic_reading import EARLIEST, TopicReading, skipping
+from lakehouse.engine.layers.topic_reading import TopicReading, skipping
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
@@ -102,7 +102,7 @@ class _Landing(Step):
             max_records=settings.max_records_per_batch,
             max_bytes=settings.bytes_per_batch,
             permitted=permitted,
-            start=settings.start.get(source.topic, EARLIEST),
+            start=source.start,
         )
         self._files = settings.shuffle_partitions
 
