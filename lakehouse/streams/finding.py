@@ -30,7 +30,7 @@ from lakehouse.streams.definition import Stream
 
 _WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
 GROUP = "lakehouse.streams"
-SETTING = "LAKEHOUSE_STREAMS"
+SETTING = "LAKEHOUSE_ONLY_STREAMS"
 OWN: Mapping[str, Callable[[Settings], Stream]] = {
     "metrics": lambda settings: metrics.make(settings.grace_s, settings.quantile_k, settings.idle_after_s),
     "calls": lambda settings: calls.make(settings.call_gap_s, settings.call_grace_s),
@@ -45,12 +45,12 @@ def found(settings: Settings) -> Iterator[Stream]:
 
     Raises SettingsError for an unknown name, a failed import, and an object that is not a stream.
     """
-    if not settings.streams:
+    if not settings.only_streams:
         yield from (make(settings) for make in OWN.values())
         yield from (_offered(entry, settings) for entry in _entry_points())
         return
     offered: dict[str, Stream] | None = None
-    for one in settings.streams:
+    for one in settings.only_streams:
         if one in OWN:
             yield OWN[one](settings)
         elif ":" in one:

@@ -12,7 +12,7 @@ from lakehouse.settings import Settings, load_settings
 from lakehouse.streams.checks import check_names, check_topics
 from lakehouse.streams.definition import Source, Stream
 from lakehouse.streams.finding import OWN, by_address, found
-from lakehouse.streams.kept_days import check_kept_days
+from lakehouse.streams.keep_rows import check_keep_rows
 from lakehouse.streams.kinds.records import identified
 from lakehouse.streams.overrides import check_emit, emitting
 from lakehouse.streams.start import check_start
@@ -33,11 +33,11 @@ def _under(settings: Settings, stream: Stream) -> Stream:
     sources = (
         replace(
             _with_ids(settings, source),
-            allowed_lateness_s=settings.allowed_lateness_s,
-            future_tolerance_s=settings.future_tolerance_s,
-            earliest_event_time=settings.earliest_event_time,
+            allowed_lateness_s=settings.stream_defaults.allowed_lateness_s,
+            future_tolerance_s=settings.stream_defaults.future_tolerance_s,
+            earliest_event_time=settings.stream_defaults.earliest_event_time,
             format=settings.formats.get(source.topic, source.format),
-            registry=settings.schema_registry,
+            registry=settings.schema_registry.access,
         )
         for source in stream.sources
     )
@@ -76,7 +76,7 @@ def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
     if unknown:
         raise SettingsError(
             f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}. Add others with "
-            "LAKEHOUSE_STREAMS"
+            "LAKEHOUSE_ONLY_STREAMS"
         )
     return tuple(stream for stream in streams if not names or stream.name in names)
 
@@ -98,8 +98,8 @@ def choose_one(name: str, settings: Settings) -> Stream:
 def read_settings() -> Settings:
     """Return the settings, as `load_settings` does, and set the environment for readers without a JVM on S3.
 
-    Also raises SettingsError for topics that no stream has, and for invalid retention in `kept_days`.
-    Settings for this package's own streams remain valid while LAKEHOUSE_STREAMS leaves them out.
+    Also raises SettingsError for topics that no stream has, and for invalid `maintenance.keep_rows`.
+    Settings for this package's own streams remain valid while LAKEHOUSE_ONLY_STREAMS leaves them out.
     """
     settings = load_settings()
     streams = (*BY_DEFAULT, *load(settings))
@@ -111,7 +111,7 @@ def read_settings() -> Settings:
                 f"{setting}: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}"
             )
     check_start(settings.start)
-    check_kept_days(settings.kept_days, streams)
+    check_keep_rows(settings.maintenance.keep_rows_s, streams)
     check_emit(settings.emit, streams)
     reach(settings, settings.lake)
     return settings
@@ -120,4 +120,4 @@ def read_settings() -> Settings:
 def reach(settings: Settings, place: str) -> None:
     """Set the environment variables with which readers without a JVM open a lake on S3."""
     if is_on_s3(place):
-        os.environ.update(settings.s3.for_environment())
+        os.environ.update(settings.s3.access.for_environment())

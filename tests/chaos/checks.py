@@ -91,7 +91,7 @@ def _layers(settings: Settings, given: Verdicts | None) -> tuple[Books, Verdicts
     verdicts: dict[str, Mapping[Coordinates, Judged]] = {}
     sent = poison = 0
     for source in (one for stream in STREAMS for one in stream.sources):
-        records = read_topic(settings.kafka_bootstrap_servers, settings.topic(source.topic))
+        records = read_topic(settings.kafka.bootstrap_servers, settings.topic(source.topic))
         sent += len(records)
         poison += sum(map(_is_poison, records))
         by_place = {(one.topic, one.partition, one.offset): one for one in records}
@@ -219,7 +219,7 @@ def _output_differences(settings: Settings, table: str) -> Iterator[str]:
     yield from map(str, outputs(settings, table, rows))
     if kept.topic is None:
         return
-    messages = read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic))
+    messages = read_topic(settings.kafka.bootstrap_servers, settings.topic(kept.topic))
     sent = Counter(frozen(parsed(one.value, kept)) for one in messages if one.value is not None)
     states = Counter(
         frozen(kept.message(row))

@@ -163,7 +163,7 @@ class Feeder:
         return producer
 
     def _producer(self) -> Producer:
-        return Producer({"bootstrap.servers": self._settings.kafka_bootstrap_servers, **_CONFIG})
+        return Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers, **_CONFIG})
 
 
 RULES = {

@@ -53,7 +53,7 @@ def settings_for(registry_url: str) -> dict[str, Any]:
     """Return the settings of such a run."""
     return {
         "formats": dict(FORMATS),
-        "schema_registry_url": registry_url,
+        "schema_registry.url": registry_url,
         "unique_by": {PAYMENTS.topic: ID},
         "sequence_by": {PAYMENTS.topic: SEQUENCE},
     }

@@ -26,6 +26,7 @@ from pydantic import SecretStr
 from lakehouse.common.errors import ServiceError
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.settings import Settings
+from lakehouse.settings.keys import all_keys
 from lakehouse.storage.kafka.topics import create_topics
 from tests.chaos import mixed
 from tests.chaos.checks import Books, audit_differences, differences
@@ -117,14 +118,14 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
         database, chosen = services.postgres.url(), dict[str, Any](_SETTINGS)
         if services.registry is not None:
             chosen |= mixed.settings_for(services.registry.access.url)
-        settings = place.settings(**chosen, postgres_url=SecretStr(database))
+        settings = place.settings({**chosen, "postgres.url": SecretStr(database)})
         environment = place.environment | {
-            f"LAKEHOUSE_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
-            for name, value in {**chosen, "postgres_url": database}.items()
+            all_keys()[name].variable: json.dumps(value) if isinstance(value, dict) else str(value)
+            for name, value in {**chosen, "postgres.url": database}.items()
         }
         create_topics(
             services.endpoints.access,
-            dict.fromkeys(place.topics.values(), settings.topic_partitions),
+            dict.fromkeys(place.topics.values(), settings.kafka.topic_partitions),
         )
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
@@ -223,13 +224,13 @@ def await_end(settings: Settings, outcome: Outcome) -> list[str]:
 
 def _ends(settings: Settings) -> dict[str, dict[int, int]]:
     """Return the ends of the input topics by partition; the topics by their names without the run's own."""
-    consumer = KafkaConsumer(bootstrap_servers=settings.kafka_bootstrap_servers, group_id=None)
+    consumer = KafkaConsumer(bootstrap_servers=settings.kafka.bootstrap_servers, group_id=None)
     try:
         return {
             topic: {
                 place.partition: end
                 for place, end in consumer.end_offsets(
-                    [TopicPartition(settings.topic(topic), n) for n in range(settings.topic_partitions)]
+                    [TopicPartition(settings.topic(topic), n) for n in range(settings.kafka.topic_partitions)]
                 ).items()
             }
             for topic in BRONZE.values()

@@ -25,7 +25,7 @@ from lakehouse.cli.main import app
 from lakehouse.dev.services.certificates import Authority
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.engine.runtime.triggers import check_trigger
-from lakehouse.settings import ENV_PREFIX, Settings, load_settings
+from lakehouse.settings import keys, load_settings
 from lakehouse.storage.spark import properties
 from lakehouse.storage.spark.jars import jars_directory
 from tests.support.dockerfile import user, workdir
@@ -230,7 +230,7 @@ def test_the_sparks_are_of_the_version_that_is_locked() -> None:
 
 
 def test_the_settings_are_known_and_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    known = set(keys.variables())
     assert SETTINGS.keys() <= known
     for variable, value in SETTINGS.items():
         monkeypatch.setenv(variable, value)
@@ -360,10 +360,10 @@ def test_the_example_of_a_secured_kafka_is_taken(monkeypatch: pytest.MonkeyPatch
         (tmp_path / name).write_text(content, encoding="utf-8")
     for name, value in {**SETTINGS, **example}.items():
         monkeypatch.setenv(name, value.replace("/etc/lakehouse/kafka", str(tmp_path)))
-    access = load_settings().kafka
+    access = load_settings().kafka.access
     assert (access.protocol, access.mechanism, access.username) == ("SASL_SSL", "SCRAM-SHA-512", "lakehouse")
     assert access.for_librdkafka()["sasl.password"] == "secret"
-    assert set(example) > {"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE", "LAKEHOUSE_KAFKA_SSL_CA_FILE"}
+    assert set(example) > {"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE", "LAKEHOUSE_KAFKA_SSL_CA"}
 
 
 def variables(pod: Object) -> list[Object]:

@@ -33,9 +33,9 @@ def journey(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Journey:
     """A lake of every stream that has been through reruns and crashes; see tests/support/journey.py."""
-    settings = settings_for(session_settings, services, tmp_path_factory.mktemp("filled")).model_copy(
-        update={
-            "redis_url": SecretStr(redis_databases.url_of(services.redis, LAKE_DATABASE)),
+    settings = settings_for(session_settings, services, tmp_path_factory.mktemp("filled")).changed(
+        {
+            "redis.url": SecretStr(redis_databases.url_of(services.redis, LAKE_DATABASE)),
             "call_gap_s": 1,
             "call_grace_s": 1,
             "quantile_k": 10,

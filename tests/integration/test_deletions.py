@@ -139,7 +139,7 @@ def test_a_form_that_is_none_is_refused_at_the_start(lake_settings: Settings) ->
 
     def chosen(**given: str) -> Source:
         by_topic = {name: {topic: value} for name, value in given.items()}
-        (source,) = choose_one("transactions", lake_settings.model_copy(update=ids | by_topic)).sources
+        (source,) = choose_one("transactions", lake_settings.changed(ids | by_topic)).sources
         return source
 
     source = chosen(deletion_keys="json:id", deleted_if="op=d")

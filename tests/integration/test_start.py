@@ -37,12 +37,12 @@ def landed(spark: SparkSession, settings: Settings, notices: list[str] | None = 
 
 def audited(spark: SparkSession, settings: Settings) -> tuple[int, tuple[str, ...]]:
     topic = settings.topic(SOURCE.topic)
-    (check,) = check_landing(Lake(spark, settings.lake), TRANSACTIONS, SOURCE, topic, settings.kafka)
+    (check,) = check_landing(Lake(spark, settings.lake), TRANSACTIONS, SOURCE, topic, settings.kafka.access)
     return check.differences, tuple(check.notes)
 
 
 def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: MakeSettings) -> None:
-    settings = make_settings(topic_partitions=1, start={SOURCE.topic: "latest"})
+    settings = make_settings({"kafka.topic_partitions": 1, "start": {SOURCE.topic: "latest"}})
     sent(settings, "1", "2")
     notices = list[str]()
 
@@ -66,11 +66,11 @@ def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: Ma
 def test_a_topic_is_begun_at_a_time_and_a_partition_without_one_at_its_end(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=1, start={SOURCE.topic: "2026-03-01T13:30:00Z"})
+    settings = make_settings({"kafka.topic_partitions": 1, "start": {SOURCE.topic: "2026-03-01T13:30:00Z"}})
     sent(settings, "0", "1", "2", "3")
     assert landed(spark, settings) == ["2", "3"]
     # Another start is not asked for: the table knows how far it has read.
-    later = settings.model_copy(update={"start": {SOURCE.topic: "latest"}})
+    later = settings.changed({"start": {SOURCE.topic: "latest"}})
     sent(later, "4")
     assert landed(spark, later) == ["2", "3", "4"]
     assert audited(spark, later)[0] == 0

@@ -128,7 +128,7 @@ def outcome(
     copies: Sequence[Copy[Sold]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcome:
-    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-sales"))})
+    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-sales"))})
     way: Way = request.param
     return way(spark, settings, SALES, copies, to_raw, landed_at=LANDED)
 
@@ -142,7 +142,7 @@ def every_update(spark: SparkSession, session_settings: Settings, cases: Sequenc
         for number, case in enumerate(cases)
         for pieces in PIECES
     ]
-    settings = session_settings.model_copy(update={"sales_notify": "every_update"})
+    settings = session_settings.changed({"sales_notify": "every_update"})
     return fold_copies(spark, settings, SALES, copies, to_raw, landed_at=LANDED)
 
 

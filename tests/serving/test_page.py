@@ -146,7 +146,7 @@ def test_rows_come_newest_first_where_they_are_wanted_so(client: TestClient, lak
 
 
 def test_a_table_says_the_settings_that_it_depends_on(make_client: MakeClient) -> None:
-    client = make_client(sales_threshold=Decimal(1500), sales_notify="every_update")
+    client = make_client(changes={"sales_threshold": Decimal(1500), "sales_notify": "every_update"})
     tables = {
         table["name"]: table
         for stream in client.get("/api/v1/streams").json()["streams"]

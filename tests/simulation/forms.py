@@ -63,7 +63,7 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "calls": (CALLS, {"unique_by": {"analyticsTopic": "eventId"}}),
     "avro": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "avro"}, "deletion_keys": {_TOPIC: "avro"}}),
     "protobuf": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "protobuf"}}),
-    "debezium": (ENVELOPED, {"streams": (f"{__name__}:ENVELOPED",)}),
+    "debezium": (ENVELOPED, {"only_streams": (f"{__name__}:ENVELOPED",)}),
 }
 """What a story's stream is: its tables, and the settings under which they are made."""
 

@@ -119,7 +119,7 @@ def _change_setting(rng: Random) -> Action:
 
 _SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
     ("grace_s", (0, 600)),
-    ("future_tolerance_s", (300, 2 * _DAY_S)),
+    ("stream_defaults.future_tolerance_s", (300, 2 * _DAY_S)),
     ("emit", ({}, {"metrics_1m": "final"})),
     ("sales_threshold", (15,)),  # what it has sent is not taken back
     ("sales_notify", ("every_update",)),

@@ -17,7 +17,7 @@ _IDS = {
     **dict.fromkeys(("corrected", "unique", "plain"), ("transactionId", "version")),
 }
 """The fields with a record's id and sequence, by form; the others' are never changed."""
-_JUDGED = {"future_tolerance_s"}
+_JUDGED = {"stream_defaults.future_tolerance_s"}
 _MADE_WITH = {"sales_threshold", "sales_notify", "quantile_k", "call_gap_s", "call_grace_s"}
 
 
@@ -42,7 +42,10 @@ class SetIds(Action):
         topic = world.source.topic
         ids, sequences = names[self.ids], places[self.sequences] if self.ids else ""
         world.change_settings(
-            unique_by={topic: ids} if ids else {}, sequence_by={topic: sequences} if ids and sequences else {}
+            {
+                "unique_by": {topic: ids} if ids else {},
+                "sequence_by": {topic: sequences} if ids and sequences else {},
+            }
         )
         rebuild(world)
 
@@ -56,7 +59,7 @@ class ChangeSetting(Action):
 
     def do(self, world: World) -> None:
         value = Decimal(self.value) if self.name == "sales_threshold" else self.value
-        world.change_settings(**{self.name: value})
+        world.change_settings({self.name: value})
         if self.name in _JUDGED:
             rebuild(world)
         elif self.name in _MADE_WITH:

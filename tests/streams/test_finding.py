@@ -76,7 +76,7 @@ def _install(info: Path, name: str, entry: str) -> None:
 
 
 def under(streams: str, grace_s: int = 60) -> Settings:
-    return Settings.model_validate({"streams": streams, "grace_s": grace_s})
+    return Settings.model_validate({"only_streams": streams, "grace_s": grace_s})
 
 
 def names(settings: Settings) -> list[str]:
@@ -142,7 +142,8 @@ def test_modules_that_somebody_else_may_change_are_not_imported(
     with pytest.raises(SettingsError) as refused:
         load(under("shop_of_a_user:PAYMENTS"))
     assert str(refused.value) == (
-        "LAKEHOUSE_STREAMS names shop_of_a_user:PAYMENTS, which failed: ModuleNotFoundError: No module named "
+        "LAKEHOUSE_ONLY_STREAMS names shop_of_a_user:PAYMENTS, which failed: ModuleNotFoundError: No module "
+        "named "
         "'shop_of_a_user' (looked for in PYTHONPATH and among installed packages, not in the working "
         f"directory: {here / of} is not trusted, because {why}. Make it yours (chown, chmod go-w), or "
         "install the package)"
@@ -176,41 +177,43 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
         (
             "orders",
             (
-                "LAKEHOUSE_STREAMS names orders, which no installed package offers; known: metrics, calls, "
-                "sales, transactions. A stream in a module is named as module:OBJECT"
+                "LAKEHOUSE_ONLY_STREAMS names orders, which no installed package offers; known: metrics, "
+                "calls, sales, transactions. A stream in a module is named as module:OBJECT"
             ),
         ),
         (
             "no_such_module:X",
             (
-                "LAKEHOUSE_STREAMS names no_such_module:X, which failed: ModuleNotFoundError: No module "
+                "LAKEHOUSE_ONLY_STREAMS names no_such_module:X, which failed: ModuleNotFoundError: No module "
                 f"named 'no_such_module' ({LOOKED})"
             ),
         ),
         (
             "shop_of_a_user:GONE",
             (
-                "LAKEHOUSE_STREAMS names shop_of_a_user:GONE, which failed: AttributeError: module "
+                "LAKEHOUSE_ONLY_STREAMS names shop_of_a_user:GONE, which failed: AttributeError: module "
                 "'shop_of_a_user' has no attribute 'GONE'"
             ),
         ),
         (
             "shop_of_a_user:NUMBER",
             (
-                "LAKEHOUSE_STREAMS names shop_of_a_user:NUMBER, which is a int, not a stream; expected a "
+                "LAKEHOUSE_ONLY_STREAMS names shop_of_a_user:NUMBER, which is a int, not a stream; expected "
+                "a "
                 "lakehouse.streams.definition.Stream, or a function of the settings that returns one"
             ),
         ),
         (
             "shop_of_a_user:by_state",
             (
-                "LAKEHOUSE_STREAMS names shop_of_a_user:by_state, which failed: ValueError: field state: its "
-                "column cannot be called state here; give it another one, Field(name, column, type)"
+                "LAKEHOUSE_ONLY_STREAMS names shop_of_a_user:by_state, which failed: ValueError: "
+                "field state: its column cannot be called state here; give it another one, "
+                "Field(name, column, type)"
             ),
         ),
         (
             "shop_of_a_user:failing",
-            "LAKEHOUSE_STREAMS names shop_of_a_user:failing, which failed: ValueError: no grace",
+            "LAKEHOUSE_ONLY_STREAMS names shop_of_a_user:failing, which failed: ValueError: no grace",
         ),
     ],
 )
@@ -253,7 +256,7 @@ def test_names_that_clash_are_refused(
     with pytest.raises(SettingsError) as refused:
         load(under(f"metrics,transactions,shop_of_a_user:{stream}"))
     assert str(refused.value) == (
-        f"{message}: give one another name, or choose what runs with LAKEHOUSE_STREAMS"
+        f"{message}: give one another name, or choose what runs with LAKEHOUSE_ONLY_STREAMS"
     )
 
 
@@ -264,22 +267,22 @@ ALIAS = {"metrics-events": "one"}
     ("changes", "message"),
     [
         (
-            {"streams": "metrics,shop_of_a_user:SAME_TOPIC"},
+            {"only_streams": "metrics,shop_of_a_user:SAME_TOPIC"},
             "topic metrics-events has 2 uses: stream metrics reads it; stream other reads it. ",
         ),
         (
-            {"streams": "metrics,shop_of_a_user:SAME_TOPIC_OUT"},
+            {"only_streams": "metrics,shop_of_a_user:SAME_TOPIC_OUT"},
             (
                 "topic metrics-aggregated-1m has 2 uses: stream metrics sends gold.metrics_1m to it; stream "
                 "other sends gold.b to it. "
             ),
         ),
         (
-            {"streams": "shop_of_a_user:ITSELF"},
+            {"only_streams": "shop_of_a_user:ITSELF"},
             "topic round has 2 uses: stream itself reads it; stream itself sends gold.itself_5m to it. ",
         ),
         (
-            {"streams": "transactions,shop_of_a_user:CHAINED"},
+            {"only_streams": "transactions,shop_of_a_user:CHAINED"},
             (
                 "topic aggregated-transactions has 2 uses: stream transactions sends "
                 "gold.user_transactions_5m to it; stream chained reads it. "
@@ -307,31 +310,31 @@ ALIAS = {"metrics-events": "one"}
             ),
         ),
         (
-            {"topics": ALIAS, "dead_letter_topic": "one"},
+            {"topics": ALIAS, "kafka": {"dead_letter_topic": "one"}},
             (
                 "topic one has 2 uses: stream metrics reads it as metrics-events (LAKEHOUSE_TOPICS); dead "
-                "letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC). "
+                "letters go to it (LAKEHOUSE_KAFKA_DEAD_LETTER_TOPIC). "
             ),
         ),
         (
-            {"dead_letter_topic": "metrics-aggregated-1m"},
+            {"kafka": {"dead_letter_topic": "metrics-aggregated-1m"}},
             (
                 "topic metrics-aggregated-1m has 2 uses: stream metrics sends gold.metrics_1m to it; dead "
-                "letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC). "
+                "letters go to it (LAKEHOUSE_KAFKA_DEAD_LETTER_TOPIC). "
             ),
         ),
         (
-            {"topics": ALIAS, "alert_topic": "one"},
+            {"topics": ALIAS, "alerts": {"topic": "one"}},
             (
                 "topic one has 2 uses: stream metrics reads it as metrics-events (LAKEHOUSE_TOPICS); alerts "
-                "go to it (LAKEHOUSE_ALERT_TOPIC). "
+                "go to it (LAKEHOUSE_ALERTS_TOPIC). "
             ),
         ),
         (
-            {"dead_letter_topic": "lakehouse-alerts-state"},
+            {"kafka": {"dead_letter_topic": "lakehouse-alerts-state"}},
             (
                 "topic lakehouse-alerts-state has 2 uses: dead letters go to it "
-                "(LAKEHOUSE_DEAD_LETTER_TOPIC); the state of alerts is in it (LAKEHOUSE_ALERT_TOPIC). "
+                "(LAKEHOUSE_KAFKA_DEAD_LETTER_TOPIC); the state of alerts is in it (LAKEHOUSE_ALERTS_TOPIC). "
             ),
         ),
     ],
@@ -353,7 +356,7 @@ def test_an_alias_may_take_the_name_of_a_topic_that_has_another_one_itself(
 ) -> None:
     monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.none")
     swapped = {"analyticsTopic": "metricsTopic", "metricsTopic": "analyticsTopic"}
-    settings = Settings.model_validate({"topics": swapped, "dead_letter_topic": "letters"})
+    settings = Settings.model_validate({"topics": swapped, "kafka": {"dead_letter_topic": "letters"}})
     assert len(load(settings)) == 4
 
 
@@ -362,7 +365,10 @@ def test_a_stream_that_is_named_by_its_address_is_checked_too(
 ) -> None:
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError, match=r"^topic payments-5m has 2 uses: "):
-        choose_one("shop_of_a_user:PAYMENTS", Settings.model_validate({"dead_letter_topic": "payments-5m"}))
+        choose_one(
+            "shop_of_a_user:PAYMENTS",
+            Settings.model_validate({"kafka": {"dead_letter_topic": "payments-5m"}}),
+        )
 
 
 def test_a_name_that_no_table_can_have_is_refused(module: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,13 +44,13 @@ def judge_batches(
                 row["ingested_at"],
                 watermark_us,
                 key=row["key"],
-                future_tolerance_s=settings.future_tolerance_s,
-                earliest_us=micros(settings.earliest_event_time),
+                future_tolerance_s=settings.stream_defaults.future_tolerance_s,
+                earliest_us=micros(settings.stream_defaults.earliest_event_time),
             )
             for row in batch
         }
         times = [one.own_time_us for one in verdicts.values() if one.own_time_us is not None]
-        watermark_us = max(times) - settings.allowed_lateness_s * 1_000_000 if times else None
+        watermark_us = max(times) - settings.stream_defaults.allowed_lateness_s * 1_000_000 if times else None
     return verdicts
 
 

@@ -125,14 +125,19 @@ class Load:
         if self.behind_s:
             times = (time_ms - round(1000 * self.behind_s) for time_ms in times)
         # A malformed event from the future must still be one when it lands, however early it is in the span.
-        ahead_s = settings.future_tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
+        ahead_s = (
+            settings.stream_defaults.future_tolerance_s
+            + _HOUR_S
+            + self.behind_s
+            + (0 if self.rate else self.span_s)
+        )
         shape = dict(self.shape)
         shares = Shares(
             self.malformed,
             self.late,
             self.duplicates,
             shape.pop("tombstones", 0.0),
-            allowed_lateness_s=settings.allowed_lateness_s,
+            allowed_lateness_s=settings.stream_defaults.allowed_lateness_s,
             ahead_s=ahead_s,
         )
         return generator.samples(
@@ -155,9 +160,9 @@ def send(
     topics = load.topics(settings)
     streams = [] if isinstance(load.stream, str) else [load.stream]
     samples = encoded(load.samples(settings), topics, sources_by_topic(settings, streams))
-    create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+    create_topics(settings.kafka.access, dict.fromkeys(topics, settings.kafka.topic_partitions))
     return producing.produce(
-        settings.kafka,
+        settings.kafka.access,
         topics,
         samples,
         rate=load.rate,

@@ -193,7 +193,7 @@ class PinnedTables:
             self.now - timedelta(seconds=settings.expect_fresh_s),
             settings.expect_dead_letter_rate,
             settings.sales_threshold,
-            settings.future_tolerance_s,
+            settings.stream_defaults.future_tolerance_s,
         )
         return self.spark.createDataFrame([row], LIMITS)
 

@@ -49,7 +49,7 @@ def killed(there: Place, store: str, tmp_path_factory: pytest.TempPathFactory) -
     shape = {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in SHAPE.items()}
     with proxy.before(store) as between:
         environment = there.environment | shape | settings_of(between.endpoint, PREFIX)
-        with Feeder(there.settings(**SHAPE), rate=RATE, seed=39, poison=0.1) as feeder:
+        with Feeder(there.settings(SHAPE), rate=RATE, seed=39, poison=0.1) as feeder:
             for life in range(KILLS):
                 left = rng.randrange(5, 40)
                 command = [LAKEHOUSE, "run", "all", "--trigger", "1 second"]
@@ -88,7 +88,7 @@ def here(
         source_filesystem=files_of(store),
         destination_filesystem=LocalFileSystem(),
     )
-    return there.settings(**SHAPE, lake=str(lake))
+    return there.settings({**SHAPE, "lake": str(lake)})
 
 
 @pytest.mark.soak

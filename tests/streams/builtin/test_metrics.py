@@ -378,7 +378,9 @@ def test_redis_has_a_series_of_windows_and_the_latest_of_each_service(gold: Gold
 
 
 def test_the_table_is_bound_to_the_settings_that_its_rows_depend_on(session_settings: Settings) -> None:
-    changed = session_settings.model_copy(update={"quantile_k": 400, "grace_s": 5, "allowed_lateness_s": 1})
+    changed = session_settings.changed(
+        {"quantile_k": 400, "grace_s": 5, "stream_defaults.allowed_lateness_s": 1}
+    )
 
     assert under(changed, METRICS).gold[0].pinned_settings == {"quantile_k": "400"}
 
