@@ -37,7 +37,7 @@ def show_duration(seconds: int) -> str:
 def parse_size_bytes(text: str) -> int:
     """Return the bytes of a size such as 100B, 512KB, 256MB or 2GB; a KB has 1,024 bytes.
 
-    Raises ValueError, which says what is expected, for anything else; a number without a unit is refused, too.
+    Raises ValueError, which says what is expected, for anything else, and for a number without a unit.
     """
     found = _SIZE.fullmatch(text)
     if found is None:

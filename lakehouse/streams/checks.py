@@ -58,7 +58,7 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
             raise SettingsError(
                 f"topic {topic} has {len(several)} uses: {'; '.join(several)}. Expected one, as the input of "
                 "one stream or as one output: give one of them another topic (topic and to of "
-                "[streams.NAME], kafka.dead_letter_topic, alerts.topic), or choose what runs with only_streams"
+                "[streams.NAME], kafka.dead_letter_topic, alerts.topic), or choose what runs by only_streams"
             )
 
 
@@ -77,10 +77,10 @@ def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, 
             if table.export.topic is not None:
                 topic, alias = named(table.export.topic)
                 yield topic, f"stream {stream.name} sends gold.{table.name} to it{alias}"
-    if settings.dead_letter_topic:
-        yield settings.dead_letter_topic, "dead letters go to it (kafka.dead_letter_topic)"
-    yield settings.alert_topic, "alerts go to it (alerts.topic)"
-    yield f"{settings.alert_topic}-state", "the state of alerts is in it (alerts.topic)"
+    if settings.kafka.dead_letter_topic:
+        yield settings.kafka.dead_letter_topic, "dead letters go to it (kafka.dead_letter_topic)"
+    yield settings.alerts.topic, "alerts go to it (alerts.topic)"
+    yield f"{settings.alerts.topic}-state", "the state of alerts is in it (alerts.topic)"
 
 
 def _names(stream: Stream) -> Iterator[tuple[str, str]]:

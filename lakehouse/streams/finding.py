@@ -51,13 +51,14 @@ def found(settings: Settings) -> Iterator[Stream]:
 
 def with_defaults(stream: Stream, settings: Settings) -> Stream:
     """Return the stream with the settings' defaults for every source."""
+    defaults = settings.stream_defaults
     sources = (
         replace(
             source,
-            allowed_lateness_s=settings.allowed_lateness_s,
-            future_tolerance_s=settings.future_tolerance_s,
-            earliest_event_time=settings.earliest_event_time,
-            registry=settings.schema_registry,
+            allowed_lateness_s=defaults.allowed_lateness_s,
+            future_tolerance_s=defaults.future_tolerance_s,
+            earliest_event_time=defaults.earliest_event_time,
+            registry=settings.schema_registry.access,
         )
         for source in stream.sources
     )

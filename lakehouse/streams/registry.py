@@ -13,7 +13,7 @@ from lakehouse.streams.checks import check_names, check_topics
 from lakehouse.streams.declared import built
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.finding import found, with_defaults
-from lakehouse.streams.kept_days import check_kept_days
+from lakehouse.streams.keep_rows import check_keep_rows
 from lakehouse.streams.loading import by_address
 
 
@@ -66,7 +66,7 @@ def choose_one(name: str, settings: Settings) -> Stream:
 def read_settings() -> Settings:
     """Return the settings, as `load_settings` does, and set the environment for readers without a JVM on S3.
 
-    Also raises SettingsError for topics that no stream has, and for invalid retention in `kept_days`.
+    Also raises SettingsError for topics that no stream has, and for invalid `maintenance.keep_rows`.
     What is set for tables of built-in streams remains valid while these are not in use.
     """
     settings = load_settings()
@@ -74,7 +74,7 @@ def read_settings() -> Settings:
     known = {topic for stream in streams for topic in stream.topics}
     if unknown := sorted(settings.topics.keys() - known):
         raise SettingsError(f"topics: no stream has {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-    check_kept_days(settings.kept_days, streams)
+    check_keep_rows(settings.maintenance.keep_rows_s, streams)
     reach(settings, settings.lake)
     return settings
 
@@ -82,4 +82,4 @@ def read_settings() -> Settings:
 def reach(settings: Settings, place: str) -> None:
     """Set the environment variables with which readers without a JVM open a lake on S3."""
     if is_on_s3(place):
-        os.environ.update(settings.s3.for_environment())
+        os.environ.update(settings.s3.access.for_environment())

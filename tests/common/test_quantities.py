@@ -26,12 +26,12 @@ def test_durations(text: str, seconds: int) -> None:
     "text", ["", "s", "-1s", "1.5h", "30m1h", "1h1h", "1 hour", "1H", "7 d", "٣s", "1s\n"]
 )
 def test_what_is_not_a_duration(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a duration, such as 90s, 15m, 1h30m or 7d$"):
+    with pytest.raises(ValueError, match=r"expected a duration, such as 90s, 15m, 1h30m or 7d$"):
         parse_duration_s(text)
 
 
 def test_a_number_without_a_unit_is_no_duration() -> None:
-    with pytest.raises(ValueError, match="; 90 has no unit: write 90s$"):
+    with pytest.raises(ValueError, match=r"; 90 has no unit: write 90s$"):
         parse_duration_s("90")
 
 
@@ -60,12 +60,12 @@ def test_sizes(text: str, size_bytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "MB", "-1MB", "1.5GB", "256m", "1TB", "1  MB", "1MB\n"])
 def test_what_is_not_a_size(text: str) -> None:
-    with pytest.raises(ValueError, match="expected a size, such as 512KB, 256MB or 2GB$"):
+    with pytest.raises(ValueError, match=r"expected a size, such as 512KB, 256MB or 2GB$"):
         parse_size_bytes(text)
 
 
 def test_a_number_without_a_unit_is_no_size() -> None:
-    with pytest.raises(ValueError, match="; 256 has no unit: write 256MB$"):
+    with pytest.raises(ValueError, match=r"; 256 has no unit: write 256MB$"):
         parse_size_bytes("256")
 
 

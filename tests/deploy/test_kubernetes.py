@@ -25,7 +25,7 @@ from lakehouse.cli.main import app
 from lakehouse.dev.services.certificates import Authority
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.engine.runtime.triggers import check_trigger
-from lakehouse.settings import ENV_PREFIX, Settings, load_settings
+from lakehouse.settings import keys, load_settings
 from lakehouse.settings.config_file import CONFIG_VARIABLE
 from lakehouse.storage.spark import properties
 from lakehouse.storage.spark.jars import jars_directory
@@ -242,8 +242,7 @@ def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("given")
 def test_the_settings_are_known_and_accepted() -> None:
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields} | {CONFIG_VARIABLE}
-    assert SETTINGS.keys() <= known
+    assert SETTINGS.keys() <= {*keys.variables(), CONFIG_VARIABLE}
     settings = load_settings()
     assert (settings.lake, str(settings.home)) == ("/lake", "/lake/.home")
 
@@ -388,10 +387,10 @@ def test_the_example_of_a_secured_kafka_is_taken(monkeypatch: pytest.MonkeyPatch
         (tmp_path / name).write_text(content, encoding="utf-8")
     for name, value in example.items():
         monkeypatch.setenv(name, value.replace("/etc/lakehouse/kafka", str(tmp_path)))
-    access = load_settings().kafka
+    access = load_settings().kafka.access
     assert (access.protocol, access.mechanism, access.username) == ("SASL_SSL", "SCRAM-SHA-512", "lakehouse")
     assert access.for_librdkafka()["sasl.password"] == "secret"
-    assert set(example) > {"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE", "LAKEHOUSE_KAFKA_SSL_CA_FILE"}
+    assert set(example) > {"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE", "LAKEHOUSE_KAFKA_SSL_CA"}
 
 
 def variables(pod: Object) -> list[Object]:

@@ -25,8 +25,8 @@ TIMEOUT_S = 900.0
 
 
 def load(here: Place, session_settings: Settings) -> None:
-    settings = session_settings.model_copy(
-        update={"kafka_bootstrap_servers": here.services.kafka, "topics": here.topics}
+    settings = session_settings.changed(
+        {"kafka.bootstrap_servers": here.services.kafka, "topics": here.topics}
     )
     for stream in GENERATORS:
         assert send(Load(stream, EVENTS, seed=1, malformed=0.02), settings).failed == 0

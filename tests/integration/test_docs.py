@@ -13,7 +13,7 @@ import yaml
 
 from lakehouse.operations.doctor.rights import rights_of_pipeline
 from lakehouse.settings import Settings
-from lakehouse.settings.secrets import secret_names
+from lakehouse.settings.keys import variables
 from tests.support.processes import BIN, QUICK_JVM, ROOT
 from tests.support.streams import STREAMS
 
@@ -37,11 +37,11 @@ def environment_of(settings: Settings) -> dict[str, str]:
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "LAKEHOUSE_HOME": str(settings.home),
         "LAKEHOUSE_LAKE": settings.lake,
-        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
-        "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
+        "LAKEHOUSE_REDIS_URL": settings.redis.url.get_secret_value(),
         "LAKEHOUSE_TOPICS": json.dumps(dict(settings.topics)),
         "TRANSACTIONS_TOPIC": settings.topic("transactions-topic"),
-        "LAKEHOUSE_DRIVER_MEMORY": "1g",
+        "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
     }
 
 
@@ -83,8 +83,8 @@ def test_the_readme_is_short() -> None:
 def test_every_setting_is_on_its_page() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("settings*.md"))
     named = set(re.findall(r"`LAKEHOUSE_([A-Z_0-9]+)`", text)) - {"CONFIG", "CACHE"}
-    files = {f"{name.upper()}_FILE" for name in secret_names(Settings)}
-    assert named - files == {name.upper() for name in Settings.model_fields}
+    files = {name for name, key in variables().items() if name != key.variable}
+    assert {f"LAKEHOUSE_{name}" for name in named} - files == variables().keys() - files
 
 
 def test_the_page_on_security_names_the_ports_that_containers_publish() -> None:

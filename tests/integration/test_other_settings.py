@@ -243,7 +243,7 @@ def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_f
     rebuild_gold(lake, table, WindowSpan(), force=True)
 
     assert starts(lake_settings) == [0]
-    with pytest.raises(TableError, match="was made with gap_s = 120, the settings say 60"):
+    with pytest.raises(TableError, match=r"was made with streams\.calls\.gap = 2m, the settings say 1m"):
         maker.make()
 
 

@@ -78,7 +78,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
 ) -> None:
     suffix = make_settings().topics["metrics-events"].removeprefix("metrics-events")
     topics = {topic: topic + suffix for topic in clicks.topics}
-    settings = make_settings(topics=topics, streams={"clicks": {"python": "page_clicks:CLICKS"}})
+    settings = make_settings({"topics": topics, "streams": {"clicks": {"python": "page_clicks:CLICKS"}}})
     assert streams.choose(["clicks"], settings) == (clicks,)
 
     for records in (
@@ -116,11 +116,11 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         ("clicks", "null_field", "page"),
     ]
     last = {}
-    for message in pipeline.read_topic(settings.kafka_bootstrap_servers, settings.topic("page-views-5m")):
+    for message in pipeline.read_topic(settings.kafka.bootstrap_servers, settings.topic("page-views-5m")):
         value = json.loads(message.value)
         last[message.key.decode(), value["windowStart"]] = value["count"]
     assert last == {("/a", start_ms): 2, ("/a", start_ms + 300_000): 1, ("/b", start_ms): 1}
-    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+    with redis.Redis.from_url(settings.redis.url.get_secret_value(), decode_responses=True) as client:
         row = client.get(row_key("page_views_5m", f"/a:{start_ms}"))
         assert json.loads(str(row))["count"] == 2
 

@@ -390,18 +390,18 @@ def test_names_that_clash_are_refused(
             "topic sales-events-v1 has 2 uses: stream metrics reads it; stream sales reads it. ",
         ),
         (
-            {"streams": {"metrics": {"topic": "one"}}, "dead_letter_topic": "one"},
+            {"streams": {"metrics": {"topic": "one"}}, "kafka": {"dead_letter_topic": "one"}},
             (
                 "topic one has 2 uses: stream metrics reads it; dead letters go to it "
                 "(kafka.dead_letter_topic). "
             ),
         ),
         (
-            {"streams": {"metrics": {"topic": "one"}}, "alert_topic": "one"},
+            {"streams": {"metrics": {"topic": "one"}}, "alerts": {"topic": "one"}},
             "topic one has 2 uses: stream metrics reads it; alerts go to it (alerts.topic). ",
         ),
         (
-            {"dead_letter_topic": "lakehouse-alerts-state"},
+            {"kafka": {"dead_letter_topic": "lakehouse-alerts-state"}},
             (
                 "topic lakehouse-alerts-state has 2 uses: dead letters go to it (kafka.dead_letter_topic); "
                 "the state of alerts is in it (alerts.topic). "
@@ -425,7 +425,10 @@ def test_a_stream_that_is_named_by_its_address_is_checked_too(
 ) -> None:
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError, match=r"^topic payments-5m has 2 uses: "):
-        choose_one("shop_of_a_user:PAYMENTS", Settings.model_validate({"dead_letter_topic": "payments-5m"}))
+        choose_one(
+            "shop_of_a_user:PAYMENTS",
+            Settings.model_validate({"kafka": {"dead_letter_topic": "payments-5m"}}),
+        )
 
 
 def test_a_name_that_no_table_can_have_is_refused(module: str, monkeypatch: pytest.MonkeyPatch) -> None:

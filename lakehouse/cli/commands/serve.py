@@ -129,8 +129,8 @@ def serve(
     )
     with ExitStack() as stack:
         if telemetry_port >= 0:
-            telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry_host)
-            at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
+            telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry.host)
+            at = f"{settings.telemetry.host}:{stack.enter_context(telemetry)}"
             echo(f"telemetry at http://{at}/metrics", err=True)
         # `end` is for clients that listen to events, which would stay.
         Server(config, api.state.end, None if certificate is None else certificate.look).run()

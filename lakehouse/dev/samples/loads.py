@@ -161,9 +161,9 @@ def send(
     topics = load.topics(settings)
     streams = [] if isinstance(load.stream, str) else [load.stream]
     samples = encoded(load.samples(settings), topics, sources_by_topic(settings, streams))
-    create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+    create_topics(settings.kafka.access, dict.fromkeys(topics, settings.kafka.topic_partitions))
     return producing.produce(
-        settings.kafka,
+        settings.kafka.access,
         topics,
         samples,
         rate=load.rate,

@@ -98,13 +98,13 @@ class _Landing(Step):
             self.name,
             self._path,
             settings.topic(source.topic),
-            access=settings.kafka,
-            max_records=settings.max_records_per_batch,
-            max_bytes=settings.bytes_per_batch,
+            access=settings.kafka.access,
+            max_records=settings.run.max_records,
+            max_bytes=settings.run.max_bytes,
             permitted=permitted,
             start=source.start,
         )
-        self._files = settings.shuffle_partitions
+        self._files = settings.spark.shuffle_partitions
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
         """Choose the next records of each partition; None if none are waiting."""

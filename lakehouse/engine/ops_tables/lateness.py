@@ -144,7 +144,7 @@ def number_in(noted: Mapping[str, int], table: str) -> int | None:
 
 
 def setting_in(noted: Mapping[str, int], properties: Mapping[str, str], table: str) -> int:
-    """Return LAKEHOUSE_ALLOWED_LATENESS_S at the time when the table's last allowance was noted."""
+    """Return the allowed lateness at the time when the table's last allowance was noted."""
     return noted.get(_setting(table), int(properties.get(f"lakehouse.{SETTING}", "0")))
 
 
@@ -159,7 +159,7 @@ def change(
 ) -> Lateness:
     """Change the allowed lateness of records after the `judged` offset ranges; return the new lateness.
 
-    `seconds` null: unlimited. `setting` is the current LAKEHOUSE_ALLOWED_LATENESS_S. Raises PositionError if
+    `seconds` null: unlimited. `setting` is the current allowed lateness. Raises PositionError if
     another process has changed the lateness.
     """
     spark, path = lake.spark, lake.path(*known.table.split("."))

@@ -215,8 +215,8 @@ def _makers(
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),
-        "silver": silver.steps(lake, stream, settings.bytes_per_batch, permitted),
-        "gold": gold.steps(lake, stream, settings.bytes_per_batch, permitted.notice),
+        "silver": silver.steps(lake, stream, settings.run.max_bytes, permitted),
+        "gold": gold.steps(lake, stream, settings.run.max_bytes, permitted.notice),
         "export": export.steps(lake, stream, settings, permitted),
     }
     yield from (one for layer in ("bronze", "silver") if layer in layers for one in found[layer])

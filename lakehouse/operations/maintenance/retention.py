@@ -1,4 +1,4 @@
-"""Retention: deletes rows older than their table's `kept_days`, unless remaining rows depend on them.
+"""Retention: deletes rows older than `maintenance.keep_rows` says, unless remaining rows depend on them.
 
 Whole days (UTC) are deleted. The limit is the end of the last deleted day.
 

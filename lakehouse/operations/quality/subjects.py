@@ -199,7 +199,10 @@ class PinnedTables:
             self.now - timedelta(seconds=settings.expect_fresh_s),
             settings.expect_dead_letter_rate,
             next(map(Decimal, thresholds), None),
-            max((one.future_tolerance_s for one in sources), default=settings.future_tolerance_s),
+            max(
+                (one.future_tolerance_s for one in sources),
+                default=settings.stream_defaults.future_tolerance_s,
+            ),
         )
         return self.spark.createDataFrame([row], LIMITS)
 
