@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
 from typer.cli import get_docs_for_click
 from typer.core import TyperGroup
 from typer.main import get_command
