@@ -1,6 +1,6 @@
-"""Tests of a stream with literal records, for the package that defines the stream.
+"""Test a stream with literal records, in the package that defines it.
 
-Once lakehouse is installed, pytest has the fixtures of `lakehouse.dev.pytest_plugin`:
+Once lakehouse is installed, the fixtures of `lakehouse.dev.pytest_plugin` are available in pytest:
 
     def test_amounts_add_up(case):
         case(ORDERS, [{"userId": "ann", "amount": 2}], gold=[{"user_id": "ann", "total": 2}])
@@ -8,7 +8,7 @@ Once lakehouse is installed, pytest has the fixtures of `lakehouse.dev.pytest_pl
     def test_neither_order_nor_cuts_show(assert_same_gold):
         assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
 
-For other test runners, this package has the same as functions of a Spark session.
+For other test runners, this package offers the same functions; pass them a Spark session.
 """
 
 from lakehouse.common.record_lines import Record
