@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
@@ -29,8 +30,9 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return the values of those of these keys that are given."""
-        return {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        """Return the values of those of these keys that are given; null, in JSON, gives none but to `to`."""
+        values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        return {name: value for name, value in values.items() if value is not None or name == "to"}
 
 
 def _duration(least_s: int) -> AfterValidator:
@@ -38,6 +40,17 @@ def _duration(least_s: int) -> AfterValidator:
         seconds = parse_duration_s(text)
         if not least_s <= seconds <= _CENTURY_S:
             raise ValueError(f"expected a duration of at least {least_s}s and at most a century")
+        return text
+
+    return AfterValidator(check)
+
+
+def matching(pattern: str, what: str) -> AfterValidator:
+    """Return a validator that refuses text which does not match as a whole; `what` says what is expected."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected {what}")
         return text
 
     return AfterValidator(check)
@@ -113,7 +126,10 @@ Zone = Annotated[str, AfterValidator(_check_zone)]
 Start = Annotated[str, AfterValidator(_check_start)]
 DeletionKey = Annotated[str, AfterValidator(_check_key_form)]
 DeletedIf = Annotated[str, AfterValidator(_check_mark)]
-Topic = Annotated[str, Key(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+Topic = Annotated[
+    str,
+    matching(r"[a-zA-Z0-9._-]{1,249}", "a topic name: letters, digits, dots, dashes and underscores"),
+]
 Destination = Annotated[Topic | None, BeforeValidator(lambda given: None if given is False else given)]
 """A topic; false: none."""
 Threshold = Annotated[Decimal, BeforeValidator(_number), Key(gt=0, max_digits=38, decimal_places=MOST_PLACES)]
