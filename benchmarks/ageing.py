@@ -152,14 +152,14 @@ def _last_hour() -> datetime:
 def _lake_of(first: Lake, settings: Settings, days: int, place: int) -> Aged:
     """Return the lake of an age, with topics and a Redis database of its own."""
     topics = [topic for stream in BY_DEFAULT for topic in stream.topics]
-    base = settings.redis_url.get_secret_value().rpartition("/")[0]
+    base = settings.redis.url.get_secret_value().rpartition("/")[0]
     own = {
         "lake": f"{settings.lake}-{days}",
         "topics": {topic: f"{topic}-{days}" for topic in topics},
-        "redis_url": SecretStr(f"{base}/{place}"),
-        "max_bytes_per_batch": "1k",  # a file of the table before, that is: what one micro-batch wrote
+        "redis.url": SecretStr(f"{base}/{place}"),
+        "run.max_bytes": 1024,  # a file of the table before, that is: what one micro-batch wrote
     }
-    settings = settings.model_copy(update=own)
+    settings = settings.changed(own)
     return Aged(days, Lake(first.spark, settings.lake), settings)
 
 
@@ -190,7 +190,7 @@ def _costs(  # noqa: PLR0917
     one: Aged, stream: Stream, layers: Sequence[LayerName], number: int, events: int, title: str
 ) -> Iterator[Cost]:
     """Catch up, and yield the cost of each query's micro-batches after the first round of them."""
-    clock, settings = Clock(), one.settings.model_copy(update={"max_records_per_batch": events // _BATCHES})
+    clock, settings = Clock(), one.settings.changed({"run.max_records": events // _BATCHES})
     clock.mark()
     options = RunOptions(AVAILABLE_NOW, on_batch=clock.mark)
     run(one.lake, [stream], layers, settings, options)

@@ -86,13 +86,13 @@ def environment(settings: Settings) -> dict[str, str]:
     return {
         "LAKEHOUSE_HOME": str(settings.home),
         "LAKEHOUSE_LAKE": settings.lake,
-        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
-        "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
+        "LAKEHOUSE_REDIS_URL": settings.redis.url.get_secret_value(),
         "LAKEHOUSE_TOPICS": json.dumps(settings.topics),
-        "LAKEHOUSE_LOG_FORMAT": "json",
-        "LAKEHOUSE_S3_ENDPOINT": settings.s3_endpoint,
-        "LAKEHOUSE_S3_ACCESS_KEY": settings.s3_access_key,
-        "LAKEHOUSE_S3_SECRET_KEY": settings.s3_secret_key.get_secret_value(),
+        "LAKEHOUSE_RUN_LOG_FORMAT": "json",
+        "LAKEHOUSE_S3_ENDPOINT": settings.s3.endpoint,
+        "LAKEHOUSE_S3_ACCESS_KEY": settings.s3.access_key,
+        "LAKEHOUSE_S3_SECRET_KEY": settings.s3.secret_key.get_secret_value(),
         "PYTHONPATH": str(Path(__file__).parents[1]),
     }
 

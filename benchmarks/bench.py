@@ -51,14 +51,12 @@ METRICS = BY_DEFAULT[:1]
 def bench_services() -> Iterator[Settings]:
     """Start a broker and a Redis with a temporary home and lake; yield their settings."""
     with tempfile.TemporaryDirectory(prefix="lakehouse-bench-") as home:
-        settings = load_settings().model_copy(
-            update={"home": Path(home), "lake": f"{home}/lake", "topics": {}}
-        )
+        settings = load_settings().changed({"home": Path(home), "lake": f"{home}/lake", "topics": {}})
         with local_services(settings) as endpoints:
-            update = {"kafka_bootstrap_servers": endpoints.kafka, "redis_url": SecretStr(endpoints.redis)}
-            settings = settings.model_copy(update=update)
+            update = {"kafka.bootstrap_servers": endpoints.kafka, "redis.url": SecretStr(endpoints.redis)}
+            settings = settings.changed(update)
             topics = [topic for stream in BY_DEFAULT for topic in stream.topics]
-            create_topics(endpoints.access, dict.fromkeys(topics, settings.topic_partitions))
+            create_topics(endpoints.access, dict.fromkeys(topics, settings.kafka.topic_partitions))
             yield settings
 
 
@@ -168,7 +166,7 @@ def closing(
     """Measure how long after its due time a call is closed while both topics are silent."""
     stop, lags, took = Stop(), dict[str, float](), list[float]()
     with bench_services() as defaults, open_lake(defaults, "bench closing", brief=False) as lake:
-        settings = defaults.model_copy(update={"call_gap_s": 1, "call_grace_s": 20})
+        settings = defaults.changed({"streams": {"calls": {"gap": "1s", "grace": "20s"}}})
 
         def on_batch(done: BatchDone) -> None:
             if done.query != "gold.call_records":
@@ -212,7 +210,7 @@ def closing(
 def _one_sided(settings: Settings, user: str) -> None:
     record = {"user1": user, "user2": "b", "timestamp": int(time.time() * 1000), "analytics": "x"}
     producing.produce(
-        settings.kafka,
+        settings.kafka.access,
         "analyticsTopic",
         [Sample(b"k", json.dumps(record).encode(), "valid")],
     )

@@ -103,7 +103,7 @@ def _judge_topic(settings: Settings) -> dict[Coordinates, Judged]:
     landed = {coordinates_of(row): row["ingested_at"] for row in rows_of(settings, BRONZE)}
     first_landing = min(landed.values())
     first, rest = list[Row](), list[Row]()
-    for record in read_topic(settings.kafka_bootstrap_servers, METRICS[0].sources[0].topic):
+    for record in read_topic(settings.kafka.bootstrap_servers, METRICS[0].sources[0].topic):
         row: Row = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
         row |= {"key": record.key, "value": record.value, "timestamp": record.timestamp * 1000}
         row["ingested_at"] = landed[coordinates_of(row)]

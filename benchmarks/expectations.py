@@ -36,7 +36,7 @@ def expectations(rows: Annotated[int, typer.Option(min=1_000)] = 1_000_000) -> N
     """Make the tables, run their suites and print the seconds of each, from first read to last finding."""
     console = Console(highlight=False)
     with tempfile.TemporaryDirectory() as directory:
-        settings = load_settings().model_copy(update={"home": Path(directory), "lake": f"{directory}/lake"})
+        settings = load_settings().changed({"home": Path(directory), "lake": f"{directory}/lake"})
         with open_lake(settings, "expectations", brief=False) as lake:
             _fill(lake, rows)
             every = subjects(choose(["metrics"], settings))

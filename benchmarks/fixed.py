@@ -99,7 +99,7 @@ class _Costs:
 @contextmanager
 def _lake() -> Iterator[tuple[Lake, Settings]]:
     with tempfile.TemporaryDirectory(prefix="lakehouse-fixed-") as home:
-        settings = load_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
+        settings = load_settings().changed({"home": Path(home), "lake": f"{home}/lake"})
         with open_lake(settings, "bench fixed", brief=False) as lake:
             yield lake, settings
 
@@ -128,8 +128,8 @@ def operations(
     with _lake() as (lake, settings):
         spark = lake.spark
         lake.ensure(bronze.spec(METRICS.sources[0]))
-        cleaning = silver.steps(lake, METRICS, settings.bytes_per_batch, Permitted())
-        steps = [maker.make() for maker in (*cleaning, *gold.steps(lake, METRICS, settings.bytes_per_batch))]
+        cleaning = silver.steps(lake, METRICS, settings.run.max_bytes, Permitted())
+        steps = [maker.make() for maker in (*cleaning, *gold.steps(lake, METRICS, settings.run.max_bytes))]
         spec = TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",))
         numbers, costs = lake.ensure(spec), _Costs(spark)
         for number in range(warmup + rounds):
@@ -230,8 +230,8 @@ def _starts_of(root: Path, events: int) -> Iterator[tuple[str, Usage]]:
             "PYTHONPATH": str(root),
             "LAKEHOUSE_HOME": str(settings.home),
             "LAKEHOUSE_LAKE": settings.lake,
-            "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
-            "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+            "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
+            "LAKEHOUSE_REDIS_URL": settings.redis.url.get_secret_value(),
         }
         run = ("run", "all", "--trigger", "available-now")
         yield f"cold catch-up of 4 x {events:,} events", timed(root, run, environment)

@@ -172,15 +172,15 @@ def _catch_up(spark: SparkSession, settings: Settings, events: int) -> dict[Laye
     """Run all layers in an environment of their own and return what each used."""
     name = uuid.uuid4().hex[:8]
     topics_out = [table.export.topic for stream in STREAMS for table in stream.tables if table.export.topic]
-    own = settings.model_copy(
-        update={
+    own = settings.changed(
+        {
             "lake": f"{settings.lake}-{name}",
             "topics": {topic: f"{topic}-{name}" for topic in topics_out},
-            "max_records_per_batch": max(1, events // 20),
-            "max_bytes_per_batch": "1m",
+            "run.max_records": max(1, events // 20),
+            "run.max_bytes": 1048576,
         }
     )
-    with redis.Redis.from_url(own.redis_url.get_secret_value()) as client:
+    with redis.Redis.from_url(own.redis.url.get_secret_value()) as client:
         client.flushdb()
     usages = {}
     for layer in LAYERS:

@@ -92,7 +92,7 @@ def _add(table: Table, name: str, usages: list[Usage]) -> None:
 
 def _source(sequence_by: str | None) -> Source:
     records = Records("payments", unique_by="id", sequence_by=sequence_by)
-    stream = windowed_sums("payments", records, by="user", value="amount", length_s=300)
+    stream = windowed_sums("payments", records, by="user", value="amount", length="5m")
     return replace(stream.sources[0], allowed_lateness_s=2 * _MONTH_S)
 
 

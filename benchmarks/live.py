@@ -188,9 +188,9 @@ def _on_s3(settings: Settings, wait_ms: float) -> Iterator[Settings]:
     """Run a store of S3, with a proxy before it that waits; yield settings of a lake there."""
     with seaweed.running(settings.home / "weed") as store, proxy.before(store) as between:
         between.wait_s = wait_ms / 1000
-        access = {"s3_endpoint": between.endpoint, "s3_access_key": seaweed.WRITER[0]}
-        secret = {"s3_secret_key": SecretStr(seaweed.WRITER[1])}
-        yield settings.model_copy(update={"lake": f"s3a://{seaweed.BUCKET}/live", **access, **secret})
+        access = {"s3.endpoint": between.endpoint, "s3.access_key": seaweed.WRITER[0]}
+        secret = {"s3.secret_key": SecretStr(seaweed.WRITER[1])}
+        yield settings.changed({"lake": f"s3a://{seaweed.BUCKET}/live", **access, **secret})
         console.print(f"requests: {dict(sorted(between.counts().items()))}")
 
 
@@ -200,10 +200,10 @@ def _measure_peer(plan: Plan) -> Round:
     with bench_services() as settings, ExitStack() as stack:
         outputs = [topic for name in plan.streams for topic in peer.OUTPUTS[name]]
         inputs = [topic for one in choose(plan.streams, settings) for topic in one.topics]
-        topics = dict.fromkeys([*inputs, *outputs], settings.topic_partitions)
-        create_topics(settings.kafka, topics)
+        topics = dict.fromkeys([*inputs, *outputs], settings.kafka.topic_partitions)
+        create_topics(settings.kafka.access, topics)
         one = stack.enter_context(peer.running(settings, plan.streams, threads=2))
-        watcher = stack.enter_context(watching(Places(settings.kafka_bootstrap_servers, places)))
+        watcher = stack.enter_context(watching(Places(settings.kafka.bootstrap_servers, places)))
         Producers(plan, settings, plan.warmup_seconds, seed=1).wait()
         began, found = time.time(), Round()
         with sampled(lambda: [one.process]) as used:
@@ -232,9 +232,9 @@ def _watcher_of(plan: Plan, settings: Settings, stack: ExitStack) -> Watcher | N
 
 def places_of_metrics(settings: Settings) -> Places:
     """Return where the pipeline sends metrics by the minute."""
-    url = settings.redis_url.get_secret_value()
+    url = settings.redis.url.get_secret_value()
     topic = settings.topic("metrics-aggregated-1m")
-    return Places(settings.kafka_bootstrap_servers, {"topic": topic}, url, "metrics_1m")
+    return Places(settings.kafka.bootstrap_servers, {"topic": topic}, url, "metrics_1m")
 
 
 def _seen(plan: Plan, watcher: Watcher | None, one: Pipeline) -> dict[str, Ages]:

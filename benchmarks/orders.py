@@ -43,9 +43,9 @@ def orders(
         summary = send(Load("calls", events, span_s=3600), settings)
         console.print(f"{summary.acknowledged:,} records sent")
         now = datetime.now(UTC) + timedelta(hours=1)
-        batches = {"max_records_per_batch": events // 10, "max_bytes_per_batch": "1m"}
+        batches = {"run.max_records": events // 10, "run.max_bytes": 1048576}
         interleaved, one_first = (
-            settings.model_copy(update={"lake": f"{settings.lake}-{name}", **batches})
+            settings.changed({"lake": f"{settings.lake}-{name}", **batches})
             for name in ("interleaved", "one-first")
         )
         (calls,) = choose(["calls"], settings)

@@ -82,11 +82,11 @@ def running(settings: Settings, streams: Sequence[str], *, threads: int) -> Iter
     """Start an application of these streams, with its state under the home; it ends behind the block."""
     command = [
         "java",
-        f"-Xmx{settings.driver_memory}",
+        f"-Xmx{settings.spark.driver_memory}",
         "-cp",
         f"{_JAR}:{_JAR.with_name('lib')}/*",
         "peers.Peer",
-        settings.kafka_bootstrap_servers,
+        settings.kafka.bootstrap_servers,
         ",".join(streams),
         str(settings.home / "peer"),
         str(threads),
@@ -138,7 +138,7 @@ class Outcome:
         self._ended = threading.Event()
         self._consumer = Consumer(
             {
-                "bootstrap.servers": settings.kafka_bootstrap_servers,
+                "bootstrap.servers": settings.kafka.bootstrap_servers,
                 "group.id": f"peer-outcome-{stream}",
                 "isolation.level": "read_committed",
                 "auto.offset.reset": "earliest",

@@ -102,7 +102,7 @@ def _send(settings: Settings, records: Iterable[Sent]) -> dict[Coordinates, Sent
 
     producer = Producer(
         {
-            "bootstrap.servers": settings.kafka_bootstrap_servers,
+            "bootstrap.servers": settings.kafka.bootstrap_servers,
             "enable.idempotence": True,
             "message.max.bytes": _MAX_BYTES,
             "log_level": 2,

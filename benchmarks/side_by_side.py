@@ -167,7 +167,7 @@ def _topics(loads: _Loads) -> Iterator[Settings]:
     """Start a broker and a Redis with the topics of both."""
     with bench_services() as settings:
         names = [name for stream in loads.streams for name in peer.OUTPUTS[stream]]
-        create_topics(settings.kafka, dict.fromkeys(names, settings.topic_partitions))
+        create_topics(settings.kafka.access, dict.fromkeys(names, settings.kafka.topic_partitions))
         for load in loads.first():
             send(load, settings)  # makes the others
         yield settings

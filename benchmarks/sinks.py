@@ -43,7 +43,7 @@ def sinks(rows: Annotated[int, typer.Option(min=1, help="Rows of gold.")] = 100_
         postgres_servers.server(fsync=True) as server,
         open_lake(services, "bench sinks", brief=False) as lake,
     ):
-        settings = services.model_copy(update={"postgres_url": SecretStr(server.url())})
+        settings = services.changed({"postgres.url": SecretStr(server.url())})
         path = lake.ensure(gold.spec(_TABLE))
         _put(lake, path, 1_000, 1)
         _export(lake, settings)  # to warm up

@@ -1,7 +1,8 @@
 """Uneven loads beside even ones: what they cost, and how much memory they take.
 
     python -m benchmarks.skew backlog --stream sales --json skew.json
-    LAKEHOUSE_DRIVER_MEMORY=1g python -m benchmarks.skew backlog --case even --case "one pair" --stream calls
+    LAKEHOUSE_SPARK_DRIVER_MEMORY=1g \
+        python -m benchmarks.skew backlog --case even --case "one pair" --stream calls
     python -m benchmarks.skew burst
     python -m benchmarks.skew cluster --stream transactions
 
@@ -118,7 +119,7 @@ def backlog(
                         wrong += [f"{name}, {one}: {what}" for what in result.wrong]
                         found.append(Measured(f"{name}, {one}", number, result.figures(events)))
                         _say(found[-1], result.wrong)
-        _print(f"{events:,} events after {warmup:,}, a heap of {settings.driver_memory}", found)
+        _print(f"{events:,} events after {warmup:,}, a heap of {settings.spark.driver_memory}", found)
     _end(found, wrong, json_)
 
 
@@ -136,7 +137,8 @@ def burst(
     plan = Burst(rate, times, seconds, before, after)
     with bench_services() as settings, logged(settings.home / "heap"):
         figures, wrong = measure_burst(plan, settings)
-        title = f"{rate:,.0f} events/s, {times:g} times that for {seconds:g} s, heap {settings.driver_memory}"
+        heap = settings.spark.driver_memory
+        title = f"{rate:,.0f} events/s, {times:g} times that for {seconds:g} s, heap {heap}"
     found = [Measured("pipeline", 1, figures)]
     show(console, title, found)
     _end(found, wrong, json_)
@@ -167,7 +169,7 @@ def cluster(
                 executors |= {_EXECUTORS_AFTER: submitted.executors.after_mb}
                 found.append(Measured(f"{name}, {one}", 1, result.figures(events) | executors))
                 _say(found[-1], different)
-        heaps = f"driver {settings.driver_memory}, each of {EXECUTORS} executors {executor_memory}"
+        heaps = f"driver {settings.spark.driver_memory}, each of {EXECUTORS} executors {executor_memory}"
         _print(f"{events:,} events from a cold start; heaps: {heaps}", found, _COLUMNS | _OF_EXECUTORS)
     _end(found, wrong, json_)
 
@@ -182,9 +184,9 @@ def _apart(settings: Settings, name: str) -> Settings:
     ins = [topic for stream in BY_DEFAULT for topic in stream.topics]
     outs = [table.export.topic for stream in BY_DEFAULT for table in stream.tables if table.export.topic]
     topics = {topic: f"{topic}-{word}" for topic in (*ins, *outs)}
-    with redis.Redis.from_url(settings.redis_url.get_secret_value()) as client:
+    with redis.Redis.from_url(settings.redis.url.get_secret_value()) as client:
         client.flushdb(asynchronous=True)  # a million keys take it seconds
-    return settings.model_copy(update={"lake": f"{settings.lake}-{word}", "topics": topics})
+    return settings.changed({"lake": f"{settings.lake}-{word}", "topics": topics})
 
 
 def _catch_up(lake: Lake, settings: Settings, stream: str, loads: Sequence[Load]) -> Found:

@@ -61,7 +61,7 @@ class Lag:
 def measure_burst(plan: Burst, settings: Settings) -> tuple[dict[str, float], list[str]]:
     """Return figures by name, and what of the result is wrong."""
     places = Places(
-        settings.kafka_bootstrap_servers, {"topic": _TOPIC_OUT}, settings.redis_url.get_secret_value(), _TABLE
+        settings.kafka.bootstrap_servers, {"topic": _TOPIC_OUT}, settings.redis.url.get_secret_value(), _TABLE
     )
     lag, steady_plan = Lag(), Plan([_STREAM], plan.rate, _STEADY_S, 0)
     burst_plan = Plan([_STREAM], plan.rate * (plan.times - 1), plan.seconds, 0)
@@ -117,8 +117,8 @@ class _Topic:
     """The topic in, of which only the ends are looked at."""
 
     def __init__(self, settings: Settings) -> None:
-        self._consumer = Consumer({"bootstrap.servers": settings.kafka_bootstrap_servers, "group.id": "skew"})
-        self._places = [TopicPartition(_TOPIC, number) for number in range(settings.topic_partitions)]
+        self._consumer = Consumer({"bootstrap.servers": settings.kafka.bootstrap_servers, "group.id": "skew"})
+        self._places = [TopicPartition(_TOPIC, number) for number in range(settings.kafka.topic_partitions)]
 
     def sent(self) -> int:
         """Return how many records it has."""

@@ -43,7 +43,7 @@ def submit(stream: str, settings: Settings, cluster: Cluster, executor_memory: s
     heaps["executors"].mkdir()
     options = {
         "spark.driver.host": cluster.driver_host,
-        "spark.driver.memory": settings.driver_memory,
+        "spark.driver.memory": settings.spark.driver_memory,
         "spark.executor.memory": executor_memory,
         "spark.executor.cores": "1",
         "spark.cores.max": str(EXECUTORS),

@@ -121,7 +121,7 @@ class _Tallying:
 
 def tallied(loads: Sequence[Load], settings: Settings) -> Tally:
     """Return what loads of one stream come to, without sending them."""
-    tallying = _Tallying(loads[0].name, settings.call_gap_s)
+    tallying = _Tallying(loads[0].name, _gap_s(loads[0].name, settings))
     for sample in mixed(loads, settings):
         tallying.add(sample)
     return tallying.sum_up()
@@ -147,7 +147,10 @@ class Sender:
     def __init__(self, stream: str, settings: Settings) -> None:
         self._settings = settings
         self._pool = ProcessPoolExecutor(
-            1, mp_context=get_context("spawn"), initializer=_begin, initargs=(stream, settings.call_gap_s)
+            1,
+            mp_context=get_context("spawn"),
+            initializer=_begin,
+            initargs=(stream, _gap_s(stream, settings)),
         )
 
     def __enter__(self) -> Self:
@@ -163,6 +166,12 @@ class Sender:
         return self._pool.submit(_send, loads, self._settings).result()
 
 
+def _gap_s(stream: str, settings: Settings) -> int:
+    """Return how far apart the events of a call may be; 0 for windows and totals."""
+    (one,) = choose([stream], settings)
+    return int(one.gold[0].merge_radius.total_seconds())
+
+
 _tallying: _Tallying  # of a Sender's process
 
 
@@ -173,14 +182,14 @@ def _begin(stream: str, gap_s: int) -> None:
 
 def _send(loads: Sequence[Load], settings: Settings) -> Tally:
     topics = loads[0].topics(settings)
-    create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+    create_topics(settings.kafka.access, dict.fromkeys(topics, settings.kafka.topic_partitions))
 
     def added() -> Iterator[Sample]:
         for sample in mixed(loads, settings):
             _tallying.add(sample)
             yield sample
 
-    summary = producing.produce(settings.kafka, topics, added())
+    summary = producing.produce(settings.kafka.access, topics, added())
     if summary.acknowledged != sum(load.events for load in loads):
         raise LakehouseError(f"the broker accepted {summary.acknowledged:,} events: {summary.first_error}")
     return _tallying.sum_up()
@@ -198,7 +207,7 @@ def differences(stream: str, sent: Tally, settings: Settings) -> list[str]:
     is_total = math.isclose(total, sent.total, rel_tol=1e-9) if stream == "metrics" else total == sent.total
     # A call is sent when it closes, and that row stays if an event opens it again.
     leaving = pc.sum(gold["was_closed"]).as_py() if stream == "calls" else gold.num_rows
-    rows = scan_rows(settings.redis_url.get_secret_value(), table.name)
+    rows = scan_rows(settings.redis.url.get_secret_value(), table.name)
     kept = len({name for name, row in rows if not row.startswith(DELETED)})  # a scan may repeat itself
     landed = {
         layer: sum(_rows(settings, layer, s.table) for s in one.sources) for layer in ("bronze", "silver")

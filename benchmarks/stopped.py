@@ -104,13 +104,11 @@ def stopped(
         home = Path(lost)
         services = stack.enter_context(OwnServices(home))
         here = {"home": home, "lake": str(home / "lake")}
-        settings = load_settings().model_copy(
-            update=here | {"kafka_bootstrap_servers": services.endpoints.kafka}
-        )
+        settings = load_settings().changed(here | {"kafka.bootstrap_servers": services.endpoints.kafka})
         environment = {name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")}
         environment |= {
             "LAKEHOUSE_HOME": str(home),
-            "LAKEHOUSE_DRIVER_MEMORY": "1g",
+            "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
             "PYTHONPATH": str(ROOT),
         }
         _watch(stack, settings, environment, rate, seconds)

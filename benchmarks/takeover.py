@@ -41,7 +41,7 @@ def takeover(
     """Kill the run that works, over and over, and say how soon the other one has sent new rows."""
     with bench_services() as settings, ExitStack() as stack:
         plan = Plan(["metrics"], rate, 3_600, 0)
-        homes = [settings.model_copy(update={"home": settings.home / name}) for name in "ab"]
+        homes = [settings.changed({"home": settings.home / name}) for name in "ab"]
         runs = [stack.enter_context(_standby(home)) for home in homes]
         _await(lambda: any(map(_works, runs)))
         producers = Producers(plan, settings, plan.seconds, seed=1)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import SecretStr
-from pydantic.fields import FieldInfo
 from typer.cli import get_docs_for_click
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -20,9 +19,9 @@ from lakehouse.dev.samples import produce_route
 from lakehouse.serving.app import make_app
 from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
-from lakehouse.settings.kafka import KafkaSettings
-from lakehouse.settings.s3 import S3Settings
-from lakehouse.settings.secrets import secret_names
+from lakehouse.settings.keys import Key, all_keys
+from lakehouse.settings.model import RedisSettings
+from lakehouse.settings.wording import as_text
 from lakehouse.streams.registry import load
 
 SHORT = 200
@@ -35,27 +34,25 @@ def pages() -> dict[str, str]:
 
 
 def _settings() -> dict[str, str]:
-    connections = KafkaSettings.model_fields.keys() | S3Settings.model_fields.keys()
-    others = Settings.model_fields.keys() - connections
+    connections = [key for key in all_keys().values() if key.section in {"kafka", "s3", "schema_registry"}]
+    others = [key for key in all_keys().values() if key not in connections]
     return {
         "reference/settings.md": _settings_page("Index of settings", others),
-        "reference/settings-kafka-s3.md": _settings_page("Settings of Kafka and S3", connections),
+        "reference/settings-kafka-s3.md": _settings_page("Settings of Kafka, registry and S3", connections),
     }
 
 
-def _settings_page(title: str, names: Iterable[str]) -> str:
-    secrets = secret_names(Settings)
+def _settings_page(title: str, keys: Iterable[Key]) -> str:
     rows = "\n".join(
-        f"| `LAKEHOUSE_{name.upper()}`{' (s)' if name in secrets else ''} | {_default(field)} "
-        f"| {_cell(_first_sentence(field.description or ''))} |"
-        for name in sorted(names)
-        for field in [Settings.model_fields[name]]
+        f"| `{key}`, `{key.variable}`{' (s)' if key.is_secret else ''} | {_default(key)} "
+        f"| {_cell(_first_sentence(key.info.description or ''))} |"
+        for key in keys
     )
     return (
         f"# {title}\n\n{WRITTEN} [Settings](../settings.md) and [settings of connections]"
         "(../settings-connections.md) say more about each. (s) is a secret: the variable with `_FILE` "
         "after its name may name a file that has it.\n\n"
-        f"| variable | default | meaning |\n| --- | --- | --- |\n{rows}\n"
+        f"| key, variable | default | meaning |\n| --- | --- | --- |\n{rows}\n"
     )
 
 
@@ -63,10 +60,8 @@ def _first_sentence(text: str) -> str:
     return re.split(r"(?<=[^.]\.) (?=[A-Z])", text)[0]
 
 
-def _default(field: FieldInfo) -> str:
-    default = field.get_default(call_default_factory=True, validated_data={})
-    if isinstance(default, SecretStr):
-        default = default.get_secret_value()
+def _default(key: Key) -> str:
+    default = as_text(key, key.info.get_default(call_default_factory=True, validated_data={}))
     is_empty = default is None or default in ("", (), {})
     return "" if is_empty else f"`{default}`"
 
@@ -109,7 +104,8 @@ def _leaves(command: Any, context: Any) -> Iterator[tuple[tuple[str, ...], Any]]
 
 def _rest() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as home:
-        settings = Settings(home=Path(home), redis_url=SecretStr("redis://127.0.0.1:6379/0"), streams=())
+        redis = RedisSettings(url=SecretStr("redis://127.0.0.1:6379/0"))
+        settings = Settings(home=Path(home), redis=redis)
         streams = load(settings)
         more = [produce_route.router(settings, streams)]
         described = make_app(settings, streams, Access(None), more=more).openapi()

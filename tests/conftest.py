@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import hypothesis
@@ -67,7 +67,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Schedul
 
 @pytest.fixture(scope="session")
 def session_settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
-    return load_settings().model_copy(update={"home": tmp_path_factory.mktemp("home")})
+    return load_settings().changed({"home": tmp_path_factory.mktemp("home")})
 
 
 @pytest.fixture(scope="session")
@@ -120,11 +120,11 @@ def module_settings(
 
 @pytest.fixture
 def make_settings(session_settings: Settings, services: Endpoints, tmp_path: Path) -> MakeSettings:
-    """Make settings with a lake, topics and a Redis database of the test's own; keywords go over them."""
+    """Make settings with a lake, topics and a Redis database of the test's own; changes go over them."""
     own = settings_for(session_settings, services, tmp_path)
 
-    def make(**changes: object) -> Settings:
-        return own.model_copy(update=changes)
+    def make(changes: Mapping[str, object] | None = None) -> Settings:
+        return own.changed(changes or {})
 
     return make
 
@@ -132,7 +132,7 @@ def make_settings(session_settings: Settings, services: Endpoints, tmp_path: Pat
 @pytest.fixture
 def lake_settings(session_settings: Settings, tmp_path: Path) -> Settings:
     """Settings for tests that need a lake but no services."""
-    return session_settings.model_copy(update={"lake": str(tmp_path / "lake")})
+    return session_settings.changed({"lake": str(tmp_path / "lake")})
 
 
 @pytest.fixture

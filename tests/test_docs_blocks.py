@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import shlex
 import tomllib
@@ -23,8 +24,8 @@ from pyspark.sql import SparkSession
 from lakehouse.cli import main as cli
 from lakehouse.settings import Settings
 from lakehouse.settings.config_file import CONFIG_VARIABLE
+from lakehouse.settings.keys import variables
 from lakehouse.settings.reading import CACHE_VARIABLE
-from lakehouse.settings.secrets import SUFFIX, secret_names
 from tests.support.processes import ROOT
 
 PAGES = [
@@ -113,8 +114,8 @@ def parse(command: Any, words: list[str], name: str) -> None:
 @pytest.fixture
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.chdir(tmp_path)
-    for name in Settings.model_fields:
-        monkeypatch.delenv(f"LAKEHOUSE_{name.upper()}", raising=False)
+    for name in variables():
+        monkeypatch.delenv(name, raising=False)
     return monkeypatch
 
 
@@ -145,7 +146,7 @@ def test_python_has_the_module_and_it_takes_the_options(line: Line) -> None:
     parse(typer.main.get_command(module.app), words, name)
 
 
-def test_every_variable_is_a_setting_and_takes_its_value(clean: pytest.MonkeyPatch) -> None:
+def test_every_variable_is_a_setting_and_takes_its_value() -> None:
     given = {
         (line.page, found[1], found[2])
         for line in LINES
@@ -154,14 +155,13 @@ def test_every_variable_is_a_setting_and_takes_its_value(clean: pytest.MonkeyPat
     }
     assert len(given) > 20
     for page, name, value in sorted(given):
-        field = name.removeprefix("LAKEHOUSE_").lower()
-        if name in {CONFIG_VARIABLE, CACHE_VARIABLE} or field.removesuffix(SUFFIX) in secret_names(Settings):
+        if name in {CONFIG_VARIABLE, CACHE_VARIABLE}:
             continue
-        assert field in Settings.model_fields, (page, name)
-        if not _OPEN.search(value):
-            with clean.context() as variables:
-                variables.setenv(name, value)
-                Settings()
+        assert name in variables(), (page, name)
+        key = variables()[name]
+        if not key.is_secret and not _OPEN.search(value):
+            section = {key.name: json.loads(value) if key.is_json else value}
+            Settings.model_validate({key.section: section} if key.section else section)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

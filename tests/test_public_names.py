@@ -23,7 +23,7 @@ SUITES = "fresh make_suite no_rows required rows unique"
 SINKS = """
 Audited Change Exported Findings Position Sending SinkKind SinkTroubleError message_of outgoing
 """
-TESTING = "Case Outcome Record SameGold small_session"
+TESTING = "Case Outcome Record SameGold declared small_session"
 PUBLIC = {
     "lakehouse.streams": STREAMS,
     "lakehouse.streams.messages": MESSAGES,

@@ -40,7 +40,7 @@ def make_archive(archive: Path) -> None:
     """
     draft = archive.with_suffix(".draft")
     with tempfile.TemporaryDirectory(prefix="lakehouse-classes-") as home:
-        settings = read_settings().model_copy(update={"home": Path(home), "lake": f"{home}/lake"})
+        settings = read_settings().changed({"home": Path(home), "lake": f"{home}/lake"})
         options = {"spark.driver.defaultJavaOptions": f"-XX:ArchiveClassesAtExit={draft} -Xlog:cds=off"}
         spark = build_session(settings, "lakehouse classes", options=options)
         lake = Lake(spark, settings.lake)

@@ -20,7 +20,7 @@ from lakehouse.engine.runtime.runner import BatchDone, RunOptions, Upkeep, run, 
 from lakehouse.engine.runtime.signals import Stop, stopping_on_signals
 from lakehouse.engine.runtime.standby import Doing, take_turns
 from lakehouse.engine.runtime.tracebacks import logged
-from lakehouse.engine.runtime.triggers import AVAILABLE_NOW, check_trigger, interval_ms
+from lakehouse.engine.runtime.triggers import AVAILABLE_NOW, check_trigger
 from lakehouse.engine.runtime.warm_up import warm_up
 from lakehouse.engine.runtime.watch import Watches, unraised
 from lakehouse.operations.catalog.metastore_names import registering
@@ -84,7 +84,7 @@ def run_layers(
         refusals = RefusalCounts(
             streams,
             lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name),
-            settings.refused_limit,
+            settings.run.refused_limit,
             lines.notice,
             is_live=is_live,
         )
@@ -182,7 +182,7 @@ def _lines(
 ) -> tuple[Lines, AbstractContextManager[None]]:
     """Return the run's output, and a context manager that shows it."""
     console = Console()
-    if settings.log_format == "json":
+    if settings.run.log_format == "json":
         return JsonLines(
             streams, lambda line: print(f"{line}\n", end="", file=console.file, flush=True)
         ), nullcontext()
@@ -207,15 +207,15 @@ def _telemetry(
 
     The same port serves the streams' backlog.
     """
-    metrics, port = DriverMetrics(streams), settings.telemetry_port
+    metrics, port = DriverMetrics(streams), settings.telemetry.port
     if port < 0:
         yield metrics, None
         return
     observer = Observer(streams, settings)
     metrics.registry.register(ObservationCollector(observer.latest))
     try:
-        with serving(metrics.registry, metrics.readiness, port, settings.telemetry_host) as served:
-            lines.notice(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
+        with serving(metrics.registry, metrics.readiness, port, settings.telemetry.host) as served:
+            lines.notice(f"telemetry at http://{settings.telemetry.host}:{served}/metrics")
             yield metrics, served
     finally:
         observer.close()
@@ -250,10 +250,10 @@ def _named(layers: Sequence[LayerName]) -> str:
 def _upkeep(
     lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
 ) -> Upkeep | None:
-    every_ms = interval_ms(settings.maintain_every)
-    if every_ms is None:  # maintenance is off
+    every_s = settings.maintenance.every_s
+    if every_s is None:  # maintenance is off
         return None
-    every = timedelta(milliseconds=every_ms)
+    every = timedelta(seconds=every_s)
     todo = tasks(streams, settings)
     return Rounds(lake, todo, settings, every=every, clock=utc_now, on_notice=on_notice)
 

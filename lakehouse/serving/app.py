@@ -54,13 +54,13 @@ def make_app(
     """
     tables = [table for stream in streams for table in stream.tables]
     names = [stream.name for stream in streams]
-    redis_url = settings.redis_url.get_secret_value()
+    redis_url = settings.redis.url.get_secret_value()
     live = Live(redis_url, redis_timeout_s)
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
     actions = actions or Actions()
     changes = Changes(lambda: gold.versions() | letters.versions() | ops.versions())
     # A row's TTL starts when its event lands. The row's own time may be later, by up to the future tolerance.
-    whole_s = settings.redis_ttl_s - settings.future_tolerance_s
+    whole_s = settings.redis.ttl_s - settings.stream_defaults.future_tolerance_s
     lookups = Lookups(tables, gold, live, whole_s=whole_s)
     observer = Observer(streams, settings)
     metrics, look = ServerMetrics(observer), look_of(redis_url, gold, redis_timeout_s)

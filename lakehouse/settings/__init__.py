@@ -5,8 +5,9 @@ keys. The broker and Redis default to the services that `lakehouse services up` 
 standard local ports.
 """
 
-from lakehouse.settings.model import ENV_PREFIX, Settings
+from lakehouse.settings.alerts import SECRET_PREFIX
+from lakehouse.settings.keys import ENV_PREFIX
+from lakehouse.settings.model import Settings
 from lakehouse.settings.reading import load_settings, services_file
-from lakehouse.settings.web import SECRET_PREFIX
 
 __all__ = ["ENV_PREFIX", "SECRET_PREFIX", "Settings", "load_settings", "services_file"]

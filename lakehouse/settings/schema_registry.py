@@ -1,46 +1,34 @@
-"""Settings for records that are not JSON: their formats, and the connection to the schema registry."""
+"""The section `schema_registry`: the connection to the registry of records that are not JSON."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
-from lakehouse.settings.registry_access import RecordFormat, RegistryAccess
+from lakehouse.settings.fields import Section
+from lakehouse.settings.registry_access import RegistryAccess
+from lakehouse.settings.secrets import secret_in
 from lakehouse.settings.web import of_api
 
 
-class SchemaRegistrySettings(BaseModel):
-    """Record formats and the registry; the property `schema_registry` returns the latter as one value."""
+class SchemaRegistrySettings(Section):
+    """The registry's settings; `access` is the connection."""
 
-    formats: dict[str, RecordFormat] = Field(
-        default_factory=dict,
-        description=(
-            "Record format of each topic, as {default name: json, avro, json-schema or protobuf}; JSON in "
-            "the environment. See docs/formats.md."
-        ),
-    )
-    schema_registry_url: Annotated[str, AfterValidator(of_api)] = Field(
+    url: Annotated[str, AfterValidator(of_api)] = Field(
         default="",
         description="URL of the schema registry (Confluent's API), for records that are not JSON.",
     )
-    schema_registry_username: str = Field(
-        default="", description="User of the schema registry; empty: no authentication."
-    )
-    schema_registry_password: SecretStr = Field(
-        default=SecretStr(""), description="Password of the schema registry's user."
-    )
-    schema_registry_ca: SecretStr = Field(
-        default=SecretStr(""),
-        description="CA certificates for the schema registry, in PEM. Default: the system's.",
+    username: str = Field(default="", description="User of the schema registry; empty: no authentication.")
+    password: SecretStr = Field(default=SecretStr(""), description="Password of the schema registry's user.")
+    ca: Path | None = Field(
+        default=None, description="File of the registry's CA certificates, in PEM. Default: the system's."
     )
 
     @property
-    def schema_registry(self) -> RegistryAccess:
-        """The connection to the registry."""
+    def access(self) -> RegistryAccess:
+        """The connection to the registry; certificates are read from their file at each use."""
         return RegistryAccess(
-            self.schema_registry_url,
-            self.schema_registry_username,
-            self.schema_registry_password,
-            self.schema_registry_ca,
+            self.url, self.username, self.password, secret_in(self.ca, "schema_registry.ca")
         )

@@ -14,7 +14,7 @@ from lakehouse.streams.definition import Stream
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_WAY_OUT = "give one another name, or choose what runs with LAKEHOUSE_STREAMS"
+_WAY_OUT = "give one another name, or choose what runs with only_streams"
 
 
 def check_names(streams: Sequence[Stream]) -> None:
@@ -57,9 +57,8 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
         if len(several) > 1:
             raise SettingsError(
                 f"topic {topic} has {len(several)} uses: {'; '.join(several)}. Expected one, as the input of "
-                "one stream or as one output: give one of them another topic (to=, LAKEHOUSE_TOPICS, "
-                "LAKEHOUSE_DEAD_LETTER_TOPIC, LAKEHOUSE_ALERT_TOPIC), or choose what runs with "
-                "LAKEHOUSE_STREAMS"
+                "one stream or as one output: give one of them another topic (topic and to of "
+                "[streams.NAME], kafka.dead_letter_topic, alerts.topic), or choose what runs by only_streams"
             )
 
 
@@ -78,10 +77,10 @@ def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, 
             if table.export.topic is not None:
                 topic, alias = named(table.export.topic)
                 yield topic, f"stream {stream.name} sends gold.{table.name} to it{alias}"
-    if settings.dead_letter_topic:
-        yield settings.dead_letter_topic, "dead letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC)"
-    yield settings.alert_topic, "alerts go to it (LAKEHOUSE_ALERT_TOPIC)"
-    yield f"{settings.alert_topic}-state", "the state of alerts is in it (LAKEHOUSE_ALERT_TOPIC)"
+    if settings.kafka.dead_letter_topic:
+        yield settings.kafka.dead_letter_topic, "dead letters go to it (kafka.dead_letter_topic)"
+    yield settings.alerts.topic, "alerts go to it (alerts.topic)"
+    yield f"{settings.alerts.topic}-state", "the state of alerts is in it (alerts.topic)"
 
 
 def _names(stream: Stream) -> Iterator[tuple[str, str]]:

@@ -43,12 +43,15 @@ class Rule:
     """A validation rule: a condition that a clean row must not meet, and the dead letter's message.
 
     `violated` is a boolean Column over the parsed row: true if the rule is broken; null counts as not broken.
+    `key` is the setting with a condition in SQL, which is checked when a run starts; empty for a rule in
+    Python.
     """
 
     name: str
     column: str
     violated: Column
     message: Column
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,7 @@ class Source:
     deleted_if   the Mark, such as op=d, of a record with a value that is a deletion; null: there is none
     format       the encoding of the records
     registry     the schema registry, for formats other than JSON (`lakehouse.engine.formats`)
+    start        where a new lake begins to read the topic: earliest, latest, or a time
     """
 
     topic: str
@@ -84,6 +88,7 @@ class Source:
     deleted_if: str | None = None
     format: RecordFormat = "json"
     registry: RegistryAccess = field(default=RegistryAccess(""), compare=False)  # its secrets may rotate
+    start: str = "earliest"
 
     def __post_init__(self) -> None:
         """Raise ValueError for a sequence without an id, unknown fields, and useless deletion options."""

@@ -1,135 +1,122 @@
-"""Discovery of streams: this package's own, those of installed packages, and those given as module:OBJECT.
+"""Discovery of streams: built-in ones, those of installed packages, and those that the settings declare.
 
-A package offers a stream with an entry point of the group `lakehouse.streams`:
+A package offers a stream with an entry point of the group `lakehouse.streams`, under the stream's name:
 
     [project.entry-points."lakehouse.streams"]
     orders = "shop.streams:ORDERS"
 
-The entry point's name is informative only; the stream's own name is used. The object is a Stream, or a
-function that takes the settings and returns one.
-
-Modules in the working directory are found last, so that none shadows an installed package, and only if
-nobody but the user can change them.
+The object is a Stream, or a function that returns one; its arguments are the table
+`[streams.orders.arguments]`.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
-from importlib import import_module, invalidate_caches
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from importlib.metadata import EntryPoint, entry_points
-from pathlib import Path
 from typing import Any
 
-from lakehouse.common.errors import SettingsError, first_line
-from lakehouse.common.ownership import foreign
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.nearest import no_such
 from lakehouse.settings import Settings
-from lakehouse.streams.builtin import calls, metrics, sales, transactions
+from lakehouse.streams.builtin import TABLES
+from lakehouse.streams.declared import Changes, InPython, OfKind, changed, merged, read_table, stream_of
 from lakehouse.streams.definition import Stream
+from lakehouse.streams.loading import made
 
-_WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
 GROUP = "lakehouse.streams"
-SETTING = "LAKEHOUSE_STREAMS"
-OWN: Mapping[str, Callable[[Settings], Stream]] = {
-    "metrics": lambda settings: metrics.make(settings.grace_s, settings.quantile_k, settings.idle_after_s),
-    "calls": lambda settings: calls.make(settings.call_gap_s, settings.call_grace_s),
-    "sales": lambda settings: sales.make(settings.sales_threshold, settings.sales_notify),
-    "transactions": lambda _settings: transactions.TRANSACTIONS,
-}
-"""The streams of this package, in listed order."""
+Keys = Changes | OfKind
 
 
 def found(settings: Settings) -> Iterator[Stream]:
-    """Yield the streams that the settings list; if they list none, this package's and those offered.
+    """Yield the streams in use, as the settings configure them.
 
-    Raises SettingsError for an unknown name, a failed import, and an object that is not a stream.
+    These are the built-in streams and those of installed packages; once a table `[streams.NAME]` declares a
+    stream, a built-in one only if a table names it; if `only_streams` is set, those that it names. Raises
+    SettingsError, which names every wrong key, for a table that `read_table` refuses, for an unknown name,
+    and for a stream that cannot be imported.
     """
-    if not settings.streams:
-        yield from (make(settings) for make in OWN.values())
-        yield from (_offered(entry, settings) for entry in _entry_points())
-        return
-    offered: dict[str, Stream] | None = None
-    for one in settings.streams:
-        if one in OWN:
-            yield OWN[one](settings)
-        elif ":" in one:
-            yield by_address(one, settings, f"{SETTING} names {one}")
+    offered = {entry.name: entry for entry in entry_points(group=GROUP)}
+    keys = _all_keys(settings.streams, offered)
+    for name in _in_use(settings, offered, keys):
+        given = keys.get(name)
+        if isinstance(given, OfKind) or name not in offered or isinstance(given, InPython):
+            given = given or read_table(name, TABLES[name])
+            stream = stream_of(name, given)
         else:
-            if offered is None:
-                offered = {stream.name: stream for stream in (_offered(e, settings) for e in _entry_points())}
-            if one not in offered:
-                known = ", ".join((*OWN, *offered))
-                raise SettingsError(
-                    f"{SETTING} names {one}, which no installed package offers; known: {known}. A stream in "
-                    "a module is named as module:OBJECT"
-                )
-            yield offered[one]
+            stream = _offered(offered[name], {} if given is None else given.arguments)
+        stream = with_defaults(stream, settings)
+        yield stream if given is None else changed(stream, given)
 
 
-def by_address(address: str, settings: Settings, said: str) -> Stream:
-    """Return the stream at `module:OBJECT`; modules are also searched for in the working directory.
+def with_defaults(stream: Stream, settings: Settings) -> Stream:
+    """Return the stream with the settings' defaults for every source."""
+    defaults = settings.stream_defaults
+    sources = (
+        replace(
+            source,
+            allowed_lateness_s=defaults.allowed_lateness_s,
+            future_tolerance_s=defaults.future_tolerance_s,
+            earliest_event_time=defaults.earliest_event_time,
+            registry=settings.schema_registry.access,
+        )
+        for source in stream.sources
+    )
+    return replace(stream, sources=tuple(sources))
 
-    `said` begins an error message. Raises SettingsError for a failed import, and for an object that is not a
-    stream.
-    """
-    module, _, name = address.partition(":")
-    here = str(Path.cwd())
-    doubt = _doubt_of(Path.cwd(), module.partition(".")[0])
-    if doubt is None and not {"", here}.intersection(sys.path):
-        sys.path.append(here)
-        invalidate_caches()
-    return _made(said, partial(_object, module, name), settings, doubt)
 
-
-def _doubt_of(here: Path, name: str) -> str | None:
-    """Return in words why no module of this name is imported from a directory; null if it may be."""
-    package = here / name
-    for path in (here, package, package / "__init__.py", here / f"{name}.py"):
+def _all_keys(tables: Mapping[str, Mapping[str, Any]], offered: Mapping[str, EntryPoint]) -> dict[str, Keys]:
+    """Return the keys of all tables; wrong keys of several streams are named at once."""
+    keys, wrong = dict[str, Keys](), []
+    for name, table in tables.items():
         try:
-            reason = foreign(path)
-        except (OSError, ValueError):  # no such file
-            continue
-        if reason is not None:
-            return f"{path} is not trusted, because {reason}"
-    return None
+            keys[name] = _keys(name, table, offered)
+        except SettingsError as error:
+            wrong.append(str(error))
+    if wrong:
+        raise SettingsError("; ".join(wrong))
+    return keys
 
 
-def _object(module: str, name: str) -> Any:
-    value: Any = import_module(module)
-    for part in name.split("."):
-        value = getattr(value, part)
-    return value
+def _keys(name: str, table: Mapping[str, Any], offered: Mapping[str, EntryPoint]) -> Keys:
+    own = TABLES.get(name)
+    if own is None:
+        return read_table(name, table, known=(*TABLES, *offered))
+    for key in ("kind", "python"):
+        if table.get(key, own.get(key)) != own.get(key):
+            raise SettingsError(
+                f"streams.{name}.{key}: {name} is a built-in stream of the kind {own['kind']}; give your own "
+                "stream another name"
+            )
+    return read_table(name, merged(own, table))
 
 
-def _entry_points() -> list[EntryPoint]:
-    return sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+def _in_use(settings: Settings, offered: Mapping[str, EntryPoint], keys: Mapping[str, Keys]) -> list[str]:
+    every = list(dict.fromkeys((*TABLES, *sorted(offered), *keys)))
+    off = {name for name, given in keys.items() if not given.enabled}
+    for name in settings.only_streams:
+        if name not in every:
+            raise SettingsError(
+                f"only_streams: {no_such('stream', name, every)}. A table [streams.{name}] declares "
+                "another one"
+            )
+        if name in off:
+            raise SettingsError(f"only_streams names {name}, but streams.{name}.enabled is false")
+    if settings.only_streams:
+        return list(settings.only_streams)
+    declares = any(name not in TABLES and name not in offered for name in keys)
+    return [
+        name for name in every if name not in off and (name not in TABLES or name in keys or not declares)
+    ]
 
 
-def _offered(entry: EntryPoint, settings: Settings) -> Stream:
+def _offered(entry: EntryPoint, arguments: Mapping[str, Any]) -> Stream:
     package = "a package" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
-    return _made(f"{package} offers {entry.value}", entry.load, settings)
-
-
-def _made(said: str, load: Callable[[], Any], settings: Settings, doubt: str | None = None) -> Stream:
-    """Return the loaded stream; any exception of the user's module becomes a SettingsError.
-
-    `doubt` is the reason why the working directory is not searched.
-    """
-    try:
-        value = load()
-        stream = value(settings) if callable(value) else value
-    except Exception as error:
-        why = first_line(error) or type(error).__name__
-        if isinstance(error, ModuleNotFoundError):
-            where = "the working directory, in PYTHONPATH and among"
-            why += f" (looked for in {where if doubt is None else 'PYTHONPATH and among'} installed packages"
-            why += ")" if doubt is None else f", not in the working directory: {doubt}. {_WAY_OUT})"
-        raise SettingsError(f"{said}, which failed: {type(error).__name__}: {why}") from error
-    if not isinstance(stream, Stream):
-        kind = type(stream).__name__
+    said = f"{package} offers {entry.value}"
+    stream = made(said, entry.load, arguments)
+    if stream.name != entry.name:
         raise SettingsError(
-            f"{said}, which is a {kind}, not a stream; expected a lakehouse.streams.definition.Stream, or a "
-            "function of the settings that returns one"
+            f"{said} under the name {entry.name}, but the stream is called {stream.name}: name the entry "
+            f"point {stream.name}"
         )
     return stream

@@ -8,12 +8,14 @@ Once lakehouse is installed, the fixtures of `lakehouse.dev.pytest_plugin` are a
     def test_neither_order_nor_cuts_show(assert_same_gold):
         assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
 
-For other test runners, this package offers the same functions; pass them a Spark session.
+`declared` returns the streams of a `lakehouse.toml`, to be tested in the same way. For other test runners,
+this package offers the same functions; pass them a Spark session.
 """
 
 from lakehouse.common.record_lines import Record
 from lakehouse.testing.cases import Case, Outcome
+from lakehouse.testing.declared import declared
 from lakehouse.testing.same_gold import SameGold
 from lakehouse.testing.session import small_session
 
-__all__ = ["Case", "Outcome", "Record", "SameGold", "small_session"]
+__all__ = ["Case", "Outcome", "Record", "SameGold", "declared", "small_session"]

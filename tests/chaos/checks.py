@@ -10,6 +10,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,7 @@ from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.support.outputs import KEPT, frozen, outputs, parsed
 from tests.support.pipeline import Coordinates, Row, coordinates_of, read_topic, rows_of
 from tests.support.processes import LAKEHOUSE, running
-from tests.support.streams import STREAMS
+from tests.support.streams import STREAMS, key_of, seconds_of
 from tests.support.verdicts import accepted, row_differences, same_silver, window_differences
 
 AUDIT_TIMEOUT_S = 600
@@ -95,7 +96,7 @@ def _layers(settings: Settings, given: Verdicts | None) -> tuple[Books, Verdicts
     verdicts: dict[str, Mapping[Coordinates, Judged]] = {}
     sent = poison = 0
     for source in (one for stream in STREAMS for one in stream.sources):
-        records = read_topic(settings.kafka_bootstrap_servers, settings.topic(source.topic))
+        records = read_topic(settings.kafka.bootstrap_servers, settings.topic(source.topic))
         sent += len(records)
         poison += sum(map(_is_poison, records))
         by_place = {(one.topic, one.partition, one.offset): one for one in records}
@@ -104,7 +105,7 @@ def _layers(settings: Settings, given: Verdicts | None) -> tuple[Books, Verdicts
             verdicts[source.table] = {at: _verdict(source.table, record) for at, record in by_place.items()}
         else:
             verdicts[source.table] = given[source.table]
-        if source.topic in settings.unique_by:
+        if source.table == "transactions" and key_of(settings, "transactions", "unique_by"):
             verdicts[source.table] = mixed.settled(verdicts[source.table], by_place, bronze)
         landed = Counter(map(coordinates_of, bronze))
         found += _shown(f"bronze.{source.table}", _not_once(landed, by_place.keys()))
@@ -193,15 +194,20 @@ def gold_differences(
     expected: Mapping[str, tuple[tuple[str, ...], list[Row]]] = {
         "call_records": (
             ("user1", "user2", "ts"),
-            call_records(calls, now_us, gap_s=settings.call_gap_s, grace_s=settings.call_grace_s),
+            call_records(
+                calls,
+                now_us,
+                gap_s=seconds_of(settings, "calls", "gap"),
+                grace_s=seconds_of(settings, "calls", "grace"),
+            ),
         ),
         "product_sales": (("product",), product_sales(sales)),
         "sales_notifications": (
             ("product", "partition", "offset"),
             sales_notifications(
                 sales,
-                threshold=settings.sales_threshold,
-                every_update=settings.sales_notify == "every_update",
+                threshold=Decimal(key_of(settings, "sales", "threshold")),
+                every_update=key_of(settings, "sales", "notify") == "every_update",
             ),
         ),
         "user_transactions_5m": (
@@ -225,7 +231,7 @@ def _output_differences(
     yield from map(str, outputs(settings, table, rows, left=before, is_adopted=left is not None))
     if kept.topic is None:
         return
-    messages = read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic))
+    messages = read_topic(settings.kafka.bootstrap_servers, settings.topic(kept.topic))
     sent = Counter(frozen(parsed(one.value, kept)) for one in messages if one.value is not None)
     states = Counter(
         frozen(kept.message(row))

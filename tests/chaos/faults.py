@@ -147,7 +147,7 @@ def kill_before_note(scene: Scene) -> Result:
     settings, groups = scene.settings, dict[str, str]()
     for query, topic in EXPORTS.items():
         groups[f"lakehouse-export-{query.partition('.')[2]}-to-{settings.topic(topic)}"] = query
-    admin = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    admin = KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
 
     def ahead() -> list[str]:
         try:
@@ -189,7 +189,7 @@ def end_service(name: Name, number: signal.Signals) -> Fault:
 def empty_redis(scene: Scene) -> Result:
     """Delete everything that Redis has, once it has something."""
     deadline = time.monotonic() + POINT_TIMEOUT_S
-    with redis.Redis.from_url(scene.settings.redis_url.get_secret_value()) as client:
+    with redis.Redis.from_url(scene.settings.redis.url.get_secret_value()) as client:
         while not (rows := int(client.dbsize())) and time.monotonic() < deadline:
             time.sleep(_SETTLE_S)
         client.flushall()
@@ -215,7 +215,7 @@ def empty_postgres(scene: Scene) -> Result:
 def full_redis(scene: Scene) -> Result:
     """Let Redis take no more for a while."""
     scene.supervisor.disturb("Redis full")
-    with redis.Redis.from_url(scene.settings.redis_url.get_secret_value()) as client:
+    with redis.Redis.from_url(scene.settings.redis.url.get_secret_value()) as client:
         client.config_set("maxmemory", "1")
         time.sleep(scene.rng.uniform(scene.outage.least_s, scene.outage.most_s))
         refused = int(client.info("stats")["total_error_replies"])
@@ -369,7 +369,7 @@ def _inside(scene: Scene, layers: Sequence[LayerName]) -> Iterator[Look]:
         return
     settings = scene.settings
     query_of = {settings.topic(topic): query for query, topic in EXPORTS.items()}
-    places = [TopicPartition(topic, n) for topic in query_of for n in range(settings.topic_partitions)]
+    places = [TopicPartition(topic, n) for topic in query_of for n in range(settings.kafka.topic_partitions)]
     with _consumer(scene, "read_uncommitted") as written, _consumer(scene, "read_committed") as stable:
 
         def look() -> list[str]:
@@ -419,7 +419,7 @@ def _limit(process: psutil.Process, soft: int) -> bool:
 @contextmanager
 def _consumer(scene: Scene, isolation: str) -> Iterator[Any]:
     consumer = KafkaConsumer(
-        bootstrap_servers=scene.settings.kafka_bootstrap_servers, group_id=None, isolation_level=isolation
+        bootstrap_servers=scene.settings.kafka.bootstrap_servers, group_id=None, isolation_level=isolation
     )
     try:
         yield consumer

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 
 from lakehouse.settings import Settings
 from tests.support.pipeline import Row, path_of, version_of, with_micros
-from tests.support.streams import STREAMS
+from tests.support.streams import STREAMS, key_of
 
 Note = tuple[str, int]
 """How far a query has read, as a commit notes it: `<query> reads <source>`, and the first that is unread."""
@@ -118,8 +118,8 @@ def _has_read(settings: Settings, query: str, table: str) -> bool:
     commits = (commit_file(settings, table, n) for n in range(first, newest + 1))
     kinds = (set(_changes(commit)) for commit in commits)
     # Who follows the change feed reads what changes rows, and readers of appends skip it.
-    topic = BRONZE.get(f"bronze.{table.partition('.')[2]}")  # of a table of silver
-    follows = exports or (table.startswith("silver.") and topic in settings.sequence_by)
+    is_corrected = table == "silver.transactions" and key_of(settings, "transactions", "sequence_by")
+    follows = exports or is_corrected
     return not any(one if follows else one == {"add"} for one in kinds)
 
 

@@ -22,7 +22,7 @@ from lakehouse.dev.samples.loads import GENERATORS, Load
 from lakehouse.settings import Settings
 from tests.chaos import mixed
 from tests.support.poison import KINDS, Poison, endless
-from tests.support.streams import STREAMS, TRANSACTIONS
+from tests.support.streams import STREAMS, TRANSACTIONS, key_of
 
 POISON_HEADER = "poison"
 _TICK_S = 0.05
@@ -55,7 +55,7 @@ class Feeder:
         self._random = Random(seed)
         self._poison = poison
         self._topics = {source.table: source.topic for stream in STREAMS for source in stream.sources}
-        self._encoders = mixed.encoders(settings) if settings.formats else {}
+        self._encoders = mixed.encoders(settings) if key_of(settings, "transactions", "format") else {}
         self._payments: mixed.Payments | None = None
         self._records = self._in_turn(seed)
         self._done = threading.Event()
@@ -163,7 +163,7 @@ class Feeder:
         return producer
 
     def _producer(self) -> Producer:
-        return Producer({"bootstrap.servers": self._settings.kafka_bootstrap_servers, **_CONFIG})
+        return Producer({"bootstrap.servers": self._settings.kafka.bootstrap_servers, **_CONFIG})
 
 
 RULES = {

@@ -52,10 +52,17 @@ _YEAR_MS = 365 * 86_400_000
 def settings_for(registry_url: str) -> dict[str, Any]:
     """Return the settings of such a run."""
     return {
-        "formats": dict(FORMATS),
-        "schema_registry_url": registry_url,
-        "unique_by": {PAYMENTS.topic: ID},
-        "sequence_by": {PAYMENTS.topic: SEQUENCE},
+        "schema_registry.url": registry_url,
+        "streams": {
+            "metrics": {"format": "avro"},
+            "calls": {
+                "sources": {
+                    "call_analytics": {"format": "json-schema"},
+                    "call_metrics": {"format": "protobuf"},
+                }
+            },
+            "transactions": {"format": "avro", "unique_by": ID, "sequence_by": SEQUENCE},
+        },
     }
 
 

@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from decimal import Decimal
 from pathlib import Path
 from random import Random
 from typing import Any, Literal, get_args
@@ -26,7 +25,9 @@ from pydantic import SecretStr
 from lakehouse.common.errors import ServiceError
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.settings import Settings
+from lakehouse.settings.keys import all_keys
 from lakehouse.storage.kafka.topics import create_topics
+from lakehouse.streams.declared import merged
 from tests.chaos import mixed
 from tests.chaos.checks import Books, audit_differences, differences
 from tests.chaos.faults import DECK, FAULTS, POINTS, Outage, Scene
@@ -45,7 +46,7 @@ _CATCH_UP_TIMEOUT_S = 1200.0
 _STOP_TIMEOUT_S = 180.0
 _LOOK_S = 1.0
 # Calls close within seconds, and products cross the threshold often.
-_SETTINGS = {"call_gap_s": 3, "call_grace_s": 5, "sales_threshold": Decimal(100)}
+_STREAMS = {"calls": {"gap": "3s", "grace": "5s"}, "sales": {"threshold": 100}}
 
 
 Way = Literal["layers", "together", "turns", "cluster"]
@@ -114,17 +115,18 @@ def run_chaos(home: Path, plan: Plan, say: Callable[[str], None] = lambda _text:
     outcome = Outcome()
     with OwnServices(home / "services", with_registry=plan.mixed) as services:
         place = Place(home, services.endpoints, services.endpoints.redis, "chaos")
-        database, chosen = services.postgres.url(), dict[str, Any](_SETTINGS)
+        database, chosen = services.postgres.url(), dict[str, Any]()
         if services.registry is not None:
             chosen |= mixed.settings_for(services.registry.access.url)
-        settings = place.settings(**chosen, postgres_url=SecretStr(database))
+        chosen["streams"] = merged(_STREAMS, chosen.get("streams", {}))
+        settings = place.settings({**chosen, "postgres.url": SecretStr(database)})
         environment = place.environment | {
-            f"LAKEHOUSE_{name.upper()}": json.dumps(value) if isinstance(value, dict) else str(value)
-            for name, value in {**chosen, "postgres_url": database}.items()
+            all_keys()[name].variable: json.dumps(value) if isinstance(value, dict) else str(value)
+            for name, value in {**chosen, "postgres.url": database}.items()
         }
         create_topics(
             services.endpoints.access,
-            dict.fromkeys(place.topics.values(), settings.topic_partitions),
+            dict.fromkeys(place.topics.values(), settings.kafka.topic_partitions),
         )
         with (
             Feeder(settings, rate=plan.rate, seed=plan.seed, poison=plan.poison) as feeder,
@@ -223,13 +225,13 @@ def await_end(settings: Settings, outcome: Outcome) -> list[str]:
 
 def _ends(settings: Settings) -> dict[str, dict[int, int]]:
     """Return the ends of the input topics by partition; the topics by their names without the run's own."""
-    consumer = KafkaConsumer(bootstrap_servers=settings.kafka_bootstrap_servers, group_id=None)
+    consumer = KafkaConsumer(bootstrap_servers=settings.kafka.bootstrap_servers, group_id=None)
     try:
         return {
             topic: {
                 place.partition: end
                 for place, end in consumer.end_offsets(
-                    [TopicPartition(settings.topic(topic), n) for n in range(settings.topic_partitions)]
+                    [TopicPartition(settings.topic(topic), n) for n in range(settings.kafka.topic_partitions)]
                 ).items()
             }
             for topic in BRONZE.values()

@@ -28,7 +28,7 @@ Try = Callable[..., Result]
 OWN_STREAM = """
 from lakehouse.streams import windowed_sums
 
-ORDERS = windowed_sums("orders", "orders-topic", by="shop", value="price", length_s=60)
+ORDERS = windowed_sums("orders", "orders-topic", by="shop", value="price", length="1m")
 BROKEN = 3
 """
 

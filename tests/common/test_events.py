@@ -74,7 +74,7 @@ class Appended:
 
 @pytest.fixture
 def lake_settings(lake_settings: Settings) -> Settings:
-    return lake_settings.model_copy(update={"lake": f"{lake_settings.lake} [1] é 100% #?"})
+    return lake_settings.changed({"lake": f"{lake_settings.lake} [1] é 100% #?"})
 
 
 @pytest.fixture

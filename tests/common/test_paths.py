@@ -46,7 +46,7 @@ def test_a_path_of_hadoop_s_is_one_of_deltalake_s(path: str, found: str) -> None
 def test_gold_is_read_by_every_name_of_its_lake(
     scheme: str, session_settings: Settings, tmp_path: Path
 ) -> None:
-    lake = ServedLake(session_settings.model_copy(update={"lake": str(tmp_path / "a lake")}))
+    lake = ServedLake(session_settings.changed({"lake": str(tmp_path / "a lake")}))
     lake.write(METRICS_1M, [minute()])
     gold = Gold(f"{scheme}{lake.settings.lake}", [METRICS_1M])
     found = gold.row(METRICS_1M, {"service_id": "auth", "metric_name": "cpu", "window_start": NOON_MS * 1000})

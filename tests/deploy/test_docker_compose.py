@@ -24,7 +24,8 @@ from lakehouse.cli.main import app
 from lakehouse.dev.services import broker
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.engine.runtime.triggers import check_trigger
-from lakehouse.settings import ENV_PREFIX, Settings, load_settings
+from lakehouse.settings import ENV_PREFIX, load_settings
+from lakehouse.settings.keys import variables
 from lakehouse.storage.spark import properties
 from tests.support.dockerfile import instructions
 
@@ -162,7 +163,7 @@ def test_a_job_is_started_again_and_may_finish_its_micro_batch(layer: str) -> No
 
 
 def test_the_settings_of_every_service_are_known_and_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
+    known = set(variables())
     for name, service in SERVICES.items():
         ours = {
             key: value for key, value in service.get("environment", {}).items() if key.startswith(ENV_PREFIX)
@@ -172,8 +173,8 @@ def test_the_settings_of_every_service_are_known_and_accepted(monkeypatch: pytes
             monkeypatch.setenv(variable, value)
     settings = load_settings()
     kafka = SERVICES["kafka"]["environment"]
-    assert f"INTERNAL://{settings.kafka_bootstrap_servers}" in kafka["KAFKA_ADVERTISED_LISTENERS"].split(",")
-    assert re.match(r"^redis://redis:6379/\d+$", settings.redis_url.get_secret_value())
+    assert f"INTERNAL://{settings.kafka.bootstrap_servers}" in kafka["KAFKA_ADVERTISED_LISTENERS"].split(",")
+    assert re.match(r"^redis://redis:6379/\d+$", settings.redis.url.get_secret_value())
 
 
 def test_kafka_has_the_settings_of_the_local_broker() -> None:
@@ -281,7 +282,7 @@ def test_gold_goes_to_the_database_of_a_profile_once_a_file_names_it(
     variable, _, url = said[-1].partition("=")
     assert (variable, url) == ("LAKEHOUSE_POSTGRES_URL", "postgresql://lakehouse@warehouse:5432/gold")
     monkeypatch.setenv(variable, url)
-    assert load_settings().postgres_url.get_secret_value() == url
+    assert load_settings().postgres.url.get_secret_value() == url
     made = SERVICES["warehouse"]["environment"]
     assert (made["POSTGRES_USER"], made["POSTGRES_DB"]) == ("lakehouse", "gold")
     named = {name for name, one in SERVICES.items() if "env_file" in one}

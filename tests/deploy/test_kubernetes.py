@@ -25,9 +25,11 @@ from lakehouse.cli.main import app
 from lakehouse.dev.services.certificates import Authority
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.engine.runtime.triggers import check_trigger
-from lakehouse.settings import ENV_PREFIX, Settings, load_settings
+from lakehouse.settings import keys, load_settings
+from lakehouse.settings.config_file import CONFIG_VARIABLE
 from lakehouse.storage.spark import properties
 from lakehouse.storage.spark.jars import jars_directory
+from lakehouse.testing import declared
 from tests.support.dockerfile import user, workdir
 from tests.support.kubernetes import (
     APPLICATION,
@@ -49,6 +51,7 @@ SPARK_PODS = {name: pod for name, pod in PODS.items() if name.startswith(APPLICA
 OTHER_PODS = {name: pod for name, pod in PODS.items() if name not in SPARK_PODS}
 SERVER = "Deployment lakehouse-server"
 SETTINGS: dict[str, str] = OBJECTS["ConfigMap/lakehouse"]["data"]
+CONFIG: str = OBJECTS["ConfigMap/lakehouse-config"]["data"]["lakehouse.toml"]
 
 # What a size is may differ between applications and from lakehouse/storage/spark/spark.properties.
 SIZES = {
@@ -229,13 +232,36 @@ def test_the_sparks_are_of_the_version_that_is_locked() -> None:
     assert {one["spec"]["runtimeVersions"]["sparkVersion"] for one in APPLICATIONS.values()} == {version}
 
 
-def test_the_settings_are_known_and_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = {ENV_PREFIX + name.upper() for name in Settings.model_fields}
-    assert SETTINGS.keys() <= known
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The variables and the file that a container gets."""
+    (tmp_path / "lakehouse.toml").write_text(CONFIG)
     for variable, value in SETTINGS.items():
-        monkeypatch.setenv(variable, value)
+        monkeypatch.setenv(variable, value.replace("/etc/lakehouse/config", str(tmp_path)))
+
+
+@pytest.mark.usefixtures("given")
+def test_the_settings_are_known_and_accepted() -> None:
+    assert SETTINGS.keys() <= {*keys.variables(), CONFIG_VARIABLE}
     settings = load_settings()
     assert (settings.lake, str(settings.home)) == ("/lake", "/lake/.home")
+
+
+def test_the_example_of_a_stream_is_one() -> None:
+    (stream,) = declared(re.sub("^# ", "", CONFIG, flags=re.MULTILINE)).values()
+    assert (stream.name, stream.gold[0].name) == ("payments", "payments_5m")
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_the_configuration_file_is_mounted_read_only_so_that_nobody_can_change_it(name: str) -> None:
+    volumes = [one for one in PODS[name]["spec"]["volumes"] if one["name"] == "config"]
+    assert volumes == [{"name": "config", "configMap": {"name": "lakehouse-config"}}]
+    mounts = [
+        one for each in containers(PODS[name]) for one in each["volumeMounts"] if one["name"] == "config"
+    ]
+    expected = {"name": "config", "mountPath": "/etc/lakehouse/config", "readOnly": True}
+    assert mounts == [expected] * len(containers(PODS[name]))
+    assert SETTINGS[CONFIG_VARIABLE] == "/etc/lakehouse/config/lakehouse.toml"
 
 
 @pytest.mark.parametrize("name", PODS)
@@ -316,7 +342,7 @@ def test_a_pod_keeps_the_restricted_standard(name: str) -> None:
         assert not any("hostPort" in port for port in container.get("ports", ()))
         where = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
         own = {"server": "/server"} if name == SERVER else {}
-        own["kafka"] = "/etc/lakehouse/kafka"
+        own |= {"kafka": "/etc/lakehouse/kafka", "config": "/etc/lakehouse/config"}
         assert where == {"lake": SETTINGS["LAKEHOUSE_LAKE"], "tmp": "/tmp", **own}
 
 
@@ -352,18 +378,19 @@ def test_kafkas_secrets_are_files_for_the_pods_group_that_need_not_be_there(name
     assert "create secret generic lakehouse-kafka --from-file=password --from-file=ca.pem" in page
 
 
+@pytest.mark.usefixtures("given")
 def test_the_example_of_a_secured_kafka_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = (ROOT / "deploy" / "kubernetes" / "base" / "configuration.yaml").read_text(encoding="utf-8")
     example = dict(re.findall(r"^  # (LAKEHOUSE_KAFKA_\w+): (\S+)$", text, re.MULTILINE))
     files = {"password": "secret", "ca.pem": Authority().pem}
     for name, content in files.items():
         (tmp_path / name).write_text(content, encoding="utf-8")
-    for name, value in {**SETTINGS, **example}.items():
+    for name, value in example.items():
         monkeypatch.setenv(name, value.replace("/etc/lakehouse/kafka", str(tmp_path)))
-    access = load_settings().kafka
+    access = load_settings().kafka.access
     assert (access.protocol, access.mechanism, access.username) == ("SASL_SSL", "SCRAM-SHA-512", "lakehouse")
     assert access.for_librdkafka()["sasl.password"] == "secret"
-    assert set(example) > {"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE", "LAKEHOUSE_KAFKA_SSL_CA_FILE"}
+    assert set(example) > {"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE", "LAKEHOUSE_KAFKA_SSL_CA"}
 
 
 def variables(pod: Object) -> list[Object]:

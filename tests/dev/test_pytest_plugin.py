@@ -57,7 +57,7 @@ def test_fixtures_start_spark_once_and_a_failing_case_is_read_in_pytests_report(
         """
 from lakehouse.streams import windowed_sums
 
-ORDERS = windowed_sums("orders", "orders-topic", by="shop", value="price", length_s=60)
+ORDERS = windowed_sums("orders", "orders-topic", by="shop", value="price", length="1m")
 
 def test_passes(case, assert_same_gold):
     case(ORDERS, [{"shop": "x", "price": 1}], gold=[{"shop": "x", "total_price": 1}])

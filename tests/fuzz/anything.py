@@ -30,7 +30,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -61,7 +61,7 @@ from tests.fuzz import schemas
 from tests.fuzz.schemas import Body
 from tests.support import pipeline, poison, postgres_servers
 from tests.support.pipeline import DEAD_LETTERS, Raw
-from tests.support.streams import STREAMS, under
+from tests.support.streams import STREAMS, under, with_streams
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NOW_MS = int(NOW.timestamp() * 1000)
@@ -124,13 +124,18 @@ class Tally:
     findings: list[str] = field(default_factory=list)
 
 
+def _read_as(format_: str, stream: Stream) -> dict[str, Any]:
+    """The table in which a stream's first source has a format."""
+    own = {"format": format_}
+    return own if len(stream.sources) == 1 else {"sources": {stream.sources[0].table: own}}
+
+
 def made(seed: object, number: int, size: int, settings: Settings) -> Round:
     """Return a round: of each stream in turn, in each format in turn."""
     random = Random(f"{seed} {number}")
     format_ = FORMATS[number % len(FORMATS)]
     stream = STREAMS[number // len(FORMATS) % len(STREAMS)]
-    topic = stream.sources[0].topic
-    given = under(settings.model_copy(update={"formats": {topic: format_}}), stream)
+    given = under(with_streams(settings, **{stream.name: _read_as(format_, stream)}), stream)
     (source, *others) = given.sources
     contract = replace(source.contract, fields=(*source.contract.fields, *MORE))
     given = replace(given, sources=(replace(source, contract=contract), *others))
@@ -271,7 +276,7 @@ class World:
         layers: Sequence[LayerName],
     ) -> None:
         self._spark, self._server, self._directory, self._layers = spark, server, directory, layers
-        self.settings = settings.model_copy(update={"schema_registry_url": server.url})
+        self.settings = settings.changed({"schema_registry.url": server.url})
         self.tally = Tally()
         self._ends: dict[str, int] = {}
         self._lakes = count()
@@ -290,7 +295,7 @@ class World:
         kept = given.stream.name
         if kept not in self._names:
             self._names[kept], self._ends[kept] = f"{kept}-{next(self._lakes)}", 0
-        settings = self.settings.model_copy(update={"lake": str(self._directory / self._names[kept])})
+        settings = self.settings.changed({"lake": str(self._directory / self._names[kept])})
         first, self._ends[kept] = self._ends[kept], self._ends[kept] + len(given.records)
         pipeline.land(
             self._spark, settings, [given.records], landed_at=NOW, first_offset=first, source=given.source
@@ -427,14 +432,14 @@ def main(
     """Take rounds until the time is over, and print what came of them; exits with 1 if there is a finding."""
     with ExitStack() as held:
         directory = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="anything-")))
-        settings = load_settings().model_copy(update={"home": directory / "home"})
+        settings = load_settings().changed({"home": directory / "home"})
         services = held.enter_context(local_services(settings, brief=True))
         postgres = held.enter_context(postgres_servers.server())
-        settings = settings.model_copy(
-            update={
-                "kafka_bootstrap_servers": services.kafka,
-                "redis_url": SecretStr(services.redis),
-                "postgres_url": SecretStr(postgres.url()),
+        settings = settings.changed(
+            {
+                "kafka.bootstrap_servers": services.kafka,
+                "redis.url": SecretStr(services.redis),
+                "postgres.url": SecretStr(postgres.url()),
             }
         )
         spark = build_session(settings, "anything", options={"spark.driver.memory": heap})
@@ -442,7 +447,7 @@ def main(
         server = held.enter_context(registry())
         world = World(spark, settings, server, directory, ("silver", "gold", "export"))
         outputs = {table.export.topic for stream in STREAMS for table in stream.tables if table.export.topic}
-        create_topics(settings.kafka, {settings.topic(topic): 2 for topic in outputs})
+        create_topics(settings.kafka.access, {settings.topic(topic): 2 for topic in outputs})
         until = time.monotonic() + minutes * 60
         for number in count() if only is None else [only]:
             world.go(made(seed, number, size, world.settings), deadline)

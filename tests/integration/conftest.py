@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
-
 import pytest
 from pydantic import SecretStr
 from pyspark.sql import SparkSession
@@ -33,13 +31,14 @@ def journey(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Journey:
     """A lake of every stream that has been through reruns and crashes; see tests/support/journey.py."""
-    settings = settings_for(session_settings, services, tmp_path_factory.mktemp("filled")).model_copy(
-        update={
-            "redis_url": SecretStr(redis_databases.url_of(services.redis, LAKE_DATABASE)),
-            "call_gap_s": 1,
-            "call_grace_s": 1,
-            "quantile_k": 10,
-            "sales_threshold": Decimal(100),
+    settings = settings_for(session_settings, services, tmp_path_factory.mktemp("filled")).changed(
+        {
+            "redis.url": SecretStr(redis_databases.url_of(services.redis, LAKE_DATABASE)),
+            "streams": {
+                "calls": {"gap": "1s", "grace": "1s"},
+                "metrics": {"quantile_k": 10},
+                "sales": {"threshold": 100},
+            },
             "expect_dead_letter_rate": 0.5,
         }
     )

@@ -68,7 +68,7 @@ class Filled:
     def sent(self) -> list[int]:
         """How often each state of a minute has left, as counts in order."""
         topic = self.settings.topic(str(METRICS_1M.export.topic))
-        found = pipeline.read_topic(self.settings.kafka_bootstrap_servers, topic)
+        found = pipeline.read_topic(self.settings.kafka.bootstrap_servers, topic)
         return [json.loads(one.value)["count"] for one in found]
 
     def differences(self) -> list[int]:
@@ -79,7 +79,7 @@ class Filled:
 
 @pytest.fixture
 def filled(spark: SparkSession, make_settings: MakeSettings) -> Filled:
-    found = Filled(spark, make_settings(topic_partitions=1))
+    found = Filled(spark, make_settings({"kafka.topic_partitions": 1}))
     found.land(0)
     return found
 

@@ -85,7 +85,7 @@ def moved(
     spark: SparkSession, make_settings: MakeSettings, services: Endpoints, tmp_path: Path
 ) -> Iterator[Moved]:
     with redis_databases.emptied(services.redis, REDIS_DATABASE) as url:
-        original = Export(spark, make_settings(redis_url=SecretStr(url)))
+        original = Export(spark, make_settings({"redis.url": SecretStr(url)}))
         original.put(State("auth", 0), State("auth", 1), State("auth", 2))
         original.run()
         place = str(tmp_path / "copy")
@@ -95,7 +95,7 @@ def moved(
         original.put(State("auth", 0, count=5), State("cart", 0))
         original.run()
         as_in_a_new_process(spark)
-        yield Moved(original, Export(spark, original.settings.model_copy(update={"lake": place})))
+        yield Moved(original, Export(spark, original.settings.changed({"lake": place})))
 
 
 def test_from_a_copy_that_is_adopted_no_row_goes_back_and_none_is_missing(moved: Moved) -> None:
@@ -175,7 +175,7 @@ def test_of_two_copies_the_older_one_goes_on_after_the_newer_one_was_lost(
     newer = str(tmp_path / "newer")
     Copying(moved.original.lake, Lake(spark, newer), [ONE_TABLE]).run()
     as_in_a_new_process(spark)
-    second = Moved(moved.original, Export(spark, moved.original.settings.model_copy(update={"lake": newer})))
+    second = Moved(moved.original, Export(spark, moved.original.settings.changed({"lake": newer})))
     note_adoption(second.copy.lake)
     second.copy.put(State("auth", 0, count=6))
     second.run()

@@ -67,7 +67,7 @@ class Damaged:
 def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest.TempPathFactory) -> Damaged:
     directory = tmp_path_factory.mktemp("damaged") / "lake"
     shutil.copytree(filled_lake.lake, directory)
-    lake = filled_lake.model_copy(update={"lake": str(directory)})
+    lake = filled_lake.changed({"lake": str(directory)})
     spent = sorted(pipeline.rows_of(lake, SPENT), key=lambda row: (row["user_id"], row["window_start"]))
     summaries = damage_percentiles(spark, lake)
     calls = damage_way_to_silver(spark, lake)
@@ -81,7 +81,7 @@ def damaged(spark: SparkSession, filled_lake: Settings, tmp_path_factory: pytest
     other, changed, deleted, invented = (
         f"lakehouse:user_transactions_5m:row:{row}" for row in [*rows, "nobody:0"]
     )
-    client: Any = redis.Redis.from_url(lake.redis_url.get_secret_value())
+    client: Any = redis.Redis.from_url(lake.redis.url.get_secret_value())
     kept = {name: client.get(name) for name in (other, changed, deleted)}
     try:
         client.set(changed, kept[changed].replace(b'"count":', b'"count":1'))
@@ -155,14 +155,14 @@ def send_again(lake: Settings, damaged: list[Row]) -> str:
     It is of another user and window than the damaged rows.
     """
     topic = lake.topic("aggregated-transactions")
-    messages = pipeline.read_topic(lake.kafka_bootstrap_servers, topic)
+    messages = pipeline.read_topic(lake.kafka.bootstrap_servers, topic)
     users, windows = ({row[name] for row in damaged} for name in ("user_id", "window_start"))
     last = next(
         one
         for one in reversed(messages)
         if one.key.decode() not in users and 1000 * json.loads(one.value)["windowStart"] not in windows
     )
-    producer = KafkaProducer(bootstrap_servers=lake.kafka_bootstrap_servers, acks="all")
+    producer = KafkaProducer(bootstrap_servers=lake.kafka.bootstrap_servers, acks="all")
     try:
         for key in (last.key, b"nobody"):
             producer.send(topic, last.value, key=key).get(30)

@@ -40,7 +40,7 @@ NOW = LONG_AGO + timedelta(days=8)  # a day more than a record may be late
 def test_what_may_run_at_any_time_leaves_running_layers_as_they_are(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=1)
+    settings = make_settings({"kafka.topic_partitions": 1})
     lake, sent = Lake(spark, settings.lake), list[int]()
 
     def layers(over: threading.Event) -> None:

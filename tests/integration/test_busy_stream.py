@@ -221,7 +221,7 @@ def test_an_append_between_what_is_read_and_the_commit_is_no_conflict(
 
 def keep(lake: Lake, settings: Settings, days: int, *names: str) -> dict[str, int]:
     """Take from tables what is older than so many days, and tidy them; return how many rows left each."""
-    keeping = settings.model_copy(update={"kept_days": dict.fromkeys(names, days)})
+    keeping = settings.changed({"maintenance.keep_rows_s": dict.fromkeys(names, 86_400 * days)})
     todo = [task for task in tasks([STREAM], keeping) if task.cut is not None]
     done = [Keeper(lake, keeping).keep(task, utc_now()) for task in todo]
     return {one.table: one.rows for one in done if one is not None}

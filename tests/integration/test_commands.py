@@ -35,7 +35,7 @@ from tests.support.streams import METRICS, under
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 NOWHERE = Endpoints("127.0.0.1:1", "redis://127.0.0.1:1/0")
-LATENESS = {"LAKEHOUSE_ALLOWED_LATENESS_S": "1800"}
+LATENESS = {"LAKEHOUSE_STREAM_DEFAULTS_ALLOWED_LATENESS": "30m"}
 
 Command = Callable[..., Ended]
 
@@ -69,7 +69,7 @@ WINDOWS = {NOON - 3 * HOUR: (2, 3.0), NOON - HOUR: (1, 4.0)}
 @pytest.fixture(scope="module")
 def base(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Place:
     here = Place(tmp_path_factory.mktemp("commands"), NOWHERE, NOWHERE.redis, "x")
-    settings = here.settings(allowed_lateness_s=1800)
+    settings = here.settings({"stream_defaults.allowed_lateness_s": 1800})
     pipeline.land(spark, settings, [RECORDS], landed_at=NOON - HOUR)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=under(settings, METRICS))
     return here
@@ -128,7 +128,7 @@ def test_dead_letters_are_listed_shown_replayed_and_discarded(settings: Settings
     named = settings.topic("metrics-events")
     assert nowhere.stderr == f"error: no topic 'metrics-event': did you mean {named}?\n"
 
-    replayed = lakehouse("dead-letters", "replay", "--all", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
+    replayed = lakehouse("dead-letters", "replay", "--all", LAKEHOUSE_STREAM_DEFAULTS_FUTURE_TOLERANCE="2h")
     assert replayed.stdout.splitlines() == [
         "1 passed and are now in silver",
         "0 were already in silver",
@@ -168,7 +168,7 @@ def test_a_catch_up_that_refuses_too_much_says_what_and_why_and_exits_with_3(
     assert ended.returncode == 3, ended.stderr
     assert ended.stdout.splitlines()[-4:] == [share, *(f"  {cause}" for cause in causes), "caught up"]
     assert ended.stderr == (
-        f"error: {share} in this run, more than LAKEHOUSE_REFUSED_LIMIT, 5 %: {'; '.join(causes)}. "
+        f"error: {share} in this run, more than LAKEHOUSE_RUN_REFUSED_LIMIT, 5 %: {'; '.join(causes)}. "
         "`lakehouse dead-letters list --stream metrics` shows them\n"
     )
     (noted,) = newest(settings.lake, limit=10, kinds=[Kind.REFUSED])
@@ -179,7 +179,7 @@ def test_a_catch_up_that_refuses_too_much_says_what_and_why_and_exits_with_3(
     again = lakehouse(*silver)  # nothing to judge, nothing to refuse
     assert (again.returncode, again.stdout.splitlines()[-1]) == (0, "caught up"), again.stderr
     pipeline.land(spark, settings, [records], landed_at=NOON - HOUR, first_offset=2000)
-    allowed = lakehouse(*silver, LAKEHOUSE_REFUSED_LIMIT="1")
+    allowed = lakehouse(*silver, LAKEHOUSE_RUN_REFUSED_LIMIT="1")
     assert (allowed.returncode, allowed.stdout.splitlines()[-1]) == (0, "caught up"), allowed.stderr
 
 
@@ -218,9 +218,9 @@ def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
     spark: SparkSession, settings: Settings, lakehouse: Command
 ) -> None:
     before, rebuild = pipeline.versions(settings), ("rebuild", "silver", "--stream", "metrics")
-    tried = lakehouse(*rebuild, "--dry-run", LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
+    tried = lakehouse(*rebuild, "--dry-run", LAKEHOUSE_STREAM_DEFAULTS_FUTURE_TOLERANCE="2h")
     assert pipeline.versions(settings) == before
-    done = lakehouse(*rebuild, LAKEHOUSE_FUTURE_TOLERANCE_S="7200")
+    done = lakehouse(*rebuild, LAKEHOUSE_STREAM_DEFAULTS_FUTURE_TOLERANCE="2h")
 
     assert (tried.returncode, done.returncode) == (0, 0), done.stderr
     told = (
@@ -231,7 +231,7 @@ def test_rebuild_silver_judges_again_by_todays_settings_and_gold_follows(
     follow = "then gold.metrics_1m, gold.metrics_summary_10m would be rebuilt"
     assert tried.stdout.splitlines()[1:] == [f"dry run, no row was written: {told}; {follow}"]
     # A row that only came is an append, which gold's own stream reads, once.
-    lateness = settings.model_copy(update={"allowed_lateness_s": 1800})
+    lateness = settings.changed({"stream_defaults.allowed_lateness_s": 1800})
     pipeline.run_layers(spark, lateness, "gold", stream=under(lateness, METRICS))
     assert windows(settings) == WINDOWS | {NOON: (1, 8.0)}
     assert statuses(settings) == {"future": "replayed", "not_json": "open"}
@@ -339,7 +339,7 @@ def test_run_goes_on_behind_expired_records_only_where_that_is_allowed(
 
 def expire(settings: Settings, before: int) -> None:
     """Let the broker delete what is before an offset of the topic's first partition."""
-    admin = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    admin = KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
     try:
         admin.delete_records({TopicPartition(settings.topic("metrics-events"), 0): before})
     finally:

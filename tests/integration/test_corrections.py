@@ -41,10 +41,11 @@ TODAY_MS = int((NOW - timedelta(hours=1)).timestamp() * 1000) // 300_000 * 300_0
 def settings(make_settings: MakeSettings, services: Endpoints) -> Iterator[Settings]:
     with redis_databases.emptied(services.redis, REDIS_DATABASE) as url:
         yield make_settings(
-            redis_url=SecretStr(url),
-            unique_by={TOPIC: "transactionId"},
-            sequence_by={TOPIC: "version"},
-            topic_partitions=1,
+            {
+                "redis.url": SecretStr(url),
+                "streams": {"transactions": {"unique_by": "transactionId", "sequence_by": "version"}},
+                "kafka.topic_partitions": 1,
+            }
         )
 
 
@@ -61,7 +62,7 @@ def messages(settings: Settings) -> dict[str, Any]:
     """Return the newest message under each key and window; a tombstone under its key."""
     found: dict[str, Any] = {}
     for record in pipeline.read_topic(
-        settings.kafka_bootstrap_servers, settings.topic("aggregated-transactions")
+        settings.kafka.bootstrap_servers, settings.topic("aggregated-transactions")
     ):
         if record.value is None:
             found[record.key.decode()] = None
@@ -72,7 +73,7 @@ def messages(settings: Settings) -> dict[str, Any]:
 
 
 def in_redis(settings: Settings) -> Mapping[str, Any]:
-    client: Any = redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True)
+    client: Any = redis.Redis.from_url(settings.redis.url.get_secret_value(), decode_responses=True)
     with client:
         names = client.keys("lakehouse:user_transactions_5m:row:*")
         rows = {name.split(":row:")[1]: json.loads(client.get(name)) for name in names}
@@ -164,7 +165,7 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
 
 
 def test_a_field_that_records_may_lack_is_no_id(make_settings: MakeSettings) -> None:
-    settings = make_settings(unique_by={"metrics-events": "environment"})
+    settings = make_settings({"streams": {"metrics": {"unique_by": "environment"}}})
 
     with pytest.raises(SettingsError, match="environment: as an id or sequence it must be a required"):
         choose_one("metrics", settings)
@@ -172,8 +173,7 @@ def test_a_field_that_records_may_lack_is_no_id(make_settings: MakeSettings) -> 
 
 def test_a_sequence_needs_an_id_and_calls_cannot_be_corrected(make_settings: MakeSettings) -> None:
     with pytest.raises(SettingsError, match="set unique_by"):
-        choose_one("sales", make_settings(sequence_by={"sales-events-v1": "version"}))
+        choose_one("sales", make_settings({"streams": {"sales": {"sequence_by": "version"}}}))
+    ids = {"unique_by": "id", "sequence_by": "version"}
     with pytest.raises(SettingsError, match="cannot apply corrections"):
-        choose_one(
-            "calls", make_settings(unique_by={"metricsTopic": "id"}, sequence_by={"metricsTopic": "version"})
-        )
+        choose_one("calls", make_settings({"streams": {"calls": {"sources": {"call_metrics": ids}}}}))

@@ -28,6 +28,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.common.errors import PositionError
+from lakehouse.common.quantities import show_size
 from lakehouse.engine.layers import bronze
 from lakehouse.engine.layers.step import LayerName, Step
 from lakehouse.engine.runtime.runner import BatchDone, RunOptions, run
@@ -51,7 +52,7 @@ LANDED = pipeline.utc("2026-04-29T01:00:00")
 DAY = timedelta(days=1)
 TABLE_OF: dict[LayerName, str] = {"silver": SILVER, "gold": GOLD}
 SALES_TABLES = ("product_sales", "sales_notifications")
-ONE_CUT_A_BATCH = {"max_bytes_per_batch": "1"}
+ONE_CUT_A_BATCH = {"run.max_bytes": 1}
 
 
 def event(at: datetime, service: str = "s", value: float = 1.0) -> Raw:
@@ -142,7 +143,7 @@ def crashed(
 ) -> Settings:
     """A lake whose silver has taken each cut in a micro-batch; the first whole, the others with a crash."""
     lake = {"lake": str(tmp_path_factory.mktemp("crash"))}
-    settings = session_settings.model_copy(update=ONE_CUT_A_BATCH | lake)
+    settings = session_settings.changed(ONE_CUT_A_BATCH | lake)
     pipeline.land(spark, settings, CUTS[:1], landed_at=LANDED)
     again = [take_all(partial(silver_of, spark, settings))]
     for cut, (number, after) in enumerate(((1, False), (1, True), (2, True)), start=1):
@@ -187,7 +188,7 @@ def test_gold_counts_every_row_once_though_it_has_crashed_before_and_after_a_mer
 def test_records_of_bronze_are_landed_once_however_often_their_micro_batch_runs(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=1, max_records_per_batch=2)
+    settings = make_settings({"kafka.topic_partitions": 1, "run.max_records": 2})
     pipeline.send(settings, [Raw(str(number).encode()) for number in range(3)])
 
     crash(bronze_of(spark, settings), "append", 1, after=False)
@@ -331,9 +332,9 @@ def start_layer(layer: LayerName, settings: Settings) -> subprocess.Popen[bytes]
     environment = {
         "LAKEHOUSE_HOME": str(settings.home),
         "LAKEHOUSE_LAKE": settings.lake,
-        "LAKEHOUSE_MAX_BYTES_PER_BATCH": settings.max_bytes_per_batch,
+        "LAKEHOUSE_RUN_MAX_BYTES": show_size(settings.run.max_bytes),
         "LAKEHOUSE_SPARK_MASTER": "local[2]",
-        "LAKEHOUSE_DRIVER_MEMORY": "1g",
+        "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
         **QUICK_JVM,
     }
     command = [str(Path(sys.executable).with_name("lakehouse")), "run", layer, "--trigger", "available-now"]
@@ -402,7 +403,7 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
     moments: list[Callable[[Settings], bool]],
 ) -> None:
     """Wherever the process is once a moment is reached, a file is all that the test goes by."""
-    settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
+    settings = lake_settings.changed(ONE_CUT_A_BATCH)
     cuts = busy_cuts(7, len(moments) + 3)
     pipeline.land(spark, settings, cuts, landed_at=LANDED)
     if layer == "gold":
@@ -433,7 +434,7 @@ def test_a_killed_run_costs_nothing_but_time_and_leaves_no_jvm_behind(
 def test_a_step_that_fails_is_named_and_made_again_while_the_others_go_on(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
+    settings = lake_settings.changed(ONE_CUT_A_BATCH)
     pipeline.land(spark, settings, CUTS, landed_at=LANDED)
     monkeypatch.setattr(tables, "upsert", crash_at(tables.upsert, 2, after=False))
     notices, done = list[str](), list[BatchDone]()

@@ -21,6 +21,7 @@ from lakehouse.streams.registry import choose_one
 from lakehouse.testing.kills import take_next
 from tests.support import pipeline
 from tests.support.pipeline import DEAD_LETTERS, Raw
+from tests.support.streams import with_streams
 
 LANDED = datetime(2026, 1, 1, 12, tzinfo=UTC)
 AT = 1_767_225_600_000
@@ -28,7 +29,7 @@ AT = 1_767_225_600_000
 
 def stream_of(form: str) -> Stream:
     records = Records("payments", unique_by="id", sequence_by="version", deletion_key=form)
-    return windowed_sums("payments", records, by="user", value="amount", length_s=300)
+    return windowed_sums("payments", records, by="user", value="amount", length="5m")
 
 
 DEBEZIUM = windowed_sums(
@@ -43,7 +44,7 @@ DEBEZIUM = windowed_sums(
     ),
     by=Field("after.user", "user", FieldType.STRING),
     value=Field("after.amount", "amount", FieldType.DECIMAL),
-    length_s=300,
+    length="5m",
 )
 
 
@@ -134,17 +135,15 @@ def test_a_key_that_cannot_be_read_is_an_open_letter_and_no_row_goes(
 
 
 def test_a_form_that_is_none_is_refused_at_the_start(lake_settings: Settings) -> None:
-    topic = "transactions-topic"
-    ids = {"unique_by": {topic: "transactionId"}, "sequence_by": {topic: "version"}}
+    ids = {"unique_by": "transactionId", "sequence_by": "version"}
 
     def chosen(**given: str) -> Source:
-        by_topic = {name: {topic: value} for name, value in given.items()}
-        (source,) = choose_one("transactions", lake_settings.model_copy(update=ids | by_topic)).sources
+        (source,) = choose_one("transactions", with_streams(lake_settings, transactions=ids | given)).sources
         return source
 
-    source = chosen(deletion_keys="json:id", deleted_if="op=d")
+    source = chosen(deletion_key="json:id", deleted_if="op=d")
     assert (source.deletion_key, source.deleted_if) == ("json:id", "op=d")
     with pytest.raises(SettingsError, match="deletion_key 'jsn' is not a key form; expected text, "):
-        chosen(deletion_keys="jsn")
+        chosen(deletion_key="jsn")
     with pytest.raises(SettingsError, match="deleted_if 'op' is not FIELD=VALUE, such as op=d"):
         chosen(deleted_if="op")

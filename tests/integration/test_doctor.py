@@ -40,8 +40,8 @@ def found(settings: Settings) -> dict[str, Finding]:
 @pytest.fixture
 def settings(make_settings: MakeSettings) -> Settings:
     made = make_settings()
-    create_topics(made.kafka, {made.topic(name): 1 for stream in BY_DEFAULT for name in stream.topics})
-    create_topics(made.kafka, {made.alert_topic: 1, f"{made.alert_topic}-state": 1})
+    create_topics(made.kafka.access, {made.topic(name): 1 for stream in BY_DEFAULT for name in stream.topics})
+    create_topics(made.kafka.access, {made.alerts.topic: 1, f"{made.alerts.topic}-state": 1})
     return made
 
 
@@ -50,8 +50,8 @@ def test_a_set_up_that_works_has_no_fault(settings: Settings) -> None:
 
 
 def test_kafka_and_redis_that_are_away_are_named_with_what_to_do(settings: Settings) -> None:
-    away = {"kafka_bootstrap_servers": "127.0.0.1:1", "redis_url": SecretStr("redis://127.0.0.1:1/0")}
-    faults = found(settings.model_copy(update=away))
+    away = {"kafka.bootstrap_servers": "127.0.0.1:1", "redis.url": SecretStr("redis://127.0.0.1:1/0")}
+    faults = found(settings.changed(away))
     assert {name: one.state for name, one in faults.items()} == {"Kafka": "fail", "Redis": "fail"}
     assert "nothing accepts connections there" in faults["Kafka"].found
     assert "lakehouse services up" in faults["Kafka"].todo
@@ -66,7 +66,7 @@ def test_topics_that_do_not_exist_are_named(make_settings: MakeSettings) -> None
 
 
 def test_a_lake_that_cannot_be_written_is_named(settings: Settings) -> None:
-    faults = found(settings.model_copy(update={"lake": "/proc/lake"}))
+    faults = found(settings.changed({"lake": "/proc/lake"}))
     assert faults["lake is writable"].state == "fail"
     assert faults["lake is writable"].found.startswith("/proc: ")
 
@@ -108,12 +108,12 @@ def test_an_old_java_and_a_damaged_jar_are_named(
 
 def test_a_setting_that_cannot_be_read_ends_the_checks_that_need_it() -> None:
     def read() -> tuple[Settings, tuple[()]]:
-        raise SettingsError("LAKEHOUSE_REDIS_TTL_S is not a number: x")
+        raise SettingsError("LAKEHOUSE_REDIS_TTL is not a number: x")
 
     *before, last = examine(read)
     assert [one.state for one in before] == ["ok"] * len(before)
     assert (last.check, last.state) == ("settings", "fail")
-    assert last.found == "LAKEHOUSE_REDIS_TTL_S is not a number: x"
+    assert last.found == "LAKEHOUSE_REDIS_TTL is not a number: x"
 
 
 def test_the_command_says_it_in_lines_or_in_json_and_exits_with_1(

@@ -15,7 +15,6 @@ import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ from tests.support.pipeline import running as running_here
 from tests.support.processes import LAKEHOUSE, Process, finish, place, running
 from tests.support.settings import MakeSettings
 
-CHANGES = {"call_gap_s": 3, "call_grace_s": 60, "sales_threshold": Decimal(100)}
+CHANGES = {"calls": {"gap": "3s", "grace": "60s"}, "sales": {"threshold": 100}}
 """A call is closed long after both sides of it have landed, even on a busy machine: the lost lake has sent no
 call that its copy would not make."""
 DATABASE = 14  # of Redis; no other test uses it
@@ -106,7 +105,7 @@ def went_back(settings: Settings, topic: str) -> list[str]:
     """What of the rows in a topic went back, for a read-committed consumer that reads it in order."""
     counts: dict[tuple[bytes, int], int] = {}
     found = []
-    for one in read_topic(settings.kafka_bootstrap_servers, settings.topic(topic)):
+    for one in read_topic(settings.kafka.bootstrap_servers, settings.topic(topic)):
         row: dict[str, Any] = json.loads(one.value)
         key = one.key, row["windowStart"]
         if row["count"] < counts.get(key, 0):
@@ -126,11 +125,13 @@ def test_two_streams_go_on_from_a_copy_that_was_made_while_they_ran(
     spark: SparkSession, make_settings: MakeSettings, services: Endpoints, tmp_path: Path
 ) -> None:
     with redis_databases.emptied(services.redis, DATABASE) as url:
-        settings = make_settings(redis_url=SecretStr(url))
-        create_topics(services.access, dict.fromkeys(settings.topics.values(), settings.topic_partitions))
+        settings = make_settings({"redis.url": SecretStr(url)})
+        create_topics(
+            services.access, dict.fromkeys(settings.topics.values(), settings.kafka.topic_partitions)
+        )
         streams, place = choose(["metrics", "transactions"], settings), str(tmp_path / "copy")
         lake, copy = Lake(spark, settings.lake), Lake(spark, place)
-        moved, done, watch = settings.model_copy(update={"lake": place}), list[BatchDone](), Watch(url)
+        moved, done, watch = settings.changed({"lake": place}), list[BatchDone](), Watch(url)
         live = RunOptions("1 second", on_batch=done.append)
         catch_up = RunOptions(AVAILABLE_NOW, on_batch=done.append, adopts=True)
 
@@ -183,12 +184,10 @@ def test_a_lake_is_copied_under_load_and_destroyed_and_its_readers_see_nothing_l
     services: Endpoints, tmp_path: Path
 ) -> None:
     with place(tmp_path / "home", services, database=DATABASE) as here:
-        settings, copy = here.settings(**CHANGES), tmp_path / "backup" / "lake"
-        environment = here.environment | {
-            f"LAKEHOUSE_{name.upper()}": str(value) for name, value in CHANGES.items()
-        }
+        settings, copy = here.settings({"streams": CHANGES}), tmp_path / "backup" / "lake"
+        environment = here.environment | {"LAKEHOUSE_STREAMS": json.dumps(CHANGES)}
         of_copy = environment | {"LAKEHOUSE_LAKE": str(copy)}
-        create_topics(services.access, dict.fromkeys(here.topics.values(), settings.topic_partitions))
+        create_topics(services.access, dict.fromkeys(here.topics.values(), settings.kafka.topic_partitions))
         watch = Watch(here.redis_url)
         with Feeder(settings, rate=40, seed=7, poison=0.1) as feeder, watch.looking():
             with running([LAKEHOUSE, "run", "all"], environment, tmp_path / "first") as first:
@@ -208,7 +207,7 @@ def test_a_lake_is_copied_under_load_and_destroyed_and_its_readers_see_nothing_l
             assert adopted.returncode == 0, adopted.stdout + adopted.stderr
             print(adopted.stdout)
 
-            moved = settings.model_copy(update={"lake": str(copy)})
+            moved = settings.changed({"lake": str(copy)})
             with running([LAKEHOUSE, "run", "all"], of_copy, tmp_path / "second") as second:
                 await_exports(second)
                 feeder.stop()

@@ -32,11 +32,11 @@ def test_only_final_windows_leave_while_the_table_emits_these(
     def leaves(emit: str, *times: str) -> list[tuple[int, int, bool]]:
         """The window's minute, its count and isFinal of each new message, in order; an audit agrees."""
         nonlocal sent
-        settings = make_settings(emit={METRICS_1M.name: emit})
+        settings = make_settings({"streams": {"metrics": {"gold": {METRICS_1M.name: {"emit": emit}}}}})
         stream = under(settings, STREAM)
         pipeline.send(settings, map(measured, times))
         pipeline.run_layers(spark, settings, "bronze", "silver", "gold", "export", stream=stream, now=NOW)
-        records = read_topic(settings.kafka_bootstrap_servers, topic)
+        records = read_topic(settings.kafka.bootstrap_servers, topic)
         found = [
             json.loads(one.value) for one in sorted(records, key=lambda one: (one.partition, one.offset))
         ]

@@ -64,15 +64,15 @@ def topic_of(settings: Settings) -> str:
 def landing(spark: SparkSession, settings: Settings) -> tuple[int, tuple[str, ...]]:
     """What the audit finds between Kafka and bronze: differences, and notes."""
     lake = Lake(spark, settings.lake)
-    (check,) = check_landing(lake, STREAM, SOURCE, topic_of(settings), settings.kafka)
+    (check,) = check_landing(lake, STREAM, SOURCE, topic_of(settings), settings.kafka.access)
     return check.differences, check.notes
 
 
 def test_records_with_any_timestamp_land_byte_for_byte_and_stop_no_watcher(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=2)
-    create_topics(settings.kafka, {topic_of(settings): 2}, ANY_TIME)
+    settings = make_settings({"kafka.topic_partitions": 2})
+    create_topics(settings.kafka.access, {topic_of(settings): 2}, ANY_TIME)
     odd = [
         Raw(value, b"k", (("h", b"\xff"), ("h", b"")), 0, timestamp_ms=ms)
         for ms in NO_TIMES_MS
@@ -86,7 +86,7 @@ def test_records_with_any_timestamp_land_byte_for_byte_and_stop_no_watcher(
 
     pipeline.run_layers(spark, settings, "bronze", "silver")
 
-    sent = pipeline.read_topic(settings.kafka_bootstrap_servers, topic_of(settings))
+    sent = pipeline.read_topic(settings.kafka.bootstrap_servers, topic_of(settings))
     rows = {pipeline.coordinates_of(row): row for row in pipeline.rows_of(settings, BRONZE)}
     assert len(sent) == len(rows) == 25
     for one in sent:
@@ -110,7 +110,7 @@ def test_records_with_any_timestamp_land_byte_for_byte_and_stop_no_watcher(
 def test_a_record_that_nothing_can_read_is_named_and_passed_over_on_request(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=1)
+    settings = make_settings({"kafka.topic_partitions": 1})
     for number in range(3):
         pipeline.send(settings, [Raw(DATED, b"damaged" if number == 1 else b"sound")])
     (segment,) = Path(settings.home).rglob(f"{topic_of(settings)}-0/*.log")
@@ -145,7 +145,7 @@ def test_a_record_that_nothing_can_read_is_named_and_passed_over_on_request(
 
 
 def test_the_last_record_of_a_topic_stays_skipped(spark: SparkSession, make_settings: MakeSettings) -> None:
-    settings = make_settings(topic_partitions=1)
+    settings = make_settings({"kafka.topic_partitions": 1})
     pipeline.send(settings, [Raw(DATED)] * 3)
     options = RunOptions(AVAILABLE_NOW, skip=[LostRange(topic_of(settings), 0, 1, 9)])
     run(Lake(spark, settings.lake), [STREAM], ["bronze"], settings, options)
@@ -225,7 +225,7 @@ def test_a_micro_batch_of_fewer_records_than_partitions_leaves_some_out() -> Non
 
 @pytest.mark.parametrize("place", ["", "t/0", "t/0/x", "t/0/5-", "other/0/5", "t/-1/5", "t/0/5/6"])
 def test_what_is_no_place_in_a_topic_that_is_read_is_not_skipped(place: str) -> None:
-    settings = load_settings().model_copy(update={"topics": {"sales-events-v1": "t"}})
+    settings = load_settings().changed({"topics": {"sales-events-v1": "t"}})
     with pytest.raises(SettingsError, match=r"expected TOPIC/PARTITION/OFFSET, of one of these topics: .*t"):
         skipped([place], settings, load(settings))
     assert skipped(["t/0/5", "t/11/5-9"], settings, load(settings)) == [

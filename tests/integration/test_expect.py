@@ -77,7 +77,7 @@ def context() -> AbstractDataContext:
 def lake(filled_lake: Settings, tmp_path: Path) -> Settings:
     """A copy of the lake for this test alone."""
     shutil.copytree(filled_lake.lake, tmp_path / "lake")
-    return filled_lake.model_copy(update={"lake": str(tmp_path / "lake")})
+    return filled_lake.changed({"lake": str(tmp_path / "lake")})
 
 
 def checked(

@@ -64,14 +64,14 @@ def redis_url(services: Endpoints) -> Iterator[str]:
 
 @pytest.fixture
 def export(spark: SparkSession, make_settings: MakeSettings, redis_url: str) -> Export:
-    return Export(spark, make_settings(redis_url=SecretStr(redis_url)))
+    return Export(spark, make_settings({"redis.url": SecretStr(redis_url)}))
 
 
 @pytest.fixture
 def export_to_its_own(spark: SparkSession, make_settings: MakeSettings, tmp_path: Path) -> Iterator[Export]:
     """An export to a Redis whose limits may be changed."""
     with redis_servers.at_socket(tmp_path / "redis") as url:
-        yield Export(spark, make_settings(redis_url=SecretStr(url)))
+        yield Export(spark, make_settings({"redis.url": SecretStr(url)}))
 
 
 @pytest.mark.soak
@@ -144,7 +144,7 @@ def test_what_gold_had_deleted_before_the_export_began_is_missed_by_nobody(expor
 
     assert list(export.in_redis()) == [State("auth", 0).row_key]
     assert looked() == (3, 0)  # two rows, and the latest one
-    url = export.settings.redis_url.get_secret_value()
+    url = export.settings.redis.url.get_secret_value()
     with closing(redis.Redis.from_url(url, decode_responses=True)) as client:
         client.copy(State("auth", 0).row_key, State("auth", 1).row_key)
     assert looked() == (3, 1)
@@ -726,7 +726,7 @@ def test_what_redis_has_evicted_is_put_again_though_its_mark_was_not_evicted(
     whole = export.in_redis()
     with export.configured(**{"maxmemory-policy": "volatile-lru", "maxmemory": "0"}) as client:
         filled = "lakehouse:metrics_1m:filled"
-        assert 0 < client.ttl(filled) <= export.settings.redis_ttl_s
+        assert 0 < client.ttl(filled) <= export.settings.redis.ttl_s
         client.persist(filled)  # as it was until now: then it alone is left
         client.config_set("maxmemory", "1")
         with suppress(redis.ResponseError):
@@ -755,7 +755,7 @@ def test_rows_whose_changes_wait_for_the_export_are_compared_as_they_were_sent(e
         text = str(client.get(State("auth", 0).row_key))
         client.set(State("auth", 0).row_key, text.replace('"count":1', '"count":99'))
         client.hdel("lakehouse:metrics_1m:latest:latency", "cart")
-    producer = KafkaProducer(bootstrap_servers=export.settings.kafka_bootstrap_servers, acks="all")
+    producer = KafkaProducer(bootstrap_servers=export.settings.kafka.bootstrap_servers, acks="all")
     with closing(producer):
         producer.send(export.topic, json.dumps(forged).encode(), key=b"auth:latency").get(30)
 

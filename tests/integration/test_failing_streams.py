@@ -121,7 +121,7 @@ class FaultyLake:
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, module_settings: Settings) -> FaultyLake:
     """The lake after a first transaction and sale."""
-    made = FaultyLake(spark, module_settings.model_copy(update={"gate_interval_s": 1, "topic_partitions": 1}))
+    made = FaultyLake(spark, module_settings.changed({"gate_interval_s": 1, "kafka.topic_partitions": 1}))
     made.produce()
     made.catch_up([TRANSACTIONS, SALES])
     assert (made.spent, made.sold) == (1, 1)

@@ -147,8 +147,8 @@ def test_a_round_of_a_loop_that_has_nothing_to_do_is_no_job_and_few_calls(
     pipeline.land(spark, lake_settings, [records(0)], landed_at=LANDED)
     lake, done = Lake(spark, lake_settings.lake), list[BatchDone]()
     makers = [
-        *silver.steps(lake, STREAM, lake_settings.bytes_per_batch, Permitted()),
-        *gold.steps(lake, STREAM, lake_settings.bytes_per_batch),
+        *silver.steps(lake, STREAM, lake_settings.run.max_bytes, Permitted()),
+        *gold.steps(lake, STREAM, lake_settings.run.max_bytes),
     ]
     troubles = Troubles([maker.name for maker in makers], pytest.fail)
     common = Common(done.append, lambda: LANDED, troubles, Watch(), is_live=True)

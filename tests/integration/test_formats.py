@@ -75,7 +75,13 @@ def schema(*fields: tuple[str, Any]) -> dict[str, Any]:
 
 
 def settings_of(make_settings: MakeSettings, running: Registry, format_: str) -> Settings:
-    return make_settings(formats={TOPIC: format_}, schema_registry_url=running.access.url, topic_partitions=1)
+    return make_settings(
+        {
+            "streams": {"metrics": {"format": format_}},
+            "schema_registry.url": running.access.url,
+            "kafka.topic_partitions": 1,
+        }
+    )
 
 
 def send_and_judge(spark: SparkSession, settings: Settings, values: Iterable[bytes | None]) -> None:
@@ -286,8 +292,8 @@ def test_a_url_that_leads_to_no_registry_makes_no_letters(
     spark: SparkSession, make_settings: MakeSettings, running: Registry
 ) -> None:
     settings = settings_of(make_settings, running, "avro")
-    elsewhere = settings.schema_registry_url.removesuffix("/ccompat/v7")
-    wrong = settings.model_copy(update={"schema_registry_url": elsewhere})
+    elsewhere = settings.schema_registry.url.removesuffix("/ccompat/v7")
+    wrong = settings.changed({"schema_registry.url": elsewhere})
     pipeline.send(settings, [Raw(framed(1, b""), key=b"k")])
     forget()
     with pytest.raises(

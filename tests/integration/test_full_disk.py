@@ -43,7 +43,7 @@ def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def settings(make_settings: MakeSettings) -> Settings:
     """Settings of a lake that an event and a refused record wait for."""
-    made = make_settings(topic_partitions=1)
+    made = make_settings({"kafka.topic_partitions": 1})
     record = {"serviceId": "s", "metricName": "m", "value": 1, "timestamp": int(START.timestamp() * 1000)}
     pipeline.send(made, [Raw(json.dumps(record).encode()), Raw(b"not JSON")])
     return made
@@ -70,7 +70,7 @@ def is_right(spark: SparkSession, settings: Settings) -> bool:
     ]
     assert (*offsets, [row["count"] for row in pipeline.rows_of(settings, GOLD)]) == ([0, 1], [0], [1], [1])
     topic = settings.topic("metrics-aggregated-1m")
-    assert len(pipeline.read_topic(settings.kafka_bootstrap_servers, topic)) == 1
+    assert len(pipeline.read_topic(settings.kafka.bootstrap_servers, topic)) == 1
     return audit(Lake(spark, settings.lake), [STREAM], settings, utc_now()).is_clean
 
 

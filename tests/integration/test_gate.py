@@ -80,7 +80,7 @@ class Gated:
     def sent(self) -> Counter[int | None]:
         """How often each count has left, null for a row that was taken back."""
         topic = self.settings.topic("aggregated-transactions")
-        records = pipeline.read_topic(self.settings.kafka_bootstrap_servers, topic)
+        records = pipeline.read_topic(self.settings.kafka.bootstrap_servers, topic)
         return Counter(
             None if record.value is None else json.loads(record.value)["count"] for record in records
         )
@@ -106,8 +106,8 @@ def environment_of(settings: Settings) -> dict[str, str]:
     return {
         "LAKEHOUSE_HOME": str(settings.home),
         "LAKEHOUSE_LAKE": settings.lake,
-        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
-        "LAKEHOUSE_REDIS_URL": settings.redis_url.get_secret_value(),
+        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
+        "LAKEHOUSE_REDIS_URL": settings.redis.url.get_secret_value(),
         "LAKEHOUSE_TOPICS": json.dumps(settings.topics),
         "COLUMNS": "300",
     }
@@ -115,9 +115,9 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 @pytest.fixture
 def gated(nameless: SparkSession, make_settings: MakeSettings) -> Gated:
-    settings = make_settings(gate_interval_s=1)
+    settings = make_settings({"gate_interval_s": 1})
     topics = {settings.topic(name): 2 for stream in STREAM for name in stream.topics}
-    create_topics(settings.kafka, topics)
+    create_topics(settings.kafka.access, topics)
     return Gated(nameless, settings)
 
 

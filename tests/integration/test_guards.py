@@ -33,7 +33,7 @@ from lakehouse.storage.tables import Lake
 from tests.support import pipeline
 from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw, await_
 from tests.support.settings import MakeSettings, settings_for
-from tests.support.streams import METRICS_1M, STREAMS, under
+from tests.support.streams import METRICS_1M, STREAMS, under, with_streams
 
 LAYERS: tuple[LayerName, ...] = ("bronze", "silver", "gold")
 LOSSES = "ops.data_losses"
@@ -132,7 +132,7 @@ def test_a_table_of_another_lake_is_refused(
 def test_an_older_copy_of_a_source_is_refused_and_one_of_a_filled_table_is_filled_again(
     spark: SparkSession, make_settings: MakeSettings, tmp_path: Path
 ) -> None:
-    settings = make_settings(topic_partitions=1)
+    settings = make_settings({"kafka.topic_partitions": 1})
     pipeline.send(settings, [event("a"), Raw(b"not JSON", partition=0)])
     pipeline.run_layers(spark, settings, *LAYERS)
     for table in (SILVER, GOLD):
@@ -203,14 +203,14 @@ def test_a_setting_that_rows_depend_on_cannot_change_under_them(
     spark: SparkSession, settings: Settings, layer: LayerName, setting: str, value: int
 ) -> None:
     versions = pipeline.versions(settings)
-    changed = settings.model_copy(update={setting: value})
+    changed = with_streams(settings, metrics={setting: value})
 
     with pytest.raises(TableError) as refused:
         pipeline.run_layers(spark, changed, layer, stream=under(changed, pipeline.STREAM))
 
     table = {"silver": SILVER, "gold": GOLD}[layer]
-    was = {"allowed_lateness_s": 604800, "quantile_k": 1600, "grace_s": 60}[setting]
-    assert f"{table} was made with {setting} = {was}, the settings say {value}" in str(refused.value)
+    said = f"{table} was made with streams.metrics.{setting} = 1600, the settings say {value}"
+    assert said in str(refused.value)
     assert f"recompute the rows by `lakehouse rebuild {layer}`" in str(refused.value)
     assert pipeline.versions(settings) == versions
 
@@ -243,7 +243,7 @@ def test_other_windows_or_keys_are_refused(
 
 @contextmanager
 def admin(settings: Settings) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    client = KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
     try:
         yield client
     finally:
@@ -322,7 +322,7 @@ def test_expired_offsets_are_refused_until_they_are_allowed_and_noted(
         pipeline.STREAM,
         SOURCE,
         settings.topic(SOURCE.topic),
-        settings.kafka,
+        settings.kafka.access,
     )
     lost = "never landed; noted as lost by --allow data-loss or --skip for bronze.metrics_events"
     kept = "in 2 records, first in partition 0 at offset 10; kept in bronze only"
@@ -350,7 +350,7 @@ def fail_to_write(spark: SparkSession, settings: Settings, monkeypatch: pytest.M
 def test_records_that_expire_under_a_running_query_end_it_with_the_same_words(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=1)
+    settings = make_settings({"kafka.topic_partitions": 1})
     pipeline.send(settings, [event("a")])
 
     def on_batch(_done: BatchDone) -> None:
@@ -373,18 +373,18 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused(
         client.delete_topics([topic])
         await_(lambda: topic not in client.list_topics())
         assert "is gone: its offsets went backwards" in refusal(spark, settings, "bronze")
-    create_topics(settings.kafka, {topic: 4})
+    create_topics(settings.kafka.access, {topic: 4})
     assert refusal(spark, settings, "bronze").startswith(f"topic {topic} was deleted and recreated: {BRONZE}")
 
-    other = settings.model_copy(update={"topics": {**settings.topics, SOURCE.topic: f"{topic}-2"}})
-    create_topics(settings.kafka, {f"{topic}-2": 4})
+    other = settings.changed({"topics": {**settings.topics, SOURCE.topic: f"{topic}-2"}})
+    create_topics(settings.kafka.access, {f"{topic}-2": 4})
     assert f"has read topic {topic}, the settings say {topic}-2" in refusal(spark, other, "bronze")
 
 
 def test_a_topic_that_is_made_again_under_a_living_step_is_refused_before_its_records_land(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=1)
+    settings = make_settings({"kafka.topic_partitions": 1})
     topic, now = settings.topic(SOURCE.topic), datetime(2026, 1, 1, 12, tzinfo=UTC)
     pipeline.send(settings, [event("a")])
     (maker,) = bronze.steps(Lake(spark, settings.lake), STREAM, settings, Permitted())
@@ -405,9 +405,9 @@ def test_a_topic_that_is_made_again_under_a_living_step_is_refused_before_its_re
 def test_a_topic_that_is_made_again_before_it_was_read_is_read_from_its_beginning(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=1)
+    settings = make_settings({"kafka.topic_partitions": 1})
     topic, now = settings.topic(SOURCE.topic), datetime(2026, 1, 1, 12, tzinfo=UTC)
-    create_topics(settings.kafka, {topic: 1})
+    create_topics(settings.kafka.access, {topic: 1})
     (maker,) = bronze.steps(Lake(spark, settings.lake), STREAM, settings, Permitted())
     with closing(maker.make()) as step:
         with admin(settings) as client:

@@ -27,13 +27,13 @@ from lakehouse.testing.kills import CrashError, crash_at
 from tests.support import pipeline
 from tests.support.batches import take_next
 from tests.support.pipeline import DEAD_LETTERS, STREAM, Raw
-from tests.support.streams import METRICS_1M, SALES, TRANSACTIONS, under
+from tests.support.streams import METRICS_1M, SALES, TRANSACTIONS, under, with_streams
 
 SALES_SOURCE, SOURCE = SALES.sources[0], TRANSACTIONS.sources[0]
 SILVER, GOLD = "silver.transactions", "gold.user_transactions_5m"
 LANDED = pipeline.utc("2026-11-27T12:00:00")
 NOT_JSON = Raw(b"not JSON")
-ONE_CUT_A_BATCH = {"max_bytes_per_batch": "1"}
+ONE_CUT_A_BATCH = {"run.max_bytes": 1}
 
 
 def sale(product: str, at: datetime, value: int = 1) -> Raw:
@@ -52,7 +52,7 @@ def land(spark: SparkSession, settings: Settings, first_offset: int, *cuts: list
 
 def step_of(spark: SparkSession, settings: Settings, *, is_backfill: bool) -> Step:
     lake, stream = Lake(spark, settings.lake), under(settings, TRANSACTIONS)
-    (maker,) = silver.steps(lake, stream, settings.bytes_per_batch, Permitted(is_backfill=is_backfill))
+    (maker,) = silver.steps(lake, stream, settings.run.max_bytes, Permitted(is_backfill=is_backfill))
     return maker.make()
 
 
@@ -83,7 +83,7 @@ def forget(spark: SparkSession, settings: Settings, table: str, offsets: str) ->
 def test_a_tombstone_has_kafkas_time_and_does_not_move_the_watermark(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
-    settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
+    settings = lake_settings.changed(ONE_CUT_A_BATCH)
     first, last = pipeline.utc("2010-12-01T08:00:00"), pipeline.utc("2010-12-20T08:00:00")
     cuts = [
         [Raw(None, b"pen")],
@@ -107,7 +107,7 @@ def test_a_tombstone_has_kafkas_time_and_does_not_move_the_watermark(
 def test_a_backfill_that_was_killed_is_ended_as_it_was_begun_and_later_records_are_late_again(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = lake_settings.model_copy(update=ONE_CUT_A_BATCH)
+    settings = lake_settings.changed(ONE_CUT_A_BATCH)
     land(spark, settings, 0, [spent("2026-11-27T11:00:00")])
     take_all(spark, settings)
     land(spark, settings, 1, [spent("2020-05-05T05:00:00"), NOT_JSON], [spent("2019-01-01T00:00:00")])
@@ -136,7 +136,8 @@ def test_lateness_that_changes_twice_holds_for_the_records_of_its_time(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
     hour, two, half = (
-        lake_settings.model_copy(update={"allowed_lateness_s": seconds}) for seconds in (3600, 7200, 1800)
+        lake_settings.changed({"stream_defaults.allowed_lateness_s": seconds})
+        for seconds in (3600, 7200, 1800)
     )
     land(spark, hour, 0, [spent("2026-11-27T11:00:00")])
     take_all(spark, hour)
@@ -216,7 +217,7 @@ def test_windows_stay_final_under_a_grace_that_is_raised_and_become_so_under_one
     def final_under(grace_s: int, *times: str) -> dict[int, bool]:
         """The minutes past ten of the windows, and whether they are final; an audit agrees."""
         nonlocal count
-        settings = lake_settings.model_copy(update={"grace_s": grace_s})
+        settings = with_streams(lake_settings, metrics={"grace": f"{grace_s}s"})
         stream = under(settings, STREAM)
         pipeline.land(spark, settings, [list(map(measured, times))], landed_at=LANDED, first_offset=count)
         (before,) = check_gold(lake, stream, stream.gold[0]) if count else (None,)
@@ -230,5 +231,5 @@ def test_windows_stay_final_under_a_grace_that_is_raised_and_become_so_under_one
     assert final_under(60, "00:30", "05:00") == {0: True, 5: False}
     assert final_under(600, "07:00", "02:00") == {0: True, 2: True, 5: False, 7: False}
     assert final_under(30, "08:00") == {0: True, 2: True, 5: True, 7: False, 8: False}
-    table = under(lake_settings.model_copy(update={"grace_s": 90}), STREAM).gold[0]
+    table = under(with_streams(lake_settings, metrics={"grace": "90s"}), STREAM).gold[0]
     assert rebuild_gold(lake, table, WindowSpan()) == [GoldRebuilt(table.name, 5, 0, 0)]

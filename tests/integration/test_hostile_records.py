@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -41,16 +40,17 @@ def redis_url(services: Endpoints) -> Iterator[str]:
 
 def lake_in(directory: Path, settings: Settings, services: Endpoints, redis_url: str) -> Settings:
     """A lake that takes event times of a hundred years, and closes calls of the past at once."""
-    return settings_for(settings, services, directory).model_copy(
-        update={
-            "redis_url": SecretStr(redis_url),
-            "allowed_lateness_s": CENTURY_S,
-            "idle_after_s": CENTURY_S,
-            "future_tolerance_s": CENTURY_S,
-            "earliest_event_time": utc("1900-01-01T00:00:00"),
-            "call_gap_s": 1,
-            "call_grace_s": 1,
-            "sales_threshold": Decimal(100),
+    return settings_for(settings, services, directory).changed(
+        {
+            "redis.url": SecretStr(redis_url),
+            "stream_defaults.allowed_lateness_s": CENTURY_S,
+            "stream_defaults.future_tolerance_s": CENTURY_S,
+            "stream_defaults.earliest_event_time": utc("1900-01-01T00:00:00"),
+            "streams": {
+                "calls": {"gap": "1s", "grace": "1s"},
+                "metrics": {"idle_after": f"{CENTURY_S}s"},
+                "sales": {"threshold": 100},
+            },
         }
     )
 
@@ -65,7 +65,7 @@ def test_records_as_hostile_as_contracts_allow_are_what_the_oracles_make_of_them
     now_us = micros(utc_now())
     times = Times(micros(utc("1900-01-01T00:00:00")), now_us + (CENTURY_S - 86_400) * 1_000_000, now_us)
     shape = Shape([*NAMES, *(composed(random) for _ in range(8))], times, HALF_OF_THEM)
-    create_topics(settings.kafka, {settings.topic(one.topic): PARTITIONS for one in SOURCES.values()})
+    create_topics(settings.kafka.access, {settings.topic(one.topic): PARTITIONS for one in SOURCES.values()})
     records = {table: make(table, random, shape) for table in SOURCES}
     for table, source in SOURCES.items():
         pipeline.send(settings, records[table], source)

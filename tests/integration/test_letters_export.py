@@ -52,14 +52,14 @@ def send_waiting(lake: Lake, stream: Stream, settings: Settings, permitted: Perm
 
 @pytest.fixture
 def settings(make_settings: MakeSettings) -> Settings:
-    first = make_settings(topic_partitions=1)
+    first = make_settings({"kafka.topic_partitions": 1})
     name = first.topic(SOURCE.topic).replace(SOURCE.topic, "letters")
-    return first.model_copy(update={"dead_letter_topic": name})
+    return first.changed({"kafka.dead_letter_topic": name})
 
 
 def told(settings: Settings) -> list[tuple[bytes | None, bytes | None, dict[str, bytes | None]]]:
     """The messages of the topic, read committed: key, value and headers."""
-    found = pipeline.read_topic(settings.kafka_bootstrap_servers, settings.dead_letter_topic)
+    found = pipeline.read_topic(settings.kafka.bootstrap_servers, settings.kafka.dead_letter_topic)
     return [(one.key, one.value, dict(one.headers)) for one in found]
 
 
@@ -167,7 +167,7 @@ def test_what_comes_back_does_not_grow_and_is_not_sent_for_ever(
         pipeline.send(settings, [record], SOURCE)
         pipeline.run_layers(spark, settings, "bronze", "silver", stream=TRANSACTIONS)
         counts.append(send_waiting(lake, TRANSACTIONS, settings, permitted, NOW))
-        *_, last = pipeline.read_topic(settings.kafka_bootstrap_servers, settings.dead_letter_topic)
+        *_, last = pipeline.read_topic(settings.kafka.bootstrap_servers, settings.kafka.dead_letter_topic)
         record = Raw(last.value, last.key, tuple(last.headers), 0, NOON_MS)
 
     assert counts == [1, 1, 1, 1, 0]
@@ -180,5 +180,5 @@ def test_what_comes_back_does_not_grow_and_is_not_sent_for_ever(
     assert len(pipeline.rows_of(settings, pipeline.DEAD_LETTERS)) == 5
     (notice,) = said
     assert notice.startswith(
-        f"export.transactions_dead_letters: 1 letters are not sent to {settings.dead_letter_topic}: "
+        f"export.transactions_dead_letters: 1 letters are not sent to {settings.kafka.dead_letter_topic}: "
     )

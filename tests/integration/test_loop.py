@@ -101,14 +101,14 @@ class LoopLake:
         assert len(pipeline.rows_of(self.settings, DEAD_LETTERS)) == self.refused
         assert len(pipeline.rows_of(self.settings, BRONZE)) == self.refused + self.sent.total()
         topic = self.settings.topic("metrics-aggregated-1m")
-        messages = pipeline.read_topic(self.settings.kafka_bootstrap_servers, topic)
+        messages = pipeline.read_topic(self.settings.kafka.bootstrap_servers, topic)
         assert len({message.value for message in messages}) == len(messages) > 0  # none was sent twice
         assert self.catch_up() == []
 
 
 @pytest.fixture
 def lake(spark: SparkSession, make_settings: MakeSettings) -> LoopLake:
-    return LoopLake(spark, make_settings(topic_partitions=1))
+    return LoopLake(spark, make_settings({"kafka.topic_partitions": 1}))
 
 
 @pytest.mark.soak
@@ -284,7 +284,7 @@ def landed(spark: SparkSession, lake_settings: Settings) -> Landed:
 def test_a_micro_batch_takes_as_many_commits_as_fit_and_gold_takes_them_from_memory(landed: Landed) -> None:
     landed.land(1, 2)
     assert landed.catch_up() == [(SILVER, 2), (GOLD, 2)]
-    landed.settings = landed.settings.model_copy(update={"max_bytes_per_batch": "1"})
+    landed.settings = landed.settings.changed({"run.max_bytes": 1})
     landed.land(3, 4)
     assert landed.catch_up() == [(SILVER, 1), (GOLD, 1), (SILVER, 1), (GOLD, 1)]
     assert landed.catch_up() == []

@@ -45,13 +45,13 @@ MISTAKES = {
     ),
     "dead letters among alerts": Mistake(
         ["run", "all", "--dead-letter-topic", "told"],
-        {"LAKEHOUSE_ALERT_TOPIC": "told"},
+        {"LAKEHOUSE_ALERTS_TOPIC": "told"},
         2,
         ["topic told has 2 uses: dead letters go to it", "; alerts go to it"],
     ),
     "dead letters among alerts, by hand": Mistake(
         ["run", "export", "--trigger", "available-now", "--dead-letter-topic", "told"],
-        {"LAKEHOUSE_ALERT_TOPIC": "told"},
+        {"LAKEHOUSE_ALERTS_TOPIC": "told"},
         2,
         ["topic told has 2 uses: dead letters go to it", "; alerts go to it"],
     ),
@@ -132,7 +132,7 @@ def test_a_mistake_under_spark_submit_is_one_line_too(here: Place) -> None:
     # spark-submit passes both of Python's outputs on as its standard output.
     assert ended.stdout == (
         "error: unknown stream metrix; known: calls, metrics, sales, transactions. Add others with "
-        "LAKEHOUSE_STREAMS\n"
+        "LAKEHOUSE_ONLY_STREAMS\n"
     )
     assert not NOISE.search(ended.stderr), ended.stderr
 

@@ -41,7 +41,7 @@ STRIPPED = {
 def lake(spark: SparkSession, filled_lake: Settings, tmp_path: Path) -> Settings:
     """A copy of the lake of every stream, in which a few calls are open again."""
     shutil.copytree(filled_lake.lake, tmp_path / "lake")
-    settings = filled_lake.model_copy(update={"lake": str(tmp_path / "lake")})
+    settings = filled_lake.changed({"lake": str(tmp_path / "lake")})
     first = min(row["user1"] for row in pipeline.rows_of(settings, "gold.call_records"))
     calls = pipeline.path_of(settings, "gold.call_records")
     spark.sql(f"UPDATE delta.`{calls}` SET status = 'open', closed_at = NULL WHERE user1 = '{first}'")
@@ -158,7 +158,7 @@ def test_gold_is_explored(lake: Settings, execute: Execute) -> None:
 def test_dead_letters_are_inspected_and_after_a_setting_has_changed_let_in_once(
     lake: Settings, execute: Execute
 ) -> None:
-    settings = lake.model_copy(update={"future_tolerance_s": 10 * 24 * 3600})
+    settings = lake.changed({"stream_defaults.future_tolerance_s": 10 * 24 * 3600})
     before = states(settings)
     rules = [
         (letter["stream"], rule)
@@ -215,7 +215,7 @@ def states(settings: Settings) -> dict[str, Counter[str]]:
 def test_without_a_lake_one_message_says_what_to_do(
     session_settings: Settings, path: Path, tmp_path: Path, execute: Execute
 ) -> None:
-    nowhere = session_settings.model_copy(update={"lake": str(tmp_path / "nowhere")})
+    nowhere = session_settings.changed({"lake": str(tmp_path / "nowhere")})
 
     with pytest.raises(TableError, match="make demo") as caught:
         execute(path, nowhere)

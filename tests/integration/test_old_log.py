@@ -34,9 +34,9 @@ def spent(user: str, amount: str) -> Raw:
 
 def send_again(settings: Settings, topic: str, user: str) -> None:
     """Send a user's message once more: it has left twice."""
-    messages = pipeline.read_topic(settings.kafka_bootstrap_servers, topic)
+    messages = pipeline.read_topic(settings.kafka.bootstrap_servers, topic)
     (one,) = (message for message in messages if message.key == user.encode())
-    producer = KafkaProducer(bootstrap_servers=settings.kafka_bootstrap_servers, acks="all")
+    producer = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers, acks="all")
     try:
         producer.send(topic, one.value, key=one.key, partition=one.partition).get(30)
     finally:
@@ -53,8 +53,8 @@ def forget_first_commits(path: Path) -> int:
 @pytest.fixture
 def settings(make_settings: MakeSettings) -> Settings:
     own = make_settings()
-    url = redis_databases.url_of(own.redis_url.get_secret_value(), REDIS_DATABASE)
-    return own.model_copy(update={"redis_url": SecretStr(url)})
+    url = redis_databases.url_of(own.redis.url.get_secret_value(), REDIS_DATABASE)
+    return own.changed({"redis.url": SecretStr(url)})
 
 
 @pytest.mark.soak

@@ -217,7 +217,7 @@ def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Se
 
 def calls(gap_s: int) -> Stream:
     sides = [Side(records=f"calls-{name}", payload=name) for name in ("heard", "said")]
-    return joined_calls("calls", sides, pair=("one", "other"), gap_s=gap_s, to=None)
+    return joined_calls("calls", sides, pair=("one", "other"), gap=f"{gap_s}s", to=None)
 
 
 def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_force(
@@ -243,7 +243,7 @@ def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_f
     rebuild_gold(lake, table, WindowSpan(), force=True)
 
     assert starts(lake_settings) == [0]
-    with pytest.raises(TableError, match="was made with gap_s = 120, the settings say 60"):
+    with pytest.raises(TableError, match=r"was made with streams\.calls\.gap = 2m, the settings say 1m"):
         maker.make()
 
 

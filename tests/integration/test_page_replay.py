@@ -33,13 +33,13 @@ def test_a_letter_that_was_of_the_future_is_replayed_in_four_clicks_and_counts_i
 ) -> None:
     """The setting that refused it has become more patient, for the server and what it starts."""
     changes = {"lake": str(tmp_path / "lake"), "home": tmp_path / "home"}
-    settings = session_settings.model_copy(update=changes)
+    settings = session_settings.changed(changes)
     cut = [event(0, 1.5), event(600, 2.5), Raw(b"not JSON")]
     pipeline.land(spark, settings, [cut], landed_at=LANDED)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=METRICS)
     assert letters(settings) == {1: ("open", ["future"]), 2: ("open", ["not_json"])}
 
-    monkeypatch.setenv("LAKEHOUSE_FUTURE_TOLERANCE_S", "3600")
+    monkeypatch.setenv("LAKEHOUSE_STREAM_DEFAULTS_FUTURE_TOLERANCE", "1h")
     with serving(ServedLake(settings), tmp_path / "log") as (_, url), browsing(tmp_path) as page:
         page.go(f"{url}/#/letters?stream=metrics&status=open")
         page.click(".sides a", "future")

@@ -50,6 +50,7 @@ from tests.support.pipeline import (
     Row,
 )
 from tests.support.settings import MakeSettings
+from tests.support.streams import key_of
 
 DAY_MS = 24 * 3600 * 1000
 HOT_EVENTS = 2_000  # more values than a sketch keeps exactly
@@ -121,7 +122,7 @@ def busy(start_ms: int) -> list[Raw]:
 def send_in_transaction(settings: Settings, record: Raw, end: Callable[[KafkaProducer], None]) -> None:
     """Send a record in a transaction of its own, which `end` commits or aborts."""
     producer = KafkaProducer(
-        bootstrap_servers=settings.kafka_bootstrap_servers, transactional_id=f"tests-{time.time_ns()}"
+        bootstrap_servers=settings.kafka.bootstrap_servers, transactional_id=f"tests-{time.time_ns()}"
     )
     try:
         producer.init_transactions()
@@ -135,7 +136,7 @@ def send_in_transaction(settings: Settings, record: Raw, end: Callable[[KafkaPro
 def widen(settings: Settings, partitions: int) -> None:
     """Give the topic more partitions, and wait until clients are told of them."""
     topic = settings.topic(SOURCE.topic)
-    admin = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    admin = KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
     try:
         admin.create_partitions({topic: partitions})
         pipeline.await_(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == partitions)
@@ -163,7 +164,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
 
 
 def test_bronze_holds_every_record_byte_for_byte(story: Story) -> None:
-    sent = pipeline.read_topic(story.settings.kafka_bootstrap_servers, story.settings.topic(SOURCE.topic))
+    sent = pipeline.read_topic(story.settings.kafka.bootstrap_servers, story.settings.topic(SOURCE.topic))
 
     landed = story.rows(BRONZE)
 
@@ -176,7 +177,7 @@ def test_bronze_holds_every_record_byte_for_byte(story: Story) -> None:
 
 
 def test_bronze_holds_headers_in_order_and_null_for_none(story: Story) -> None:
-    sent = pipeline.read_topic(story.settings.kafka_bootstrap_servers, story.settings.topic(SOURCE.topic))
+    sent = pipeline.read_topic(story.settings.kafka.bootstrap_servers, story.settings.topic(SOURCE.topic))
 
     headers = {pipeline.coordinates_of(row): row["headers"] for row in story.rows(BRONZE)}
 
@@ -190,7 +191,7 @@ def test_bronze_holds_headers_in_order_and_null_for_none(story: Story) -> None:
 
 def test_records_of_an_aborted_transaction_never_land(story: Story) -> None:
     topic = story.settings.topic(SOURCE.topic)
-    there = pipeline.read_topic(story.settings.kafka_bootstrap_servers, topic, "read_uncommitted")
+    there = pipeline.read_topic(story.settings.kafka.bootstrap_servers, topic, "read_uncommitted")
 
     landed = {row["value"] for row in story.rows(BRONZE)}
 
@@ -266,12 +267,11 @@ def test_a_window_of_more_values_than_the_sketch_keeps_has_percentiles_within_it
 
     (row,) = (row for row in story.chapters["later"].gold if row["service_id"] == HOT)
 
-    assert row["count"] == len(values) == HOT_EVENTS > story.settings.quantile_k
+    assert row["count"] == len(values) == HOT_EVENTS > key_of(story.settings, "metrics", "quantile_k")
     for name, rank in {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}.items():
         assert row[name] in values
-        assert (
-            rank_error(values, rank, row[name])
-            <= verdicts.RANK_ERROR_AT_200 * 200 / story.settings.quantile_k
+        assert rank_error(values, rank, row[name]) <= verdicts.RANK_ERROR_AT_200 * 200 / key_of(
+            story.settings, "metrics", "quantile_k"
         )
 
 
@@ -357,7 +357,7 @@ def test_running_every_layer_again_changes_nothing(story: Story) -> None:
 def test_partitions_that_a_topic_gains_while_a_layer_runs_are_read_from_their_beginning(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=2)
+    settings = make_settings({"kafka.topic_partitions": 2})
     pipeline.send(settings, [Raw(b"old", partition=number) for number in range(2)])
     landed: list[int] = []
     stop = Stop()

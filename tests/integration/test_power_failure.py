@@ -92,7 +92,7 @@ class Filled:
 
 @pytest.fixture
 def lake(spark: SparkSession, make_settings: MakeSettings) -> Filled:
-    return Filled(spark, make_settings(topic_partitions=1))
+    return Filled(spark, make_settings({"kafka.topic_partitions": 1}))
 
 
 @pytest.mark.soak

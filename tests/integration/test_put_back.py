@@ -127,7 +127,7 @@ def test_rows_that_restore_brings_back_to_bronze_are_read_again_and_the_audit_na
 
 @pytest.mark.soak
 def test_a_shallow_clone_is_refused(lake: Filled, tmp_path: Path) -> None:
-    clone = lake.settings.model_copy(update={"lake": str(tmp_path / "clone")})
+    clone = lake.settings.changed({"lake": str(tmp_path / "clone")})
     for table in (BRONZE, SILVER, DEAD_LETTERS, GOLD):
         path, copy = (pipeline.path_of(one, table) for one in (lake.settings, clone))
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -57,7 +57,7 @@ def test_the_last_window_of_a_quiet_service_becomes_final_leaves_as_final_and_ca
     assert take(now + HOUR, "silver", "gold", "export") == [(1, True), (2, True)]
 
     topic = settings.topic("metrics-aggregated-1m")
-    records = pipeline.read_topic(settings.kafka_bootstrap_servers, topic)
+    records = pipeline.read_topic(settings.kafka.bootstrap_servers, topic)
     messages: list[dict[str, Any]] = [json.loads(record.value) for record in records]
     sent = sorted((one["count"], one["isFinal"]) for one in messages)
     assert sent == [(1, False), (1, True), (1, True), (2, True)]

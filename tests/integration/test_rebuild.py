@@ -114,7 +114,7 @@ def once_caught_up(
     spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Settings:
     lake = str(tmp_path_factory.mktemp("rebuild") / "lake")
-    settings = session_settings.model_copy(update={"lake": lake})
+    settings = session_settings.changed({"lake": lake})
     fill(spark, settings, [everybody(0), everybody(1)])
     pipeline.run_layers(spark, settings, "silver", "gold", stream=TRANSACTIONS)
     assert differences(settings) == []
@@ -336,7 +336,7 @@ def once_every_stream(
 ) -> Settings:
     """A lake of the streams of these records, which came in two rounds."""
     lake = str(tmp_path_factory.mktemp("every-stream") / "lake")
-    settings = session_settings.model_copy(update={"lake": lake})
+    settings = session_settings.changed({"lake": lake})
     for number in (0, 1):
         for stream in STREAMS:
             for source in stream.sources:
@@ -470,7 +470,7 @@ def test_gold_follows_a_rebuild_of_silver_under_other_settings(lake: Lake, lake_
     now = datetime.now(UTC)
 
     for tolerance_s, rows in ((2000, 18), (100, 16)):
-        settings = lake_settings.model_copy(update={"future_tolerance_s": tolerance_s})
+        settings = lake_settings.changed({"stream_defaults.future_tolerance_s": tolerance_s})
         stream = under(settings, TRANSACTIONS)
         rebuild_silver(lake, stream, Landed(), now)
         ends = silver_versions(lake, stream)

@@ -99,7 +99,7 @@ def test_a_user_without_info_is_told_of_once_and_redis_is_filled_and_read_all_th
     with server_of_a_user(tmp_path, "+info") as url, sink_of(url) as sink:
         require_redis(url)
         told = list[str]()
-        settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
+        settings = load_settings().changed({"redis.url": SecretStr(url)})
         warn_of_services(settings, STREAMS, ["silver", "export"], (), told.append)
         (doubt,) = told
         assert re.search(r"may not call INFO, so the export cannot notice .* Give the user \+info$", doubt)
@@ -323,7 +323,7 @@ def test_what_redis_refuses_is_named_with_what_to_do_also_by_the_doctor(
     tmp_path: Path, of: str | None, options: tuple[str, ...], said: str
 ) -> None:
     with redis_servers.at_socket(tmp_path, *options, of=of) as url:
-        settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
+        settings = load_settings().changed({"redis.url": SecretStr(url)})
         with pytest.raises(RedisTroubleError) as caught, sink_of(url) as sink:
             sink.write([window("auth", 1)])
         with pytest.raises(RedisTroubleError) as tried:
@@ -356,7 +356,7 @@ def test_fields_called_as_what_a_row_has_beside_them_are_kept(tmp_path: Path) ->
 
 def test_the_doctor_leaves_nothing_in_redis(tmp_path: Path) -> None:
     with redis_servers.at_socket(tmp_path) as url, redis.Redis.from_url(url) as client:
-        settings = load_settings().model_copy(update={"redis_url": SecretStr(url)})
+        settings = load_settings().changed({"redis.url": SecretStr(url)})
         to_redis.KIND.try_row(METRICS_1M, settings)
         to_redis.KIND.try_row(METRICS_1M, settings)
         await_(lambda: client.dbsize() == 0, 60)

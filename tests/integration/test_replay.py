@@ -82,7 +82,7 @@ def caught_up(
     spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Settings:
     lake = str(tmp_path_factory.mktemp("letters") / "lake")
-    settings = session_settings.model_copy(update={"lake": lake, "max_bytes_per_batch": "1"})
+    settings = session_settings.changed({"lake": lake, "run.max_bytes": 1})
     pipeline.land(spark, settings, CUTS, landed_at=LANDED)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=METRICS)
     assert in_silver(settings) == [0, 1, 2]
@@ -94,7 +94,7 @@ def caught_up(
 def settings(caught_up: Settings, tmp_path: Path) -> Settings:
     """A copy of the lake for this test alone."""
     shutil.copytree(caught_up.lake, tmp_path / "lake")
-    return caught_up.model_copy(update={"lake": str(tmp_path / "lake")})
+    return caught_up.changed({"lake": str(tmp_path / "lake")})
 
 
 def in_silver(settings: Settings) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any
@@ -92,7 +92,7 @@ def differences(spark: SparkSession, client: TestClient, table: MergedTable) -> 
 
 def check_all(spark: SparkSession, settings: Settings) -> dict[str, int]:
     define_views(Lake(spark, settings.lake), STREAMS)
-    with client_of(settings, redis_url=NOWHERE) as client:
+    with client_of(settings, {"redis.url": NOWHERE}) as client:
         found = {table.name: differences(spark, client, table) for table in TABLES}
     assert [one for _, wrong in found.values() for one in wrong] == []
     return {name: rows for name, (rows, _) in found.items()}
@@ -100,7 +100,7 @@ def check_all(spark: SparkSession, settings: Settings) -> dict[str, int]:
 
 def check_redis(settings: Settings) -> dict[str, Counter[str]]:
     """Ask for every row by its key: what Redis says of it is what gold does. Return who has answered."""
-    with client_of(settings) as client, client_of(settings, redis_url=NOWHERE) as without:
+    with client_of(settings) as client, client_of(settings, {"redis.url": NOWHERE}) as without:
         sources: dict[str, Counter[str]] = {}
         for table in TABLES:
             sources[table.name] = Counter()
@@ -118,8 +118,8 @@ def asked(table: MergedTable, key: dict[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def client_of(settings: Settings, **changes: Any) -> Iterator[TestClient]:
-    app = make_app(settings.model_copy(update=changes), load(settings), Access(None))
+def client_of(settings: Settings, changes: Mapping[str, Any] | None = None) -> Iterator[TestClient]:
+    app = make_app(settings.changed(changes or {}), load(settings), Access(None))
     with TestClient(app, base_url="http://localhost:8080") as client:
         yield client
 

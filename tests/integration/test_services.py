@@ -79,7 +79,7 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
     assert sorted(process.pid for process in processes_of(home)) == sorted(pids.values())
     first = load_settings()
     topics = {name: 4 for stream in STREAMS for name in stream.topics}
-    assert create_topics(first.kafka, topics) == []  # a producer need not wait for a run
+    assert create_topics(first.kafka.access, topics) == []  # a producer need not wait for a run
     again = run("up")
     assert again.exit_code == 0
     assert again.stdout.count("already running") == 2
@@ -87,10 +87,10 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
 
     shown = run("status")
     assert shown.exit_code == 0
-    for text in (*map(str, pids.values()), first.kafka_bootstrap_servers, str(home / "kafka" / "data")):
+    for text in (*map(str, pids.values()), first.kafka.bootstrap_servers, str(home / "kafka" / "data")):
         assert text in shown.stdout
-    assert create_topics(first.kafka, {"calls": 3, "sales": 1}) == ["calls", "sales"]
-    assert create_topics(first.kafka, {"calls": 5, "late": 1}) == ["late"]
+    assert create_topics(first.kafka.access, {"calls": 3, "sales": 1}) == ["calls", "sales"]
+    assert create_topics(first.kafka.access, {"calls": 5, "late": 1}) == ["late"]
 
     # One that died is reported and started again beside the other.
     psutil.Process(pids["redis"]).kill()
@@ -110,8 +110,8 @@ def test_services_come_up_once_are_started_again_where_one_died_and_keep_ports_a
 
     assert run("up").exit_code == 0
     second = load_settings()
-    assert second.kafka_bootstrap_servers == first.kafka_bootstrap_servers
-    assert second.redis_url == first.redis_url
+    assert second.kafka.bootstrap_servers == first.kafka.bootstrap_servers
+    assert second.redis.url == first.redis.url
     assert client(second).get("row") == b"kept"
     assert partitions(second, "calls") == 3
     assert run("down").exit_code == 0
@@ -326,11 +326,11 @@ def recorded_pids(home: Path) -> dict[str, int]:
 
 
 def client(settings: Settings) -> redis.Redis:
-    return redis.Redis.from_url(settings.redis_url.get_secret_value())
+    return redis.Redis.from_url(settings.redis.url.get_secret_value())
 
 
 def partitions(settings: Settings, topic: str) -> int:
-    admin = KafkaAdminClient(bootstrap_servers=settings.kafka_bootstrap_servers)
+    admin = KafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
     try:
         return len(admin.describe_topics([topic])[0]["partitions"])
     finally:

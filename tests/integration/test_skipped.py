@@ -77,7 +77,7 @@ def event(value: float) -> Raw:
 @pytest.fixture
 def landed(spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Settings:
     monkeypatch.setattr(troubles, "FIRST_PAUSE_S", 0.01)
-    settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1"})
+    settings = lake_settings.changed({"run.max_bytes": 1})
     cuts = [[event(value) for value in cut] for cut in VALUES]
     pipeline.land(spark, settings, cuts, landed_at=LANDED)
     return settings

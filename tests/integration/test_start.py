@@ -15,7 +15,7 @@ from lakehouse.streams.registry import read_settings
 from tests.support import pipeline
 from tests.support.pipeline import Raw
 from tests.support.settings import MakeSettings
-from tests.support.streams import TRANSACTIONS
+from tests.support.streams import TRANSACTIONS, under, with_streams
 
 SOURCE = TRANSACTIONS.sources[0]
 BRONZE = "bronze.transactions"
@@ -31,18 +31,18 @@ def sent(settings: Settings, *values: str) -> None:
 def landed(spark: SparkSession, settings: Settings, notices: list[str] | None = None) -> list[str]:
     """Run bronze, and return the values that it has."""
     options = RunOptions(AVAILABLE_NOW, on_notice=(notices if notices is not None else []).append)
-    run(Lake(spark, settings.lake), [TRANSACTIONS], ["bronze"], settings, options)
+    run(Lake(spark, settings.lake), [under(settings, TRANSACTIONS)], ["bronze"], settings, options)
     return sorted(row["value"].decode() for row in pipeline.rows_of(settings, BRONZE))
 
 
 def audited(spark: SparkSession, settings: Settings) -> tuple[int, tuple[str, ...]]:
     topic = settings.topic(SOURCE.topic)
-    (check,) = check_landing(Lake(spark, settings.lake), TRANSACTIONS, SOURCE, topic, settings.kafka)
+    (check,) = check_landing(Lake(spark, settings.lake), TRANSACTIONS, SOURCE, topic, settings.kafka.access)
     return check.differences, tuple(check.notes)
 
 
 def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: MakeSettings) -> None:
-    settings = make_settings(topic_partitions=1, start={SOURCE.topic: "latest"})
+    settings = make_settings({"kafka.topic_partitions": 1, "streams": {"transactions": {"start": "latest"}}})
     sent(settings, "1", "2")
     notices = list[str]()
 
@@ -53,11 +53,11 @@ def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: Ma
     topic = settings.topic(SOURCE.topic)
     assert notices == [
         (
-            f"{BRONZE} begins at offsets 0:2 of {topic}, as LAKEHOUSE_START says (latest); earlier records "
-            "are left out"
+            f"{BRONZE} begins at offsets 0:2 of {topic}, as its key `start` says (latest); earlier "
+            "records are left out"
         )
     ]
-    why = f"{topic}-0: offsets before 2 were skipped (LAKEHOUSE_START)"
+    why = f"{topic}-0: offsets before 2 were skipped (the source's key `start`)"
     differences, notes = audited(spark, settings)
     assert differences == 0
     assert why in notes
@@ -66,31 +66,23 @@ def test_a_topic_is_begun_at_its_end_once(spark: SparkSession, make_settings: Ma
 def test_a_topic_is_begun_at_a_time_and_a_partition_without_one_at_its_end(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings = make_settings(topic_partitions=1, start={SOURCE.topic: "2026-03-01T13:30:00Z"})
+    settings = make_settings(
+        {"kafka.topic_partitions": 1, "streams": {"transactions": {"start": "2026-03-01T13:30:00Z"}}}
+    )
     sent(settings, "0", "1", "2", "3")
     assert landed(spark, settings) == ["2", "3"]
     # Another start is not asked for: the table knows how far it has read.
-    later = settings.model_copy(update={"start": {SOURCE.topic: "latest"}})
+    later = with_streams(settings, transactions={"start": "latest"})
     sent(later, "4")
     assert landed(spark, later) == ["2", "3", "4"]
     assert audited(spark, later)[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("start", "message"),
-    [
-        (
-            '{"no-topic": "latest"}',
-            "start: no stream has no-topic; known: aggregated-transactions, analyticsTopic, ",
-        ),
-        (
-            '{"transactions-topic": "newest"}',
-            "start: for transactions-topic, 'newest' is not a time; expected ISO 8601 with an offset, ",
-        ),
-    ],
-)
-def test_a_start_that_cannot_be_is_refused(start: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEHOUSE_START", start)
+def test_a_start_that_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_STREAMS", '{"transactions": {"start": "newest"}}')
     with pytest.raises(SettingsError) as refused:
         read_settings()
+    message = (
+        "streams.transactions.start = 'newest': 'newest' is not a time; expected ISO 8601 with an offset, "
+    )
     assert str(refused.value).startswith(message)

@@ -21,12 +21,12 @@ from lakehouse.engine.runtime.triggers import AVAILABLE_NOW
 from lakehouse.operations.catalog import spark_sql as catalog
 from lakehouse.operations.quality.checking import check, make_context
 from lakehouse.operations.quality.subjects import PinnedTables, subjects
-from lakehouse.settings import Settings
 from lakehouse.sinks.redis.rows import row_key
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.storage.tables import Lake
 from lakehouse.streams import registry as streams
 from lakehouse.streams.definition import Stream
+from lakehouse.testing import declared
 from tests.support import pipeline
 from tests.support.page_streams import ROOT, blocks, imported
 from tests.support.pipeline import Raw
@@ -44,19 +44,19 @@ def modules(tmp_path: Path) -> Iterator[dict[str, Any]]:
 
 
 def test_the_streams_of_the_page_are_what_it_says(modules: dict[str, Any]) -> None:
-    settings = Settings.model_validate({"streams": "page_payments:PAYMENTS,page_readings:READINGS"})
-    payments, readings = streams.load(settings)
-    (sums,) = payments.gold
-    assert (sums.name, sums.keys, sums.export.topic) == (
-        "payments_5m",
-        ("card_id", "window_start"),
-        "payments-5m",
-    )
-    (source,) = readings.sources
+    payments, readings = map(declared, blocks("docs/streams.md", "toml")[:2])
+    for stream in (payments["payments"], modules["page_payments"].PAYMENTS):
+        (sums,) = stream.gold
+        assert (sums.name, sums.keys, sums.export.topic) == (
+            "payments_5m",
+            ("card_id", "window_start"),
+            "payments-5m",
+        )
+    (source,) = readings["readings"].sources
     columns = {field.column: field.required for field in source.contract.fields}
     assert columns == {"meter": True, "site_name": True, "kwh": True, "tariff": False, "is_manual": False}
-    assert [table.name for table in readings.gold] == ["readings_1h", "readings_1d"]
-    assert modules["page_readings"].READINGS.sources[0].contract.event_time_zone == "Europe/Berlin"
+    assert [table.name for table in readings["readings"].gold] == ["readings_1h", "readings_1d"]
+    assert source.contract.event_time_zone == "Europe/Berlin"
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_the_stream_of_the_page_goes_through_all_layers(
 ) -> None:
     suffix = make_settings().topics["metrics-events"].removeprefix("metrics-events")
     topics = {topic: topic + suffix for topic in clicks.topics}
-    settings = make_settings(topics=topics, streams=("page_clicks:CLICKS",))
+    settings = make_settings({"topics": topics, "streams": {"clicks": {"python": "page_clicks:CLICKS"}}})
     assert streams.choose(["clicks"], settings) == (clicks,)
 
     for records in (
@@ -116,11 +116,11 @@ def test_the_stream_of_the_page_goes_through_all_layers(
         ("clicks", "null_field", "page"),
     ]
     last = {}
-    for message in pipeline.read_topic(settings.kafka_bootstrap_servers, settings.topic("page-views-5m")):
+    for message in pipeline.read_topic(settings.kafka.bootstrap_servers, settings.topic("page-views-5m")):
         value = json.loads(message.value)
         last[message.key.decode(), value["windowStart"]] = value["count"]
     assert last == {("/a", start_ms): 2, ("/a", start_ms + 300_000): 1, ("/b", start_ms): 1}
-    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+    with redis.Redis.from_url(settings.redis.url.get_secret_value(), decode_responses=True) as client:
         row = client.get(row_key("page_views_5m", f"/a:{start_ms}"))
         assert json.loads(str(row))["count"] == 2
 
@@ -142,7 +142,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("shop")
     source, target = directory / "source", directory / "installed"
     (source / "shop").mkdir(parents=True)
-    (source / "pyproject.toml").write_text(blocks("docs/streams.md", "toml")[0], encoding="utf-8")
+    (source / "pyproject.toml").write_text(blocks("docs/streams.md", "toml")[-1], encoding="utf-8")
     (source / "shop" / "__init__.py").touch()
     (source / "shop" / "streams.py").write_text(blocks("docs/streams.md", "python")[0], encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
@@ -152,16 +152,24 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.soak
-def test_the_package_of_the_page_is_installed_and_run_by_every_command(
-    installed: Path, services: Endpoints, tmp_path: Path
+@pytest.mark.parametrize("way", ["a table", "a package"])
+def test_the_stream_of_the_page_is_run_by_every_command(
+    way: str, installed: Path, services: Endpoints, tmp_path: Path
 ) -> None:
     with place(tmp_path, services, database=10) as here:
         topics = {name: f"{name}-{here.suffix}" for name in ("card-payments", "payments-5m")}
         create_topics(services.access, dict.fromkeys(topics.values(), 2))
+        file = tmp_path / "of_the_page.toml"
+        file.write_text(blocks("docs/streams.md", "toml")[0], encoding="utf-8")
+        table = {"topic": topics["card-payments"], "gold": {"payments_5m": {"to": topics["payments-5m"]}}}
+        declared_by = {
+            "a table": {"LAKEHOUSE_CONFIG": str(file)},
+            "a package": {"PYTHONPATH": f"{here.environment['PYTHONPATH']}{os.pathsep}{installed}"},
+        }
         environment = {
             **here.environment,
-            "PYTHONPATH": f"{here.environment['PYTHONPATH']}{os.pathsep}{installed}",
-            "LAKEHOUSE_TOPICS": json.dumps({**here.topics, **topics}),
+            **declared_by[way],
+            "LAKEHOUSE_STREAMS": json.dumps({"payments": table}),
         }
 
         def lakehouse(*words: str, code: int = 0) -> str:
@@ -186,7 +194,7 @@ def test_the_package_of_the_page_is_installed_and_run_by_every_command(
         letters = json.loads(lakehouse("dead-letters", "list", *only, "--format", "json"))
         assert sum(one["count"] for one in letters["counts"]) >= 10
         audit = lakehouse("audit", *only)
-        assert "card-payments" in audit
+        assert topics["card-payments"] in audit
         checked = lakehouse("expect", "silver.payments", "gold.payments_5m", "bronze.payments")
         assert "gold.payments_5m" in checked
         states = json.loads(lakehouse("status", *only, "--format", "json"))
@@ -210,7 +218,6 @@ def test_the_package_of_the_page_is_installed_and_run_by_every_command(
         assert len(last) == row["windows"]
         assert sum(last.values()) == 990
 
-        # Without the package on the path, its tables are left alone and no command knows it.
-        environment["PYTHONPATH"] = here.environment["PYTHONPATH"]
-        environment["LAKEHOUSE_TOPICS"] = json.dumps(here.topics)
+        # Without the file, or the package on the path, its tables are left alone and no command knows it.
+        environment = here.environment
         lakehouse("run", "all", *only, "--trigger", "available-now", code=2)

@@ -30,7 +30,7 @@ def test_a_layer_runs_for_a_nameless_user_on_a_nameless_host_under_any_locale(tm
         f"-Duser.country.format=IR -Djdk.net.hosts.file={hosts}",
         "LAKEHOUSE_HOME": NAME,
         "LAKEHOUSE_LAKE": f"{NAME}/the lake",
-        "LAKEHOUSE_DRIVER_MEMORY": "1g",
+        "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
         **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
         **QUICK_JVM,
     }

@@ -80,7 +80,7 @@ def test_of_two_that_plan_the_same_micro_batch_one_is_refused_in_every_layer(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
     """More records come while they write; whoever goes on takes them."""
-    settings = make_settings(topic_partitions=1)
+    settings = make_settings({"kafka.topic_partitions": 1})
     pipeline.send(settings, [event(0), REFUSED])
     both_plan(partial(bronze_of, spark, settings), then=lambda: pipeline.send(settings, [event(1), REFUSED]))
     assert sorted(row["offset"] for row in pipeline.rows_of(settings, BRONZE)) == [0, 1, 2, 3]
@@ -175,7 +175,7 @@ def test_the_process_that_comes_second_to_a_micro_batch_ends_and_says_so(
 def test_two_live_runs_of_all_layers_get_in_each_others_way_and_lose_and_double_nothing(
     spark: SparkSession, make_settings: MakeSettings
 ) -> None:
-    settings, notices = make_settings(topic_partitions=2), list[str]()
+    settings, notices = make_settings({"kafka.topic_partitions": 2}), list[str]()
     options = RunOptions("100 milliseconds", on_notice=notices.append)
 
     def run_layers() -> AbstractContextManager[list[BaseException]]:
@@ -200,7 +200,7 @@ def test_two_live_runs_of_all_layers_get_in_each_others_way_and_lose_and_double_
 def test_one_that_was_idle_while_another_went_on_does_not_judge_by_its_old_watermark(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
-    settings = lake_settings.model_copy(update={"allowed_lateness_s": 600})
+    settings = lake_settings.changed({"stream_defaults.allowed_lateness_s": 600})
     noon = pipeline.utc("2026-01-01T12:00:00")
     later = noon + timedelta(hours=1)
 

@@ -126,7 +126,7 @@ class Exported:
 
     def messages(self) -> dict[str, list[str | None]]:
         found: dict[str, list[str | None]] = {}
-        for one in pipeline.read_topic(self.settings.kafka_bootstrap_servers, self.topic):
+        for one in pipeline.read_topic(self.settings.kafka.bootstrap_servers, self.topic):
             value = None if one.value is None else one.value.decode()
             found.setdefault(one.key.decode(), []).append(value)
         return found
@@ -145,14 +145,14 @@ class Exported:
 
     def set_limit(self, max_message_bytes: int) -> None:
         configuration = {"max.message.bytes": str(max_message_bytes)}
-        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap_servers)) as admin:
+        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap_servers)) as admin:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.topic, configuration)])
 
 
 @pytest.fixture
 def settings(make_settings: MakeSettings, services: Endpoints) -> Iterator[Settings]:
     with redis_databases.emptied(services.redis, REDIS_DATABASE) as url:
-        yield make_settings(redis_url=SecretStr(url))
+        yield make_settings({"redis.url": SecretStr(url)})
 
 
 @pytest.fixture(params=[pytest.param("in one transaction", marks=pytest.mark.soak), "in slices"])
@@ -181,7 +181,7 @@ def test_a_call_that_is_too_large_is_noted_once_and_the_others_leave(exported: E
     size = 88 + len(LARGE.key) + len(LARGE.message)
     row = ("call_records", exported.topic, LARGE.key, 2, LARGE.key, size, LIMIT, "too_large")
     assert exported.noted() == [row]
-    with redis.Redis.from_url(exported.settings.redis_url.get_secret_value()) as client:
+    with redis.Redis.from_url(exported.settings.redis.url.get_secret_value()) as client:
         stored = json.loads(client.get(f"lakehouse:call_records:row:{LARGE.key}") or "{}")
     assert (stored["analytics"], stored["metrics"]) == (LARGE.analytics, LARGE.metrics)
 
@@ -238,9 +238,9 @@ def test_the_audit_reports_a_state_that_is_lost_though_an_earlier_one_was_too_la
             calls.run()
     # Somebody tells Kafka that the micro-batch has left, so its row never does.
     group = f"lakehouse-export-call_records-to-{calls.topic}"
-    progress = read_progress(settings.kafka, group, calls.topic)
+    progress = read_progress(settings.kafka.access, group, calls.topic)
     assert progress is not None
-    with closing(KafkaSink(settings.kafka, calls.topic, "call_records")) as other:
+    with closing(KafkaSink(settings.kafka.access, calls.topic, "call_records")) as other:
         after = Position(progress.position.version + 1)
         other.write([], Span(progress.table, progress.position, after))
 

@@ -46,7 +46,7 @@ def told(settings: Settings) -> int:
     """How many events the last messages of all rows say there are."""
     last: dict[tuple[bytes, int], int] = {}
     topic = settings.topic("metrics-aggregated-1m")
-    for message in pipeline.read_topic(settings.kafka_bootstrap_servers, topic):
+    for message in pipeline.read_topic(settings.kafka.bootstrap_servers, topic):
         value = json.loads(message.value)
         last[message.key, value["windowStart"]] = value["count"]
     return sum(last.values())
@@ -64,7 +64,7 @@ def test_fifty_rounds_beside_a_live_run(
     old row instead. VACUUM has something to do in every fifth round beside the run: a file that a killed
     writer left a month ago.
     """
-    settings = make_settings(topic_partitions=1, files_kept_h=1)
+    settings = make_settings({"kafka.topic_partitions": 1, "maintenance.keep_versions_s": 1})
     lake, sent, notices, optimized = Lake(spark, settings.lake), list[int](), list[str](), Counter[str]()
     litter = list[Path]()
     monkeypatch.setattr(files, "_FEW_SMALL_FILES", 1)

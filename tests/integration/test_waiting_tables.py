@@ -101,7 +101,7 @@ class WaitingLake:
         """Wait until a topic's last row counts every event."""
 
         def last() -> int:
-            rows = pipeline.read_topic(self.settings.kafka_bootstrap_servers, self.settings.topic(topic))
+            rows = pipeline.read_topic(self.settings.kafka.bootstrap_servers, self.settings.topic(topic))
             return int(json.loads(rows[-1].value)["count"]) if rows else 0
 
         self._await(last, self.sent, topic)
@@ -129,7 +129,7 @@ class WaitingLake:
 
 @pytest.fixture
 def lake(spark: SparkSession, make_settings: MakeSettings) -> WaitingLake:
-    return WaitingLake(spark, make_settings(topic_partitions=1))
+    return WaitingLake(spark, make_settings({"kafka.topic_partitions": 1}))
 
 
 @pytest.mark.soak

@@ -184,14 +184,14 @@ def run_copies(
 
     `to_raw` is that of `fold_copies`.
     """
-    settings = settings.model_copy(update={"max_bytes_per_batch": "1"})
+    settings = settings.changed({"run.max_bytes": 1})
     cuts = _cuts(stream, copies, to_raw)
     for half in (slice(0, BATCHES // 2), slice(BATCHES // 2, BATCHES)):
         for source in stream.sources:
             full = list(filter(None, cuts[source.table][half]))
             pipeline.land(spark, settings, full, landed_at=landed_at, source=source)
         lake = Lake(spark, settings.lake)
-        crashes = crash_and_go_on(lake, under(settings, stream), settings.bytes_per_batch, now or landed_at)
+        crashes = crash_and_go_on(lake, under(settings, stream), settings.run.max_bytes, now or landed_at)
         assert min(crashes.values()) >= BATCHES // 2, f"steps have crashed so often: {crashes}"
         done = pipeline.run_layers(spark, settings, "silver", "gold", stream=under(settings, stream), now=now)
         assert [one for one in done if one.batch is not None] == [], "something was left"

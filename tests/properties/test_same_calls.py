@@ -107,11 +107,10 @@ def outcome(
     copies: Sequence[Copy[Said]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcome:
-    settings = session_settings.model_copy(
-        update={
+    settings = session_settings.changed(
+        {
             "lake": str(tmp_path_factory.mktemp("same-calls")),
-            "call_gap_s": GAP_S,
-            "call_grace_s": GRACE_S,
+            "streams": {"calls": {"gap": f"{GAP_S}s", "grace": f"{GRACE_S}s"}},
         }
     )
     way: Way = request.param

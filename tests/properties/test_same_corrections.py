@@ -87,11 +87,11 @@ SUMS = windowed_sums(
     Records("payments", unique_by="id", sequence_by="version"),
     by="user",
     value="amount",
-    length_s=300,
-    gold="sums",
+    length="5m",
+    gold_table="sums",
 )
 ONCE = windowed_sums(
-    "payments", Records("payments", unique_by="id"), by="user", value="amount", length_s=300, gold="sums"
+    "payments", Records("payments", unique_by="id"), by="user", value="amount", length="5m", gold_table="sums"
 )
 TOTALS = running_totals(
     "payments",
@@ -99,7 +99,7 @@ TOTALS = running_totals(
     by="user",
     value="amount",
     threshold=Decimal(1000),
-    gold="totals",
+    gold_table="totals",
     notifications="told",
 )
 

@@ -22,6 +22,7 @@ from tests.properties.strategies import DOUBLES
 from tests.support import pipeline, verdicts
 from tests.support.chance import chance
 from tests.support.pipeline import DEAD_LETTERS, GOLD, SILVER, SOURCE, STREAM, Raw
+from tests.support.streams import key_of
 
 pytestmark = pytest.mark.cases
 
@@ -103,7 +104,7 @@ def outcome(
     copies: Sequence[Copy[Event]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcome:
-    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-gold"))})
+    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-gold"))})
     way: Way = request.param
     return way(spark, settings, STREAM, copies, to_raw, landed_at=LANDED)
 
@@ -135,7 +136,7 @@ def test_gold_of_every_copy_of_a_case_is_the_same_in_what_is_exact(
     made: dict[int, dict[str, list[tuple[object, ...]]]] = defaultdict(lambda: defaultdict(list))
     for row in outcome.rows[GOLD]:
         name, _, service = row["service_id"].partition("/")
-        names = exact + percentiles * (row["count"] <= outcome.settings.quantile_k)
+        names = exact + percentiles * (row["count"] <= key_of(outcome.settings, "metrics", "quantile_k"))
         key = (service, row["metric_name"], row["window_start"])
         made[int(name.partition(".")[0])][name].append((*key, *(row[column] for column in names)))
 

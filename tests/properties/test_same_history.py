@@ -71,7 +71,7 @@ def test_history_in_pieces_makes_the_gold_that_the_oracle_makes_of_all_of_it(
         pipeline.run_layers(spark, lake_settings, "silver", "gold", stream=stream, is_backfill=True)
 
     bronze = pipeline.rows_of(lake_settings, "bronze.transactions")
-    patient = lake_settings.model_copy(update={"allowed_lateness_s": NO_LIMIT_S})
+    patient = lake_settings.changed({"stream_defaults.allowed_lateness_s": NO_LIMIT_S})
     judged = verdicts.judge_batches([bronze], patient, replace(source, allowed_lateness_s=NO_LIMIT_S))
     expected = user_transactions_5m(verdicts.accepted(judged, Transaction))
 

@@ -33,7 +33,7 @@ from tests.properties.strategies import LATE_MS, MONEY, NAMES, NO_MONEY, around_
 from tests.support import pipeline, verdicts
 from tests.support.chance import chance
 from tests.support.pipeline import DEAD_LETTERS, Raw
-from tests.support.streams import SALES
+from tests.support.streams import SALES, with_streams
 
 pytestmark = pytest.mark.cases
 
@@ -128,7 +128,7 @@ def outcome(
     copies: Sequence[Copy[Sold]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcome:
-    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-sales"))})
+    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-sales"))})
     way: Way = request.param
     return way(spark, settings, SALES, copies, to_raw, landed_at=LANDED)
 
@@ -142,7 +142,7 @@ def every_update(spark: SparkSession, session_settings: Settings, cases: Sequenc
         for number, case in enumerate(cases)
         for pieces in PIECES
     ]
-    settings = session_settings.model_copy(update={"sales_notify": "every_update"})
+    settings = with_streams(session_settings, sales={"notify": "every_update"})
     return fold_copies(spark, settings, SALES, copies, to_raw, landed_at=LANDED)
 
 

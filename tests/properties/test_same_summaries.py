@@ -93,7 +93,7 @@ def outcome(
     copies: Sequence[Copy[Measured]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcome:
-    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-summaries"))})
+    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-summaries"))})
     way: Way = request.param
     return way(spark, settings, STREAM, copies, to_raw, landed_at=LANDED)
 

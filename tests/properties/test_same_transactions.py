@@ -74,7 +74,7 @@ def outcome(
     copies: Sequence[Copy[Spent]],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Outcome:
-    settings = session_settings.model_copy(update={"lake": str(tmp_path_factory.mktemp("same-transactions"))})
+    settings = session_settings.changed({"lake": str(tmp_path_factory.mktemp("same-transactions"))})
     way: Way = request.param
     return way(spark, settings, TRANSACTIONS, copies, to_raw, landed_at=LANDED)
 

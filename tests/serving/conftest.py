@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -34,14 +34,14 @@ def lake(session_settings: Settings, redis_server: str, tmp_path: Path) -> Serve
     changes = {
         "lake": str(tmp_path / "lake"),
         "home": tmp_path / "home",
-        "redis_url": SecretStr(redis_server),
+        "redis.url": SecretStr(redis_server),
     }
-    return ServedLake(session_settings.model_copy(update=changes))
+    return ServedLake(session_settings.changed(changes))
 
 
 @pytest.fixture
 def make_client(lake: ServedLake) -> Iterator[MakeClient]:
-    """Make clients of a server on this machine; keywords go over the lake's settings."""
+    """Make clients of a server on this machine; `changes` go over the lake's settings."""
     made: list[TestClient] = []
 
     def make(
@@ -49,9 +49,9 @@ def make_client(lake: ServedLake) -> Iterator[MakeClient]:
         url: str = "http://localhost:8080",
         *,
         produces: bool = False,
-        **changes: object,
+        changes: Mapping[str, object] | None = None,
     ) -> TestClient:
-        settings = lake.settings.model_copy(update=changes)
+        settings = lake.settings.changed(changes or {})
         streams = load(settings)
         more = [produce_route.router(settings, streams)] if produces else []
         app = make_app(settings, streams, access or Access(None), more=more, redis_timeout_s=PATIENCE_S)

@@ -31,8 +31,8 @@ def schema(session_settings: Settings, redis_server: str, tmp_path_factory: pyte
     """The server's OpenAPI over a lake with a few rows."""
     with redis.Redis.from_url(redis_server) as client:
         client.flushall()
-    changes = {"lake": str(tmp_path_factory.mktemp("fuzz")), "redis_url": SecretStr(redis_server)}
-    lake = ServedLake(session_settings.model_copy(update=changes))
+    changes = {"lake": str(tmp_path_factory.mktemp("fuzz")), "redis.url": SecretStr(redis_server)}
+    lake = ServedLake(session_settings.changed(changes))
     for table, row in (
         (METRICS_1M, minute()),
         (PRODUCT_SALES, product("0", "1")),

@@ -56,7 +56,7 @@ def test_gold_answers_in_the_same_words_where_redis_is_away(
 ) -> None:
     lake.write(METRICS_1M, [minute(avg=9, start_ms=NOON_MS - MINUTE_MS), minute("other", avg=7)])
     lake.write(METRICS_1M, [minute(is_final=False)])
-    assert get(make_client(redis_url=NOWHERE), LATEST) == {
+    assert get(make_client(changes={"redis.url": NOWHERE}), LATEST) == {
         "service": "auth",
         "metric": "cpu",
         "data": STATISTICS | TIMES,
@@ -75,7 +75,7 @@ def test_what_has_left_redis_is_still_in_gold(client: TestClient, lake: ServedLa
 
 
 def test_a_version_that_is_committed_later_is_seen(make_client: MakeClient, lake: ServedLake) -> None:
-    client = make_client(redis_url=NOWHERE)
+    client = make_client(changes={"redis.url": NOWHERE})
     lake.write(METRICS_1M, [minute()])
     assert get(client, LATEST)["version"] == 0
     lake.write(METRICS_1M, [minute(start_ms=NOON_MS + MINUTE_MS, avg=3)])
@@ -92,7 +92,10 @@ def test_a_series_has_the_minutes_up_to_its_newest_window(
     lake.write(METRICS_1M, [*rows, minute("other")])
     lake.export(METRICS_1M, rows)
     client = make_client(
-        redis_url=lake.settings.redis_url if source == "redis" else NOWHERE, redis_ttl_s=3_000_000_000
+        changes={
+            "redis.url": lake.settings.redis.url if source == "redis" else NOWHERE,
+            "redis.ttl_s": 3_000_000_000,
+        }
     )
     found = get(client, f"{SERIES}&minutes=4")
     assert found["windows"] == 3
@@ -136,7 +139,7 @@ def test_services_are_compared_by_their_newest_windows(
     lake.write(METRICS_1M, rows[3:])
     lake.export(METRICS_1M, rows)
     found = get(
-        make_client(redis_url=lake.settings.redis_url if source == "redis" else NOWHERE),
+        make_client(changes={"redis.url": lake.settings.redis.url if source == "redis" else NOWHERE}),
         "/api/metrics/compare?metric=cpu",
     )
     assert {name: one["avg"] for name, one in found["services"].items()} == {"a": 1.0, "b": 2.0}
@@ -152,7 +155,7 @@ def test_services_are_compared_page_by_page_in_order_of_their_names(
     lake.write(METRICS_1M, rows[5:8] + rows[:2])
     lake.write(METRICS_1M, rows[8:] + rows[2:5] + [minute("a", "memory")])
     lake.export(METRICS_1M, rows)
-    client = make_client(redis_url=lake.settings.redis_url if source == "redis" else NOWHERE)
+    client = make_client(changes={"redis.url": lake.settings.redis.url if source == "redis" else NOWHERE})
     path, pages = "/api/metrics/compare?metric=cpu&limit=2", list[Any]()
     while not pages or pages[-1]["next"] is not None:
         pages.append(get(client, f"{path}&cursor={pages[-1]['next']}" if pages else path))
@@ -180,7 +183,7 @@ def test_names_with_separators_are_found_in_both(
 ) -> None:
     lake.export(METRICS_1M, [minute(name, name)])
     lake.write(METRICS_1M, [minute(name, name)])
-    clients = {"redis": make_client(), "gold": make_client(redis_url=NOWHERE)}
+    clients = {"redis": make_client(), "gold": make_client(changes={"redis.url": NOWHERE})}
     for source, client in clients.items():
         for path in ("latest", "timeseries"):
             parameters = {"service": name, "metric": name, **({"minutes": "1"} if path != "latest" else {})}
@@ -202,7 +205,7 @@ def test_what_neither_has_is_not_found(client: TestClient, lake: ServedLake) -> 
 
 
 def test_both_stores_away_is_said_with_both_reasons(make_client: MakeClient, lake: ServedLake) -> None:
-    found = make_client(redis_url=NOWHERE).get(LATEST)
+    found = make_client(changes={"redis.url": NOWHERE}).get(LATEST)
     assert found.status_code == 503
     assert found.headers["retry-after"] == "1"
     assert "Redis does not answer" in found.json()["detail"]
@@ -216,7 +219,7 @@ def test_both_stores_away_is_said_with_both_reasons(make_client: MakeClient, lak
 def test_files_that_are_gone_are_given_up_for_the_newest_version(
     make_client: MakeClient, lake: ServedLake
 ) -> None:
-    client = make_client(redis_url=NOWHERE)
+    client = make_client(changes={"redis.url": NOWHERE})
     lake.write(METRICS_1M, [minute()])
     assert get(client, LATEST)["data"]["avg"] == 2.5
     table = lake.write(METRICS_1M, [minute(avg=5)], mode="overwrite")

@@ -6,7 +6,6 @@ import hashlib
 import re
 import tomllib
 from collections.abc import Iterator
-from decimal import Decimal
 from fnmatch import fnmatch
 from html.parser import HTMLParser
 from pathlib import Path
@@ -146,13 +145,16 @@ def test_rows_come_newest_first_where_they_are_wanted_so(client: TestClient, lak
 
 
 def test_a_table_says_the_settings_that_it_depends_on(make_client: MakeClient) -> None:
-    client = make_client(sales_threshold=Decimal(1500), sales_notify="every_update")
+    client = make_client(changes={"streams": {"sales": {"threshold": 1500, "notify": "every_update"}}})
     tables = {
         table["name"]: table
         for stream in client.get("/api/v1/streams").json()["streams"]
         for table in stream["tables"]
     }
-    assert tables["product_sales"]["settings"] == {"sales_threshold": "1500", "sales_notify": "every_update"}
+    assert tables["product_sales"]["settings"] == {
+        "streams.sales.threshold": "1500",
+        "streams.sales.notify": "every_update",
+    }
     assert tables["user_transactions_5m"]["settings"] == {}
 
 

@@ -64,7 +64,7 @@ def test_every_gold_table_of_every_stream_is_there(client: TestClient) -> None:
         "time": "window_start",
         "windowSeconds": 60,
         "fields": list(METRICS_1M.export.value.values),
-        "settings": {"quantile_k": "1600", "grace_s": "60"},
+        "settings": {"streams.metrics.quantile_k": "1600", "grace_s": "60"},
         "links": {which: f"/api/v1/tables/metrics_1m/{which}" for which in ("row", "latest", "rows")},
     }
 
@@ -120,7 +120,7 @@ def test_a_row_is_found_by_its_key_and_says_exactly_what_was_exported(
     if source == "redis":
         lake.export(table, [row], version=4, generation=9)
     lake.write(table, [row])
-    client = make_client(**({} if source == "redis" else {"redis_url": NOWHERE}))
+    client = make_client(changes={} if source == "redis" else {"redis.url": NOWHERE})
     found = client.get(f"/api/v1/tables/{table.name}/row", params=key)
     assert found.status_code == 200
     assert data in found.text

@@ -33,7 +33,7 @@ def samples(text: str) -> dict[str, float]:
 
 
 def test_a_process_that_answers_is_alive_whatever_is_away(make_client: MakeClient) -> None:
-    found = make_client(redis_url=NOWHERE).get("/health/live")
+    found = make_client(changes={"redis.url": NOWHERE}).get("/health/live")
     assert (found.status_code, found.json()) == (200, {"status": "live", "reasons": []})
 
 
@@ -57,14 +57,14 @@ def test_a_server_is_ready_while_rows_can_be_had_from_one_of_both(
 ) -> None:
     if has_gold:
         lake.write(METRICS_1M, [minute()])
-    client = make_client(**({} if has_redis else {"redis_url": NOWHERE}))
+    client = make_client(changes={} if has_redis else {"redis.url": NOWHERE})
     found = client.get("/health/ready")
     words = {200: "ready", 503: "not ready"}
     assert (found.status_code, found.json()) == (status, {"status": words[status], "reasons": reasons})
 
 
 def test_a_server_is_ready_again_once_a_store_is_back(make_client: MakeClient, lake: ServedLake) -> None:
-    client = make_client(redis_url=NOWHERE)
+    client = make_client(changes={"redis.url": NOWHERE})
     assert client.get("/health/ready").status_code == 503
     lake.write(METRICS_1M, [minute()])
     found = client.get("/health/ready")
@@ -151,7 +151,7 @@ def test_a_defect_is_counted_once_as_what_it_is_answered_with(lake: ServedLake) 
 def test_metrics_say_what_status_says_though_no_job_lives(make_client: MakeClient, lake: ServedLake) -> None:
     caught_up(lake.root)
     lake.write_spec(DEAD_LETTERS, [letter(n, stream="transactions") for n in range(3)])
-    client = make_client(kafka_bootstrap_servers="127.0.0.1:1")
+    client = make_client(changes={"kafka.bootstrap_servers": "127.0.0.1:1"})
     found = client.get("/metrics", headers=OPENMETRICS)
     assert found.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     said = samples(found.text)

@@ -60,7 +60,7 @@ def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(
 ) -> None:
     caught_up(lake.root)
     lake.write_spec(DEAD_LETTERS, [letter(n, stream="transactions") for n in range(3)])
-    body = make_client(kafka_bootstrap_servers=NOWHERE).get("/api/v1/status").json()
+    body = make_client(changes={"kafka.bootstrap_servers": NOWHERE}).get("/api/v1/status").json()
     assert body["brokerReason"].startswith(f"no Kafka broker at {NOWHERE}")
     assert body["lakeReason"] is None
     assert body["at"].endswith("Z")
@@ -87,7 +87,7 @@ def test_status_is_what_is_seen_of_the_pipeline_in_camel_case(
 
 
 def test_status_of_no_lake_says_so(make_client: MakeClient, lake: ServedLake) -> None:
-    body = make_client(kafka_bootstrap_servers=NOWHERE).get("/api/v1/status").json()
+    body = make_client(changes={"kafka.bootstrap_servers": NOWHERE}).get("/api/v1/status").json()
     assert body["lakeReason"] == f"there is no lake at {lake.root} yet"
     assert {one["health"]["word"] for one in body["streams"]} == {"unknown"}
 
@@ -274,7 +274,7 @@ def test_answers_of_checks_and_letters_say_their_version_and_are_not_sent_twice(
 
 
 def test_alerts_without_a_broker_are_a_problem_with_its_reason(make_client: MakeClient) -> None:
-    found = make_client(kafka_bootstrap_servers=NOWHERE).get("/api/v1/alerts")
+    found = make_client(changes={"kafka.bootstrap_servers": NOWHERE}).get("/api/v1/alerts")
     assert (found.status_code, found.headers["content-type"]) == (503, "application/problem+json")
     assert found.json()["detail"].startswith(f"no Kafka broker at {NOWHERE}")
 
@@ -287,10 +287,12 @@ def test_alerts_are_what_the_process_has_told(
     file = tmp_path / "alerts.toml"
     file.write_text('[[rules]]\nname = "cpu"\nkind = "metric"\nmetric = "cpu"\nover = 90\n', encoding="utf-8")
     client = make_client(
-        kafka_bootstrap_servers=services.kafka,
-        alert_topic=topic,
-        alerts=file,
-        redis_url=SecretStr("redis://127.0.0.1:1/0"),
+        changes={
+            "kafka.bootstrap_servers": services.kafka,
+            "alerts.topic": topic,
+            "alerts": file,
+            "redis.url": SecretStr("redis://127.0.0.1:1/0"),
+        }
     )
     nobody = "alerts are not evaluated: `lakehouse alert` is not running"
     assert client.get("/api/v1/alerts").json() == {

@@ -11,7 +11,8 @@ import pytest
 from pydantic import SecretStr, ValidationError
 
 from lakehouse.common.errors import SettingsError
-from lakehouse.settings import Settings, load_settings, services_file
+from lakehouse.settings import load_settings, services_file
+from lakehouse.settings.keys import all_keys
 from lakehouse.settings.wording import EXAMPLES
 from lakehouse.streams.registry import load, read_settings
 
@@ -43,25 +44,26 @@ def test_without_anything_the_defaults_hold(directory: Path) -> None:
 
     assert settings.home == directory / ".lakehouse"
     assert settings.lake == str(directory / ".lakehouse" / "lake")
-    assert settings.kafka_bootstrap_servers == "127.0.0.1:9092"
-    assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
-    assert settings.allowed_lateness_s == 7 * 24 * 3600
-    assert settings.future_tolerance_s == 300
-    assert settings.earliest_event_time == datetime(2000, 1, 1, tzinfo=UTC)
-    assert settings.grace_s == 60
-    assert settings.quantile_k == 1600
+    assert settings.kafka.bootstrap_servers == "127.0.0.1:9092"
+    assert settings.redis.url.get_secret_value() == "redis://127.0.0.1:6379/0"
+    assert settings.stream_defaults.allowed_lateness_s == 7 * 24 * 3600
+    assert settings.stream_defaults.future_tolerance_s == 300
+    assert settings.stream_defaults.earliest_event_time == datetime(2000, 1, 1, tzinfo=UTC)
     assert settings.topics == {}
 
 
 def test_the_environment_goes_over_the_file_and_the_file_over_the_defaults(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_toml(directory, "grace_s = 5\nquantile_k = 400\n[topics]\nmetrics-events = 'one'")
-    monkeypatch.setenv("LAKEHOUSE_GRACE_S", "7")
+    write_toml(
+        directory, "run.max_records = 5\nspark.shuffle_partitions = 4\n[topics]\nmetrics-events = 'one'"
+    )
+    monkeypatch.setenv("LAKEHOUSE_RUN_MAX_RECORDS", "7")
 
     settings = load_settings()
 
-    assert (settings.grace_s, settings.quantile_k, settings.future_tolerance_s) == (7, 400, 300)
+    assert (settings.run.max_records, settings.spark.shuffle_partitions) == (7, 4)
+    assert settings.stream_defaults.future_tolerance_s == 300
     assert settings.topics == {"metrics-events": "one"}
 
 
@@ -69,40 +71,40 @@ def test_the_environment_goes_over_the_file_and_the_file_over_the_defaults(
     "line", ["'1998-07-01T01:00:00+01:00'", "'1998-07-01'", "1998-07-01", "1998-07-01T00:00:00"]
 )
 def test_the_earliest_event_time_is_a_date_or_a_time_of_utc(directory: Path, line: str) -> None:
-    write_toml(directory, f"earliest_event_time = {line}")
+    write_toml(directory, f"[stream_defaults]\nearliest_event_time = {line}")
 
     settings = load_settings()
 
-    assert settings.earliest_event_time == datetime(1998, 7, 1, tzinfo=UTC)
+    assert settings.stream_defaults.earliest_event_time == datetime(1998, 7, 1, tzinfo=UTC)
     assert {source.earliest_event_time for stream in load(settings) for source in stream.sources} == {
-        settings.earliest_event_time
+        settings.stream_defaults.earliest_event_time
     }
 
 
 def test_a_file_of_any_name_is_read_where_the_environment_names_it(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_toml(directory, "grace_s = 1")
-    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(write_toml(directory, "grace_s = 2", "other.toml")))
+    write_toml(directory, "run.max_records = 1")
+    monkeypatch.setenv("LAKEHOUSE_CONFIG", str(write_toml(directory, "run.max_records = 2", "other.toml")))
 
-    assert load_settings().grace_s == 2
+    assert load_settings().run.max_records == 2
 
 
 def test_a_file_in_the_users_home_is_read_where_the_working_directory_has_none(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / "user").mkdir()
-    write_toml(directory / "user", "grace_s = 3")
+    write_toml(directory / "user", "run.max_records = 3")
     monkeypatch.setenv("HOME", str(directory / "user"))
-    assert load_settings().grace_s == 3
-    write_toml(directory, "grace_s = 1")
-    assert load_settings().grace_s == 1
+    assert load_settings().run.max_records == 3
+    write_toml(directory, "run.max_records = 1")
+    assert load_settings().run.max_records == 1
 
 
 def test_it_is_said_once_which_file_settings_come_from(
     directory: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write_toml(directory, "grace_s = 1")
+    write_toml(directory, "run.max_records = 1")
     load_settings()
     load_settings()
     said = capfd.readouterr()
@@ -116,7 +118,7 @@ def test_a_file_that_somebody_else_may_change_is_refused(
 ) -> None:
     there = directory if place == "here" else directory / "there"
     there.mkdir(exist_ok=True)
-    path = write_toml(there, "grace_s = 1")
+    path = write_toml(there, "run.max_records = 1")
     os.chown(path, 41_002, 0)
     if place != "here":
         monkeypatch.setenv(*{"named": ("LAKEHOUSE_CONFIG", str(path)), "home": ("HOME", str(there))}[place])
@@ -153,51 +155,54 @@ def test_topic_names_are_json_in_the_environment(monkeypatch: pytest.MonkeyPatch
 
 def test_unknown_variables_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_GRACE", "7")
-    monkeypatch.setenv("LAKEHOUSE_ALLOWED_LATENESS", "7")
+    monkeypatch.setenv("LAKEHOUSE_REDIS_TTL_S", "7")
 
     with pytest.raises(
         SettingsError,
-        match=r"^unknown environment variable LAKEHOUSE_ALLOWED_LATENESS, did you mean "
-        r"LAKEHOUSE_ALLOWED_LATENESS_S\?; unknown environment variable LAKEHOUSE_GRACE, did you mean "
-        r"LAKEHOUSE_GRACE_S or LAKEHOUSE_CALL_GRACE_S\?$",
+        match=r"^unknown environment variable LAKEHOUSE_GRACE, docs/settings.md lists all settings; "
+        r"unknown environment variable LAKEHOUSE_REDIS_TTL_S, "
+        r"did you mean LAKEHOUSE_REDIS_TTL, LAKEHOUSE_REDIS_URL or LAKEHOUSE_REDIS_PORT\?$",
     ):
         load_settings()
 
 
 def test_unknown_keys_of_the_file_are_refused_by_name(directory: Path) -> None:
-    write_toml(directory, "grace = 7\n[kafka]\nport = 1")
+    write_toml(directory, "hom = 7\n[redis]\nttl_s = 1\n[kafak]\nport = 1")
 
     with pytest.raises(SettingsError) as caught:
         load_settings()
 
     message = str(caught.value)
-    assert "unknown key grace in lakehouse.toml, did you mean grace_s or call_grace_s?" in message
-    assert "unknown key kafka in lakehouse.toml, did you mean kafka_port, " in message
+    assert "unknown key hom in lakehouse.toml, did you mean home" in message
+    assert "unknown key redis.ttl_s in lakehouse.toml, did you mean redis.ttl" in message
+    assert "unknown key kafak in lakehouse.toml, did you mean kafka" in message
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("grace_s", "-1"),
-        ("grace_s", "soon"),
-        ("grace_s", "1.5"),
-        ("grace_s", ""),
-        ("allowed_lateness_s", "-1"),
-        ("future_tolerance_s", "-1"),
-        ("earliest_event_time", "2000"),
-        ("earliest_event_time", "0"),
-        ("earliest_event_time", "soon"),
-        ("earliest_event_time", "1899-12-31"),
-        ("quantile_k", "7"),
-        ("quantile_k", "65536"),
-        ("topic_partitions", "0"),
-        ("kafka_port", "65536"),
-        ("redis_port", "-1"),
-        ("max_records_per_batch", "0"),
-        ("max_bytes_per_batch", "1 MB"),
-        ("redis_ttl_s", "0"),
-        ("driver_memory", "lots"),
-        ("shuffle_partitions", "0"),
+        ("run_max_records", "-1"),
+        ("run_max_records", "soon"),
+        ("run_max_records", "1.5"),
+        ("run_max_records", ""),
+        ("stream_defaults_allowed_lateness", "-1s"),
+        ("stream_defaults_future_tolerance", "1 hour"),
+        ("stream_defaults_earliest_event_time", "2000"),
+        ("stream_defaults_earliest_event_time", "0"),
+        ("stream_defaults_earliest_event_time", "soon"),
+        ("stream_defaults_earliest_event_time", "1899-12-31"),
+        ("streams", "[]"),
+        ("streams", '{"metrics": 1}'),
+        ("kafka_topic_partitions", "0"),
+        ("run_max_records", "0"),
+        ("run_max_bytes", "1m"),
+        ("redis_ttl", "0s"),
+        ("redis_ttl", "60"),
+        ("maintenance_every", "seldom"),
+        ("maintenance_file_size", "2GB"),
+        ("maintenance_keep_rows", '{"a": "36h"}'),
+        ("spark_driver_memory", "lots"),
+        ("spark_shuffle_partitions", "0"),
         ("topics", '{"metrics-events": 1}'),
         ("topics", "[]"),
     ],
@@ -217,7 +222,7 @@ def test_a_bad_value_is_refused_with_its_variable(
 
 
 @pytest.mark.parametrize(
-    "text", ['grace_s = "7 s"', "grace_s = [7]", "redis_url = 6379", "lake = 1", "topics = 'x'"]
+    "text", ['run.max_records = "7 s"', "run.max_records = [7]", "home = 6379", "lake = 1", "topics = 'x'"]
 )
 def test_a_bad_value_in_the_file_is_refused_with_its_key(directory: Path, text: str) -> None:
     write_toml(directory, text)
@@ -227,14 +232,17 @@ def test_a_bad_value_in_the_file_is_refused_with_its_key(directory: Path, text: 
 
 
 def test_every_mistake_is_reported_at_once(directory: Path) -> None:
-    write_toml(directory, "grace_s = -1\nquantile_k = 1\nspeed = 9")
+    write_toml(directory, "run.max_records = -1\nspark.shuffle_partitions = 0\nspeed = 9")
 
-    with pytest.raises(SettingsError, match=r"(?=.*\bgrace_s\b)(?=.*\bquantile_k\b)(?=.*unknown key speed)"):
+    with pytest.raises(
+        SettingsError,
+        match=r"(?=.*\brun\.max_records\b)(?=.*\bspark\.shuffle_partitions\b)(?=.*unknown key speed)",
+    ):
         load_settings()
 
 
 def test_a_password_is_not_in_the_message_about_another_mistake(directory: Path) -> None:
-    write_toml(directory, "redis_url = 'redis://:hunter2@cache:6379/0'\ngrace_s = -1")
+    write_toml(directory, "run.max_records = -1\n[redis]\nurl = 'redis://:hunter2@cache:6379/0'")
 
     with pytest.raises(SettingsError) as caught:
         load_settings()
@@ -251,37 +259,49 @@ def test_topics_that_are_not_json_are_refused_by_name(monkeypatch: pytest.Monkey
 
 # A variable's value, and what is said of it; toml's key and value, and what is said of that.
 SAID = {
-    ("grace_s", "soon"): (
-        "LAKEHOUSE_GRACE_S='soon': expected a whole number from 0 to 3155760000, such as LAKEHOUSE_GRACE_S=60"
+    ("run_max_records", "soon"): (
+        "LAKEHOUSE_RUN_MAX_RECORDS='soon': expected a whole number of at least 1, such as "
+        "LAKEHOUSE_RUN_MAX_RECORDS=1000000"
     ),
     ("topics", "{a"): (
         "LAKEHOUSE_TOPICS='{a' is not JSON (Expecting property name enclosed in double quotes at character 2)"
         """: expected a table in JSON, such as LAKEHOUSE_TOPICS='{"sales-topic": "shop.sales"}'"""
     ),
-    ("kept_days", '{"a": 0}'): (
-        """LAKEHOUSE_KEPT_DAYS["a"]='0': expected a whole number of at least 1, """
-        """such as LAKEHOUSE_KEPT_DAYS='{"bronze.sales_events": 90}'"""
+    ("maintenance_keep_rows", '{"a": "1h"}'): (
+        """LAKEHOUSE_MAINTENANCE_KEEP_ROWS["a"]='1h': expected a duration in whole days of at least 1d, """
+        """such as LAKEHOUSE_MAINTENANCE_KEEP_ROWS='{"bronze.sales_events": "90d"}'"""
     ),
-    ("log_format", "x\u202e\x1b"): (
-        r"LAKEHOUSE_LOG_FORMAT='x\u{202e}\x1b': expected one of text, json, such as LAKEHOUSE_LOG_FORMAT=text"
+    ("redis_ttl", "60"): (
+        "LAKEHOUSE_REDIS_TTL='60': expected a duration, such as 90s, 15m, 1h30m or 7d; 60 has no unit: "
+        "write 60s"
     ),
-    ("sales_threshold", "-1"): (
-        "LAKEHOUSE_SALES_THRESHOLD='-1': expected a number above 0, such as LAKEHOUSE_SALES_THRESHOLD=2000"
+    ("redis_ttl", "0s"): (
+        "LAKEHOUSE_REDIS_TTL='0s': expected a duration from 1s to 36525d, such as LAKEHOUSE_REDIS_TTL=1d"
     ),
-    ("lake_has_one_writer", "maybe"): (
-        "LAKEHOUSE_LAKE_HAS_ONE_WRITER='maybe': expected true or false, such as "
-        "LAKEHOUSE_LAKE_HAS_ONE_WRITER=false"
+    ("run_max_bytes", "256m"): (
+        "LAKEHOUSE_RUN_MAX_BYTES='256m': expected a size, such as 512KB, 256MB or 2GB"
     ),
-    ("driver_memory", "9" * 99): (
-        f"LAKEHOUSE_DRIVER_MEMORY='{'9' * 64}…': expected digits followed by m or g, such as "
-        "LAKEHOUSE_DRIVER_MEMORY=3g"
+    ("maintenance_file_size", "2GB"): (
+        "LAKEHOUSE_MAINTENANCE_FILE_SIZE='2GB': expected a size from 1MB to 1GB, such as "
+        "LAKEHOUSE_MAINTENANCE_FILE_SIZE=32MB"
     ),
-    ("alert_webhooks", '["ftp://hunter2.org"]'): (
-        "LAKEHOUSE_ALERT_WEBHOOKS[0]: it must start with http:// or https:// and name a host"
+    ("run_log_format", "x\u202e\x1b"): (
+        r"LAKEHOUSE_RUN_LOG_FORMAT='x\u{202e}\x1b': expected one of text, json, such as "
+        "LAKEHOUSE_RUN_LOG_FORMAT=text"
     ),
-    ("alert_webhooks", "http://hunter2.org"): (
-        "LAKEHOUSE_ALERT_WEBHOOKS is not JSON (Expecting value at character 1): expected a list in JSON, "
-        """such as LAKEHOUSE_ALERT_WEBHOOKS='["https://example.org/hook"]'"""
+    ("s3_single_writer", "maybe"): (
+        "LAKEHOUSE_S3_SINGLE_WRITER='maybe': expected true or false, such as LAKEHOUSE_S3_SINGLE_WRITER=false"
+    ),
+    ("spark_driver_memory", "9" * 99): (
+        f"LAKEHOUSE_SPARK_DRIVER_MEMORY='{'9' * 64}…': expected digits followed by m or g, such as "
+        "LAKEHOUSE_SPARK_DRIVER_MEMORY=3g"
+    ),
+    ("alerts_webhooks", '["ftp://hunter2.org"]'): (
+        "LAKEHOUSE_ALERTS_WEBHOOKS[0]: it must start with http:// or https:// and name a host"
+    ),
+    ("alerts_webhooks", "http://hunter2.org"): (
+        "LAKEHOUSE_ALERTS_WEBHOOKS is not JSON (Expecting value at character 1): expected a list in JSON, "
+        """such as LAKEHOUSE_ALERTS_WEBHOOKS='["https://example.org/hook"]'"""
     ),
     ("schema_registry_url", "https://me:hunter2@host"): (
         "LAKEHOUSE_SCHEMA_REGISTRY_URL: it has a user or a password (`@` before the host), which have "
@@ -303,12 +323,14 @@ def test_a_bad_value_is_shown_with_what_is_expected_and_an_example(
 
 
 def test_every_example_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAKEHOUSE_KAFKA_SECURITY_PROTOCOL", "SASL_SSL")
+    monkeypatch.setenv("LAKEHOUSE_KAFKA_SASL_MECHANISM", "OAUTHBEARER")
+    for name in ("USERNAME", "PASSWORD"):
+        monkeypatch.setenv(f"LAKEHOUSE_KAFKA_SASL_{name}", "any")
     for name, value in EXAMPLES.items():
-        monkeypatch.setenv(
-            f"LAKEHOUSE_{name.upper()}", value if isinstance(value, str) else json.dumps(value)
-        )
+        monkeypatch.setenv(all_keys()[name].variable, value if isinstance(value, str) else json.dumps(value))
 
-    Settings()
+    load_settings()
 
 
 def test_a_named_file_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,7 +340,7 @@ def test_a_named_file_that_does_not_exist_is_refused(monkeypatch: pytest.MonkeyP
         load_settings()
 
 
-@pytest.mark.parametrize("content", [b"grace_s: 7", b"grace_s = 7\ngrace_s = 8", b"home = '\xff'"])
+@pytest.mark.parametrize("content", [b"lake: 7", b"lake = 7\nlake = 8", b"home = '\xff'"])
 def test_a_file_that_is_not_toml_is_refused_by_name(directory: Path, content: bytes) -> None:
     (directory / "lakehouse.toml").write_bytes(content)
 
@@ -337,7 +359,7 @@ def test_settings_do_not_change() -> None:
     settings = load_settings()
 
     with pytest.raises(ValidationError, match="frozen"):
-        settings.grace_s = 1
+        settings.lake = "another"
 
 
 def test_the_redis_url_is_masked_wherever_settings_are_printed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -345,7 +367,7 @@ def test_the_redis_url_is_masked_wherever_settings_are_printed(monkeypatch: pyte
 
     settings = load_settings()
 
-    assert settings.redis_url.get_secret_value() == "redis://:hunter2@cache:6379/0"
+    assert settings.redis.url.get_secret_value() == "redis://:hunter2@cache:6379/0"
     for text in (repr(settings), str(settings), f"{settings}", settings.model_dump_json()):
         assert "hunter2" not in text
         assert "**" in text
@@ -374,21 +396,21 @@ def test_running_services_are_the_default_endpoints(directory: Path) -> None:
 
     settings = load_settings()
 
-    assert settings.kafka_bootstrap_servers == "127.0.0.1:19092"
-    assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:16379/0"
+    assert settings.kafka.bootstrap_servers == "127.0.0.1:19092"
+    assert settings.redis.url.get_secret_value() == "redis://127.0.0.1:16379/0"
 
 
 def test_the_file_and_the_environment_go_over_running_services(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_services(directory / ".lakehouse", kafka="127.0.0.1:19092", redis="redis://127.0.0.1:16379/0")
-    write_toml(directory, 'redis_url = "redis://cache:6379/1"')
+    write_toml(directory, '[redis]\nurl = "redis://cache:6379/1"')
     monkeypatch.setenv("LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS", "broker:9092")
 
     settings = load_settings()
 
-    assert settings.kafka_bootstrap_servers == "broker:9092"
-    assert settings.redis_url == SecretStr("redis://cache:6379/1")
+    assert settings.kafka.bootstrap_servers == "broker:9092"
+    assert settings.redis.url == SecretStr("redis://cache:6379/1")
 
 
 def test_running_services_are_looked_for_in_the_home_that_is_set(
@@ -399,8 +421,8 @@ def test_running_services_are_looked_for_in_the_home_that_is_set(
 
     settings = load_settings()
 
-    assert settings.kafka_bootstrap_servers == "127.0.0.1:29092"
-    assert settings.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
+    assert settings.kafka.bootstrap_servers == "127.0.0.1:29092"
+    assert settings.redis.url.get_secret_value() == "redis://127.0.0.1:6379/0"
 
 
 @pytest.mark.parametrize("content", ["", "{", "\x00"])
@@ -409,11 +431,11 @@ def test_a_services_file_that_cannot_be_read_is_as_good_as_none(directory: Path,
     home.mkdir()
     services_file(home).write_text(content, encoding="utf-8")
 
-    assert load_settings().kafka_bootstrap_servers == "127.0.0.1:9092"
+    assert load_settings().kafka.bootstrap_servers == "127.0.0.1:9092"
 
 
 def test_every_setting_says_what_it_is_for() -> None:
-    undocumented = [name for name, field in Settings.model_fields.items() if not field.description]
+    undocumented = [name for name, key in all_keys().items() if not key.info.description]
 
     assert undocumented == []
 
@@ -451,7 +473,7 @@ def test_a_password_that_spoils_the_postgres_url_is_not_printed(
 def test_a_postgres_url_is_what_libpq_knows_and_masked(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("LAKEHOUSE_POSTGRES_URL", url)
     settings = load_settings()
-    assert settings.postgres_url.get_secret_value() == url
+    assert settings.postgres.url.get_secret_value() == url
     assert url not in f"{settings} {settings.model_dump_json()}"
 
 
@@ -481,7 +503,7 @@ def test_a_password_that_spoils_the_redis_url_is_not_printed(
 def test_an_escaped_password_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     url = "redis://:hun%2Fter%402@cache:6379/0"
     monkeypatch.setenv("LAKEHOUSE_REDIS_URL", url)
-    assert load_settings().redis_url.get_secret_value() == url
+    assert load_settings().redis.url.get_secret_value() == url
 
 
 @pytest.mark.parametrize(
@@ -495,7 +517,7 @@ def test_an_escaped_password_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_redis_url_may_have_tls_a_socket_or_sentinels(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     monkeypatch.setenv("LAKEHOUSE_REDIS_URL", url)
-    assert load_settings().redis_url.get_secret_value() == url
+    assert load_settings().redis.url.get_secret_value() == url
 
 
 @pytest.mark.parametrize(
@@ -559,7 +581,7 @@ def test_access_to_s3_is_written_out_for_hadoop_and_for_readers_without_a_jvm(
     settings = load_settings()
 
     assert "hidden" not in f"{settings!r}{settings.s3!r}"
-    assert settings.s3.for_hadoop() == {
+    assert settings.s3.access.for_hadoop() == {
         "spark.sql.streaming.checkpointFileManagerClass": "lakehouse.storage.ObjectFileManager",
         "fs.s3a.endpoint": "http://127.0.0.1:8333",
         "fs.s3a.endpoint.region": "us-east-1",
@@ -568,7 +590,7 @@ def test_access_to_s3_is_written_out_for_hadoop_and_for_readers_without_a_jvm(
         "fs.s3a.secret.key": "hidden",
         "fs.s3a.aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
     }
-    assert settings.s3.for_environment() == {
+    assert settings.s3.access.for_environment() == {
         "AWS_ENDPOINT_URL": "http://127.0.0.1:8333",
         "AWS_ALLOW_HTTP": "true",
         "AWS_REGION": "us-east-1",
@@ -581,17 +603,17 @@ def test_access_to_s3_is_written_out_for_hadoop_and_for_readers_without_a_jvm(
 def test_a_lake_on_s3_without_a_key_leaves_it_to_awss_provider_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_S3_REGION", "eu-central-1")
     settings = load_settings()
-    found = settings.s3.for_hadoop()
+    found = settings.s3.access.for_hadoop()
     assert {name: value for name, value in found.items() if name.startswith("fs.")} == {
         "fs.s3a.endpoint.region": "eu-central-1"
     }
-    assert settings.s3.for_environment() == {"AWS_REGION": "eu-central-1"}
+    assert settings.s3.access.for_environment() == {"AWS_REGION": "eu-central-1"}
 
 
 def test_a_temporary_key_has_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ACCESS_KEY", "SECRET_KEY", "SESSION_TOKEN"):
         monkeypatch.setenv(f"LAKEHOUSE_S3_{name}", name)
-    found = load_settings().s3.for_hadoop()
+    found = load_settings().s3.access.for_hadoop()
     assert found["fs.s3a.session.token"] == "SESSION_TOKEN"
     assert found["fs.s3a.aws.credentials.provider"].endswith(".TemporaryAWSCredentialsProvider")
 
@@ -613,10 +635,9 @@ def test_a_topic_that_no_stream_has_is_refused_with_the_known_ones(monkeypatch: 
 
 def test_what_is_said_of_streams_that_are_left_out_may_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_TOPICS", '{"transactions-topic": "prod.transactions"}')
-    monkeypatch.setenv("LAKEHOUSE_START", '{"transactions-topic": "latest"}')
-    monkeypatch.setenv("LAKEHOUSE_KEPT_DAYS", '{"gold.user_transactions_5m": 90}')
-    monkeypatch.setenv("LAKEHOUSE_STREAMS", "metrics,sales")
-    assert read_settings().streams == ("metrics", "sales")
+    monkeypatch.setenv("LAKEHOUSE_MAINTENANCE_KEEP_ROWS", '{"gold.user_transactions_5m": "90d"}')
+    monkeypatch.setenv("LAKEHOUSE_ONLY_STREAMS", "metrics,sales")
+    assert read_settings().only_streams == ("metrics", "sales")
 
 
 def test_a_home_or_a_lake_that_no_reader_finds_by_its_name_is_refused_with_the_variable(
@@ -643,7 +664,7 @@ def test_kafka_is_reached_by_one_value(directory: Path, monkeypatch: pytest.Monk
     }.items():
         monkeypatch.setenv(f"LAKEHOUSE_KAFKA_{name}", value)
 
-    access = load_settings().kafka
+    access = load_settings().kafka.access
 
     assert access.for_librdkafka() == {
         "bootstrap.servers": "broker:9093",
@@ -660,13 +681,13 @@ def test_kafka_is_reached_by_one_value(directory: Path, monkeypatch: pytest.Monk
 def test_a_secret_may_lie_in_a_file(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (directory / "url").write_text("redis://:pw@cache:6379/0\n", encoding="utf-8")
     (directory / "hooks").write_text("https://a.example/x\n\nhttps://b.example/y\n", encoding="utf-8")
-    write_toml(directory, "redis_url_file = 'url'")
-    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOKS_FILE", "hooks")
+    monkeypatch.setenv("LAKEHOUSE_REDIS_URL_FILE", "url")
+    monkeypatch.setenv("LAKEHOUSE_ALERTS_WEBHOOKS_FILE", "hooks")
 
     settings = load_settings()
 
-    assert settings.redis_url.get_secret_value() == "redis://:pw@cache:6379/0"
-    assert [one.get_secret_value() for one in settings.alert_webhooks] == [
+    assert settings.redis.url.get_secret_value() == "redis://:pw@cache:6379/0"
+    assert [one.get_secret_value() for one in settings.alerts.webhooks] == [
         "https://a.example/x",
         "https://b.example/y",
     ]
@@ -676,10 +697,10 @@ def test_a_secret_may_lie_in_a_file(directory: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"REDIS_URL_FILE": "nowhere"}, "redis_url_file: nowhere cannot be read"),
+        ({"REDIS_URL_FILE": "nowhere"}, "LAKEHOUSE_REDIS_URL_FILE: nowhere cannot be read"),
         (
             {"REDIS_URL_FILE": "bad", "REDIS_URL": "redis://a:1/0"},
-            "both redis_url and redis_url_file are set; set only one",
+            "both LAKEHOUSE_REDIS_URL and LAKEHOUSE_REDIS_URL_FILE are set; set only one",
         ),
         ({"REDIS_URL_FILE": "bad"}, "LAKEHOUSE_REDIS_URL_FILE: it is not a valid URL"),
         ({"KAFKA_SASL_PASSWORD": "p"}, "LAKEHOUSE_KAFKA_SASL_PASSWORD set, which"),
@@ -700,16 +721,39 @@ def test_a_secret_that_cannot_be_used_is_refused_without_its_text(
     assert "p/w" not in str(refusal.value)
 
 
-def test_only_tables_whose_rows_become_final_emit_final_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEHOUSE_EMIT", '{"metrics_1m": "final"}')
-    assert read_settings().emit == {"metrics_1m": "final"}
-    for given, refusal in {
-        '{"metrics_1h": "final"}': "emit: there is no gold table metrics_1h; known: call_records",
-        '{"product_sales": "final"}': "emit: rows of gold.product_sales never become final",
-    }.items():
-        monkeypatch.setenv("LAKEHOUSE_EMIT", given)
-        with pytest.raises(SettingsError, match=refusal):
-            read_settings()
-    monkeypatch.setenv("LAKEHOUSE_EMIT", '{"metrics_1m": "once"}')
-    with pytest.raises(SettingsError, match="LAKEHOUSE_EMIT"):
-        read_settings()
+@pytest.mark.parametrize(
+    ("text", "key", "variable"),
+    [
+        ("[kafka]\nsasl_password = 'hunter2'", "kafka.sasl_password", "LAKEHOUSE_KAFKA_SASL_PASSWORD"),
+        ("[redis]\nurl = 'redis://:hunter2@cache:6379/0'", "redis.url", "LAKEHOUSE_REDIS_URL"),
+        (
+            "[alerts]\nwebhooks = ['https://me:hunter2@a.example']",
+            "alerts.webhooks",
+            "LAKEHOUSE_ALERTS_WEBHOOKS",
+        ),
+    ],
+)
+def test_a_secret_in_the_file_is_refused_with_its_variable(
+    directory: Path, text: str, key: str, variable: str
+) -> None:
+    write_toml(directory, text)
+
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+
+    assert str(refused.value) == (
+        f"{key} in lakehouse.toml holds a secret, which the file must not: set {variable}, or "
+        f"{variable}_FILE to the path of a file that has it"
+    )
+
+
+def test_streams_of_the_environment_are_merged_into_those_of_the_file(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toml(directory, "[streams.sales]\nthreshold = 2500\nstart = 'latest'")
+    monkeypatch.setenv("LAKEHOUSE_STREAMS", '{"sales": {"threshold": 3000}, "calls": {"enabled": false}}')
+
+    assert load_settings().streams == {
+        "sales": {"threshold": 3000, "start": "latest"},
+        "calls": {"enabled": False},
+    }

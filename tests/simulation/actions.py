@@ -163,7 +163,7 @@ class EmptyRedis(Action):
     """Take everything from Redis."""
 
     def do(self, world: World) -> None:
-        with redis.Redis.from_url(world.settings.redis_url.get_secret_value()) as client:
+        with redis.Redis.from_url(world.settings.redis.url.get_secret_value()) as client:
             client.flushdb()
 
 
@@ -192,7 +192,7 @@ class ChangeLateness(Action):
                 judged[topic, partition] = max(offset + 1, judged.get((topic, partition), 0))
             before = world.life.lateness.get(table, (Lateness(source.allowed_lateness_s),))
             world.life.lateness[table] = (*before, Lateness(self.seconds, judged))
-        world.change_settings(allowed_lateness_s=self.seconds)
+        world.change_settings({"stream_defaults.allowed_lateness_s": self.seconds})
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class AddPartitions(Action):
     def do(self, world: World) -> None:
         world.partitions += 1
         topics = [world.settings.topic(source.topic) for source in world.stream.sources]
-        with administering(world.settings.kafka) as admin:
+        with administering(world.settings.kafka.access) as admin:
             admin.create_partitions(dict.fromkeys(topics, world.partitions))
         producer = world.shared.producer
         for topic in topics:

@@ -76,7 +76,7 @@ def _final(world: World) -> Iterator[str]:
     rows = pipeline.rows_of(world.settings, f"gold.{name}")
     open_ = {(row["service_id"], row["window_start"] // 1000) for row in rows if not row["is_final"]}
     topic = world.settings.topic(world.stream.gold[0].export.topic or "")
-    sent = pipeline.read_topic(world.settings.kafka_bootstrap_servers, topic)
+    sent = pipeline.read_topic(world.settings.kafka.bootstrap_servers, topic)
     said = (json.loads(one.value) for one in sent if one.value is not None)
     before = {(one["serviceId"], one["windowStart"]) for one in world.life.left.get(name, ())}
     final = {(one["serviceId"], one["windowStart"]) for one in said if one["isFinal"]}

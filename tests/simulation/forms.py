@@ -15,36 +15,24 @@ from typing import Any
 from lakehouse.engine.formats.encoding import Encode, registered_encoder
 from lakehouse.engine.formats.wire import header
 from lakehouse.storage.kafka.schema_registry import Registered, register
-from lakehouse.streams.contract import Field, FieldType
 from lakehouse.streams.definition import Source, Stream
-from lakehouse.streams.kinds import Records, windowed_sums
 from tests.support.pipeline import Raw
 from tests.support.streams import CALLS, METRICS, METRICS_1M, SALES, TRANSACTIONS
 
 Said = dict[str, Any]
 """What a story says of a record."""
 
-_TOPIC = "transactions-topic"
-_IDS = {"unique_by": {_TOPIC: "transactionId"}}
-_CORRECTED = {**_IDS, "sequence_by": {_TOPIC: "version"}}
-
-ENVELOPED = windowed_sums(
-    "transactions",
-    Records(
-        _TOPIC,
-        event_time="source.ts_ms",
-        unique_by="after.id",
-        sequence_by="source.lsn",
-        deletion_key="json:id",
-        deleted_if="op=d",
-    ),
-    by=Field("after.userId", "user_id", FieldType.STRING),
-    value=Field("after.amount", "amount", FieldType.DECIMAL),
-    length_s=300,
-    gold="user_transactions_5m",
-    to="aggregated-transactions",
-    group="users",
-)
+_IDS = {"unique_by": "transactionId"}
+_CORRECTED = {**_IDS, "sequence_by": "version"}
+_ENVELOPED = {
+    "event_time": "source.ts_ms",
+    "unique_by": "after.id",
+    "sequence_by": "source.lsn",
+    "deletion_key": "json:id",
+    "deleted_if": "op=d",
+    "by": {"name": "after.userId", "column": "user_id"},
+    "value": {"name": "after.amount", "column": "amount"},
+}
 """Transactions as Debezium writes the changes of their table."""
 
 FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
@@ -54,18 +42,14 @@ FORMS: dict[str, tuple[Stream, dict[str, Any]]] = {
     "sales": (SALES, {}),
     "windows": (
         replace(METRICS, gold=(METRICS_1M,)),
-        {
-            "emit": {"metrics_1m": "final"},
-            "unique_by": {"metrics-events": "id"},
-            "sequence_by": {"metrics-events": "version"},
-        },
+        {"unique_by": "id", "sequence_by": "version", "gold": {"metrics_1m": {"emit": "final"}}},
     ),
-    "calls": (CALLS, {"unique_by": {"analyticsTopic": "eventId"}}),
-    "avro": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "avro"}, "deletion_keys": {_TOPIC: "avro"}}),
-    "protobuf": (TRANSACTIONS, {**_CORRECTED, "formats": {_TOPIC: "protobuf"}}),
-    "debezium": (ENVELOPED, {"streams": (f"{__name__}:ENVELOPED",)}),
+    "calls": (CALLS, {"sources": {"call_analytics": {"unique_by": "eventId"}}}),
+    "avro": (TRANSACTIONS, {**_CORRECTED, "format": "avro", "deletion_key": "avro"}),
+    "protobuf": (TRANSACTIONS, {**_CORRECTED, "format": "protobuf"}),
+    "debezium": (TRANSACTIONS, _ENVELOPED),
 }
-"""What a story's stream is: its tables, and the settings under which they are made."""
+"""What a story's stream is: its tables, and the keys under which they are made."""
 
 _ENCODED = ("not_framed", "unknown_schema", "truncated")
 BROKEN: Mapping[str, tuple[str, ...]] = {

@@ -118,12 +118,12 @@ def _change_setting(rng: Random) -> Action:
 
 
 _SETTINGS: tuple[tuple[str, tuple[object, ...]], ...] = (
-    ("grace_s", (0, 600)),
-    ("future_tolerance_s", (300, 2 * _DAY_S)),
-    ("emit", ({}, {"metrics_1m": "final"})),
-    ("sales_threshold", (15,)),  # what it has sent is not taken back
-    ("sales_notify", ("every_update",)),
-    ("quantile_k", (200, 1600)),
+    ("metrics.grace", ("0s", "10m")),
+    ("stream_defaults.future_tolerance_s", (300, 2 * _DAY_S)),
+    ("metrics.gold", tuple({"metrics_1m": {"emit": emit}} for emit in ("changes", "final"))),
+    ("sales.threshold", (15,)),  # what it has sent is not taken back
+    ("sales.notify", ("every_update",)),
+    ("metrics.quantile_k", (200, 1600)),
 )
 _KILLED: tuple[tuple[int, Chosen], ...] = (
     (12, _run),

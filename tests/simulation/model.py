@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from tests.oracles.records import Decision, Headers, Lateness, Outcome, Place, R
 from tests.oracles.sales import Sale, product_sales, sales_notifications
 from tests.oracles.transactions import Transaction, user_transactions_5m
 from tests.support.pipeline import micros
+from tests.support.streams import key_of, seconds_of
 
 __all__ = ["Decision", "Expected", "Lateness", "Life", "Place", "Sent", "Taken", "expected", "outcomes_of"]
 
@@ -117,8 +119,8 @@ def expected(life: Life, stream: Stream) -> Expected:
             gold["product_sales"] = product_sales(sales)
             gold["sales_notifications"] = sales_notifications(
                 sales,
-                threshold=life.settings.sales_threshold,
-                every_update=life.settings.sales_notify == "every_update",
+                threshold=Decimal(key_of(life.settings, "sales", "threshold")),
+                every_update=key_of(life.settings, "sales", "notify") == "every_update",
             )
         case "calls":
             calls = [
@@ -128,7 +130,7 @@ def expected(life: Life, stream: Stream) -> Expected:
                     found[f"call_{side}"], partial(CallEvent, side=side), ("user1", "user2", side)
                 )
             ]
-            gap_s, grace_s = life.settings.call_gap_s, life.settings.call_grace_s
+            gap_s, grace_s = (seconds_of(life.settings, "calls", key) for key in ("gap", "grace"))
             gold["call_records"] = call_records(calls, life.now_us, gap_s=gap_s, grace_s=grace_s)
     kept = {name: [row for row in rows if is_kept(life, name, row)] for name, rows in gold.items()}
     return Expected(found, kept, metrics)

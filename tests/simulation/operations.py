@@ -27,7 +27,7 @@ from tests.simulation.world import ANY_TIME, Copied, World
 from tests.support import outputs, pipeline
 
 _PATIENCE_S = 30.0
-_MAY_DIFFER = {"lake", "allowed_lateness_s"}
+_MAY_DIFFER = {"lake", "stream_defaults"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class EvictRedis(Action):
 
     def do(self, world: World) -> None:
         before = {one.name: compare.lacking_in_redis(world.life, one.name) for one in world.stream.tables}
-        url = world.settings.redis_url.get_secret_value()
+        url = world.settings.redis.url.get_secret_value()
         with closing(redis.Redis.from_url(url, decode_responses=True)) as client:
             chosen = sorted(client.scan_iter("*", count=1000))[self.first % 2 :: 2]
             world.evicted += int(client.delete(*chosen)) if chosen else 0
@@ -97,15 +97,24 @@ class Adopt(Action):
     def do(self, world: World) -> None:
         if world.copied is None or _differ(world.copied.settings, world.settings):
             Copy().do(world)
-        copied, original, allowed_s = world.copied, world.settings.lake, world.settings.allowed_lateness_s
+        copied, original, allowed_s = (
+            world.copied,
+            world.settings.lake,
+            world.settings.stream_defaults.allowed_lateness_s,
+        )
         if copied is None:
             raise TypeError("there is no copy")
         world.restart()
         life = replace(copied.life, sent=world.life.sent, is_adopted=True)
         world.life = _after(world, life)
         world.copied, world.foreign = None, copied.foreign
-        world.change_settings(lake=copied.lake, allowed_lateness_s=copied.settings.allowed_lateness_s)
-        if allowed_s != world.settings.allowed_lateness_s:
+        world.change_settings(
+            {
+                "lake": copied.lake,
+                "stream_defaults.allowed_lateness_s": copied.settings.stream_defaults.allowed_lateness_s,
+            }
+        )
+        if allowed_s != world.settings.stream_defaults.allowed_lateness_s:
             ChangeLateness(int(allowed_s)).do(world)
         for _ in range(2):  # once more, if it is killed
             with world.process():
@@ -129,9 +138,9 @@ class Adopt(Action):
 
     def _require_refused(self, world: World, original: str) -> None:
         own = world.settings.lake
-        world.change_settings(lake=original)
+        world.change_settings({"lake": original})
         said = world.steps.refusal("export")
-        world.change_settings(lake=own)
+        world.change_settings({"lake": own})
         if "was adopted at" not in (said or ""):
             raise AssertionError(f"the lost lake may export after its copy was adopted: {said}")
 
@@ -222,7 +231,7 @@ class RecreateTopic(Action):
         had_sent = any(outputs.last_messages(world.settings, one.name) for one in world.stream.tables)
         world.life = _after(world, Life(world.settings, sent=world.life.sent))
         world.copied, world.foreign, world.unfinished = None, set(), []
-        world.change_settings(lake=world.another_lake())
+        world.change_settings({"lake": world.another_lake()})
         world.steps.make(LAYERS[:3])
         if had_sent:
             _require_said(world, "export", "--allow resend")
@@ -231,10 +240,10 @@ class RecreateTopic(Action):
 
 
 def _make_anew(world: World, topic: str) -> None:
-    with administering(world.settings.kafka) as admin:
+    with administering(world.settings.kafka.access) as admin:
         admin.delete_topics([topic])
         _await(lambda: topic not in admin.list_topics())
-    create_topics(world.settings.kafka, {topic: world.partitions}, ANY_TIME)
+    create_topics(world.settings.kafka.access, {topic: world.partitions}, ANY_TIME)
 
 
 def _require_said(world: World, layer: Any, words: str) -> None:

@@ -228,8 +228,8 @@ class Maintain(Action):
         for source in world.stream.sources if self.side < 0 else [world.side(self.side)]:
             given |= {f"bronze.{source.table}": self.bronze, f"silver.{source.table}": self.silver}
         given |= {f"gold.{table.name}": self.gold, DEAD_LETTERS: self.letters}
-        kept = {one: days for one, days in given.items() if days}
-        settings = world.settings.model_copy(update={"kept_days": kept})
+        kept = {one: 86_400 * days for one, days in given.items() if days}
+        settings = world.settings.changed({"maintenance.keep_rows_s": kept})
         world.tick()
         with world.process(partial(self.do, world)), world.retaining(), world.refusing():
             world.where = "maintain"

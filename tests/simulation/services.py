@@ -69,7 +69,7 @@ def shared(settings: Settings | None = None, spark: SparkSession | None = None) 
         with _services(settings, home) as found, postgres_servers.server() as postgres:
             session = spark or build_session(found, "lakehouse simulation", options=SMALL | _LASTING)
             # Not kafka-python's, which takes a core while it waits.
-            producer = Producer(found.kafka, {"acks": "all", "linger.ms": 0})
+            producer = Producer(found.kafka.access, {"acks": "all", "linger.ms": 0})
             try:
                 with ExitStack() as ending:
                     yield Shared(session, found, postgres.url(), home, producer, ending=ending)
@@ -85,6 +85,6 @@ def _services(settings: Settings | None, home: Path) -> Iterator[Settings]:
     if settings is not None:
         yield settings
         return
-    own = load_settings().model_copy(update={"home": home / "home"})
+    own = load_settings().changed({"home": home / "home"})
     with local_services(own, brief=True) as endpoints:
-        yield own.model_copy(update=endpoints.update)
+        yield own.changed(endpoints.update)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import partial
 from typing import Any
 
 from lakehouse.operations.repair.rebuild_gold import WindowSpan, rebuild_gold
 from lakehouse.operations.repair.rebuild_silver import Landed, rebuild_silver
+from lakehouse.streams.builtin import TABLES
 from tests.simulation.actions import Action
 from tests.simulation.world import World
 
@@ -17,8 +17,8 @@ _IDS = {
     **dict.fromkeys(("corrected", "unique", "plain"), ("transactionId", "version")),
 }
 """The fields with a record's id and sequence, by form; the others' are never changed."""
-_JUDGED = {"future_tolerance_s"}
-_MADE_WITH = {"sales_threshold", "sales_notify", "quantile_k", "call_gap_s", "call_grace_s"}
+_JUDGED = {"stream_defaults.future_tolerance_s"}
+_MADE_WITH = {"sales.threshold", "sales.notify", "metrics.quantile_k"}
 
 
 @dataclass(frozen=True)
@@ -39,24 +39,24 @@ class SetIds(Action):
         id_, sequence = _IDS[world.form]
         names = {"field": id_, "header": "header:order", "": ""}
         places = {"field": sequence, "header": "header:turn", "": ""}
-        topic = world.source.topic
         ids, sequences = names[self.ids], places[self.sequences] if self.ids else ""
-        world.change_settings(
-            unique_by={topic: ids} if ids else {}, sequence_by={topic: sequences} if ids and sequences else {}
-        )
+        world.change_stream({"unique_by": ids or None, "sequence_by": sequences or None})
         rebuild(world)
 
 
 @dataclass(frozen=True)
 class ChangeSetting(Action):
-    """Change a setting, and rebuild what depends on it, as docs/settings.md says."""
+    """Change a setting, or a key of the stream, and rebuild what depends on it; those of others stay."""
 
-    name: str = "grace_s"
-    value: Any = 600
+    name: str = "metrics.grace"
+    value: Any = "10m"
 
     def do(self, world: World) -> None:
-        value = Decimal(self.value) if self.name == "sales_threshold" else self.value
-        world.change_settings(**{self.name: value})
+        section, _, key = self.name.partition(".")
+        if section == world.stream.name:
+            world.change_stream({key: self.value})
+        elif section not in TABLES:
+            world.change_settings({self.name: self.value})
         if self.name in _JUDGED:
             rebuild(world)
         elif self.name in _MADE_WITH:

@@ -130,8 +130,8 @@ class Stepping:
             case "bronze":
                 return bronze.steps(lake, stream, settings, permitted)
             case "silver":
-                return silver.steps(lake, stream, settings.bytes_per_batch, permitted)
+                return silver.steps(lake, stream, settings.run.max_bytes, permitted)
             case "gold":
-                return gold.steps(lake, stream, settings.bytes_per_batch)
+                return gold.steps(lake, stream, settings.run.max_bytes)
             case "export":
                 return export.steps(lake, stream, settings, permitted)

@@ -36,7 +36,7 @@ STORY = Story("corrected", (Send("late", "b", partition=1), Kill(2, after=True),
 
 @pytest.fixture(scope="module")
 def found(session_settings: Settings, services: Endpoints, spark: SparkSession) -> Iterator[Shared]:
-    with shared(session_settings.model_copy(update=services.update), spark) as one:
+    with shared(session_settings.changed(services.update), spark) as one:
         yield one
 
 

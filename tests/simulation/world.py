@@ -34,6 +34,7 @@ from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.storage.kafka.clients import Message
 from lakehouse.storage.kafka.topics import administering, create_topics
 from lakehouse.storage.tables import Lake, commits, delta_internals
+from lakehouse.streams.declared import merged
 from lakehouse.streams.definition import Source, Stream
 from lakehouse.testing.kills import CrashError
 from tests.simulation.compare import landings
@@ -104,17 +105,17 @@ class World:
         names = {one.topic for one in stream.sources} | {
             table.export.topic for table in stream.tables if table.export.topic is not None
         }
-        self.settings = given.settings.model_copy(
-            update={
+        self.settings = given.settings.changed(
+            {
                 "lake": str(self.directory / "lake"),
                 "topics": {name: f"{name}-{suffix}" for name in names},
-                "topic_partitions": PARTITIONS,
-                "shuffle_partitions": 1,
-                "redis_ttl_s": 100 * 365 * 86_400,  # Delta's own times are the machine's
-                "redis_url": SecretStr(url_of(given.settings.redis_url.get_secret_value(), _REDIS)),
-                "postgres_url": SecretStr(given.postgres),
-                **changes,
-                **({"schema_registry_url": given.registry().url} if "formats" in changes else {}),
+                "kafka.topic_partitions": PARTITIONS,
+                "spark.shuffle_partitions": 1,
+                "redis.ttl_s": 100 * 365 * 86_400,  # Delta's own times are the machine's
+                "redis.url": SecretStr(url_of(given.settings.redis.url.get_secret_value(), _REDIS)),
+                "postgres.url": SecretStr(given.postgres),
+                "streams": {stream.name: changes},
+                **({"schema_registry.url": given.registry().url} if "format" in changes else {}),
             }
         )
         self.life = Life(self.settings)
@@ -170,8 +171,8 @@ class World:
         """Make topics and an empty lake, and empty the stores."""
         with self.shared.timed("beginning"):
             own = [self.settings.topic(one.topic) for one in self.stream.sources]
-            create_topics(self.settings.kafka, dict.fromkeys(own, PARTITIONS), ANY_TIME)
-            with redis.Redis.from_url(self.settings.redis_url.get_secret_value()) as client:
+            create_topics(self.settings.kafka.access, dict.fromkeys(own, PARTITIONS), ANY_TIME)
+            with redis.Redis.from_url(self.settings.redis.url.get_secret_value()) as client:
                 client.flushdb()
             with psycopg.connect(self.shared.postgres, autocommit=True) as connection:
                 connection.execute("DROP SCHEMA IF EXISTS gold CASCADE")
@@ -192,7 +193,7 @@ class World:
         with self.shared.timed("end"):
             self.restart()
             self.shared.spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()  # type: ignore[union-attr]
-            with suppress(Exception), administering(self.settings.kafka) as admin:
+            with suppress(Exception), administering(self.settings.kafka.access) as admin:
                 admin.delete_topics(list(self.settings.topics.values()))
             shutil.rmtree(self.directory, ignore_errors=True)
 
@@ -296,10 +297,14 @@ class World:
         self.lakes += 1
         return str(self.directory / f"lake-{self.lakes}")
 
-    def change_settings(self, **changes: Any) -> None:
+    def change_stream(self, keys: Mapping[str, Any]) -> None:
+        """Go on under other keys of the stream, in a new process."""
+        self.change_settings({"streams": merged(self.settings.streams, {self.stream.name: keys})})
+
+    def change_settings(self, changes: Mapping[str, Any]) -> None:
         """Go on under other settings, in a new process."""
         self.restart()
-        self._made, self.settings = None, self.settings.model_copy(update=changes)
+        self._made, self.settings = None, self.settings.changed(changes)
         self.life.settings = self.settings
 
     def note_landings(self) -> None:

@@ -33,7 +33,7 @@ def database(postgres_server: Server) -> str:
 @pytest.fixture
 def lake_of(spark: SparkSession, lake_settings: Settings) -> Callable[[str], Gold]:
     def make(url: str) -> Gold:
-        return Gold(spark, lake_settings.model_copy(update={"postgres_url": SecretStr(url)}))
+        return Gold(spark, lake_settings.changed({"postgres.url": SecretStr(url)}))
 
     return make
 

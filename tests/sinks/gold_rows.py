@@ -98,7 +98,7 @@ class Gold:
 
     @contextmanager
     def connected(self) -> Iterator[psycopg.Connection]:
-        with psycopg.connect(self.settings.postgres_url.get_secret_value(), autocommit=True) as connection:
+        with psycopg.connect(self.settings.postgres.url.get_secret_value(), autocommit=True) as connection:
             yield connection
 
     def ask(self, query: str) -> list[Row]:

@@ -47,7 +47,7 @@ def test_the_sink_of_the_page_has_what_gold_has_and_is_filled_again(
     spark: SparkSession, lake_settings: Settings, sqlite: Any, tmp_path: Path
 ) -> None:
     table = replace(TABLE, export=replace(TABLE.export, sinks=("sqlite",)))
-    made = Gold(spark, lake_settings.model_copy(update={"home": tmp_path}), table)
+    made = Gold(spark, lake_settings.changed({"home": tmp_path}), table)
 
     def there() -> list[tuple[str, int]]:
         with sqlite3.connect(tmp_path / "gold.sqlite") as database:

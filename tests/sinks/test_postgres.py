@@ -153,7 +153,7 @@ def test_a_lake_that_is_older_than_the_rows_there_changes_nothing(
 ) -> None:
     made.put(state("auth", 0))
     made.run()
-    newer = Gold(spark, made.settings.model_copy(update={"lake": str(tmp_path / "newer")}))
+    newer = Gold(spark, made.settings.changed({"lake": str(tmp_path / "newer")}))
     newer.put(state("cart", 0))
     newer.run()
     assert newer.there() == {("cart", 0, 1, 1)}

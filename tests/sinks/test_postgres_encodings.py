@@ -139,6 +139,6 @@ def test_the_export_goes_on_beside_a_row_that_the_database_cannot_hold(
     assert (audited.compared, audited.differences) == (2, 0)
     assert audited.notes[1:] == ("1 rows have values that PostgreSQL cannot hold, see ops.unsent_rows",)
 
-    ask(made.settings.postgres_url.get_secret_value(), "TRUNCATE gold.metrics_1m")
+    ask(made.settings.postgres.url.get_secret_value(), "TRUNCATE gold.metrics_1m")
     made.run()
     assert {one[0] for one in made.there()} == {"auth", "größe"}

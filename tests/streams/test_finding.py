@@ -1,4 +1,4 @@
-"""Which streams there are, by the setting and by installed packages, and what is refused at once."""
+"""Which streams there are, by tables of the settings and by installed packages; what is refused at once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,10 @@ from dataclasses import replace
 from decimal import Decimal
 from lakehouse.streams import Field, FieldType, Stream, Windows
 from lakehouse.streams import running_totals, windowed_statistics, windowed_sums
-from lakehouse.streams.builtin.transactions import TRANSACTIONS
 
-(SOURCE,) = TRANSACTIONS.sources
-(GOLD,) = TRANSACTIONS.gold
+(SOURCE,), (GOLD,) = (lambda stream: (stream.sources, stream.gold))(
+    windowed_sums("transactions", "transactions-topic", by="userId", value="amount", length="5m")
+)
 
 def renamed(name, topic, table, gold, sent_to):
     source = replace(SOURCE, topic=topic, table=table)
@@ -30,9 +31,8 @@ def renamed(name, topic, table, gold, sent_to):
     return Stream(name, (source,), (kept,))
 
 PAYMENTS = renamed("payments", "payments-topic", "payments", "payments_5m", "payments-5m")
-CHAINED = renamed("chained", "aggregated-transactions", "chained", "chained_5m", None)
-ITSELF = renamed("itself", "round", "itself", "itself_5m", "round")
-SAME_NAME = renamed("metrics", "a", "a", "b", None)
+OTHER_CHAINED = renamed("other", "aggregated-transactions", "chained", "chained_5m", None)
+ITSELF = renamed("other", "round", "itself", "itself_5m", "round")
 SAME_SILVER = renamed("other", "a", "transactions", "b", None)
 SAME_GOLD = renamed("other", "a", "a", "metrics_1m", None)
 SAME_TOPIC = renamed("other", "metrics-events", "a", "b", None)
@@ -40,19 +40,19 @@ SAME_TOPIC_OUT = renamed("other", "a", "a", "b", "metrics-aggregated-1m")
 LETTERS = renamed("other", "a", "dead_letters", "b", None)
 ODD = renamed("other", "a", "a b", "b", None)
 NUMBER = 7
-BY_TOPIC = windowed_sums("other", "a", by="topic", value="amount", length_s=60)
-OF_NO_WORD = windowed_sums("other", "a", by="数", value="amount", length_s=60)
+BY_TOPIC = windowed_sums("other", "a", by="topic", value="amount", length="1m")
+OF_NO_WORD = windowed_sums("other", "a", by="数", value="amount", length="1m")
 SQL = Field("k", "k) FROM x --", FieldType.STRING)
-WITH_SQL = windowed_sums("other", "a", by=SQL, value="amount", length_s=60)
-BY_COUNT = windowed_statistics("other", "a", value="v", windows=Windows(by="Count", length_s=60))
+WITH_SQL = windowed_sums("other", "a", by=SQL, value="amount", length="1m")
+BY_COUNT = windowed_statistics("other", "a", value="v", windows=Windows(by="Count", length="1m"))
 
-def by_settings(settings):
-    return replace(PAYMENTS, name=f"payments_{settings.grace_s}")
+def of_topic(topic, value="amount"):
+    return windowed_sums("other", topic, by="userId", value=value, length="5m")
 
-def by_state(settings):
+def by_state():
     return running_totals("other", "a", by="state", value="amount", threshold=Decimal(1))
 
-def failing(settings):
+def failing():
     raise ValueError("no grace")
 """
 
@@ -75,26 +75,89 @@ def _install(info: Path, name: str, entry: str) -> None:
     (info / "entry_points.txt").write_text(f"[lakehouse.streams]\n{entry}\n")
 
 
-def under(streams: str, grace_s: int = 60) -> Settings:
-    return Settings.model_validate({"streams": streams, "grace_s": grace_s})
+def under(**tables: Mapping[str, object]) -> Settings:
+    """Settings with these tables of streams."""
+    return Settings.model_validate({"streams": tables})
+
+
+def other(name: str) -> dict[str, object]:
+    """A table with the stream of the module that is called other."""
+    return {"python": f"shop_of_a_user:{name}"}
+
+
+PAYMENTS = {"python": "shop_of_a_user:PAYMENTS"}
+OF_A_KIND = {"kind": "windowed_sums", "topic": "t", "by": "a", "value": "v", "length": "1h"}
 
 
 def names(settings: Settings) -> list[str]:
     return [stream.name for stream in load(settings)]
 
 
-def test_the_setting_names_streams_and_their_order() -> None:
-    assert names(under("")) == ["metrics", "calls", "sales", "transactions"]
-    assert names(under("sales, metrics")) == ["sales", "metrics"]
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.none")
 
 
-def test_a_stream_is_found_by_its_address_and_may_depend_on_settings(
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ["metrics", "calls", "sales", "transactions"]),
+        ({"only_streams": "sales, metrics"}, ["sales", "metrics"]),
+        ({"streams": {"sales": {"threshold": 3}}}, ["metrics", "calls", "sales", "transactions"]),
+        ({"streams": {"sales": {"enabled": False}}}, ["metrics", "calls", "transactions"]),
+        ({"streams": {"mine": OF_A_KIND}}, ["mine"]),
+        ({"streams": {"mine": OF_A_KIND, "sales": {}}}, ["sales", "mine"]),
+        ({"streams": {"mine": OF_A_KIND}, "only_streams": "mine,calls"}, ["mine", "calls"]),
+        ({"streams": {"mine": OF_A_KIND | {"enabled": False}, "sales": {}}}, ["sales"]),
+    ],
+)
+def test_tables_decide_which_streams_run_and_one_setting_chooses_among_them(
+    settings: dict[str, object], expected: list[str]
+) -> None:
+    assert names(Settings.model_validate(settings)) == expected
+
+
+def test_a_table_changes_single_keys_of_a_built_in_stream() -> None:
+    metrics, calls, sales, _ = load(
+        under(
+            metrics={
+                "grace": "2m",
+                "gold": {"metrics_1m": {"to": False, "emit": "final", "sinks": ["redis"]}},
+            },
+            calls={"gap": "5s", "sources": {"call_metrics": {"topic": "m", "start": "latest"}}},
+            sales={"threshold": 3, "topic": "s", "allowed_lateness": "1h", "suites": "shop.suites"},
+        )
+    )
+    (first, second) = metrics.gold
+    assert (first.export.topic, first.export.sinks, second.export.topic) == (
+        None,
+        ("redis",),
+        "metrics-summary-10m",
+    )
+    assert first.wall_clock is not None
+    assert first.wall_clock.after.total_seconds() == 120
+    assert [(one.topic, one.start) for one in calls.sources] == [
+        ("analyticsTopic", "earliest"),
+        ("m", "latest"),
+    ]
+    assert calls.gold[0].pinned_settings == {"streams.calls.gap": "5s", "streams.calls.grace": "3m"}
+    assert (sales.sources[0].topic, sales.sources[0].allowed_lateness_s, sales.suites) == (
+        "s",
+        3600,
+        "shop.suites",
+    )
+    assert sales.gold[0].pinned_settings["streams.sales.threshold"] == "3"
+
+
+def test_a_stream_is_found_by_its_address_and_a_function_gets_its_arguments(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(module)
-    assert names(under("shop_of_a_user:PAYMENTS,transactions")) == ["payments", "transactions"]
-    assert names(under("shop_of_a_user:by_settings", grace_s=7)) == ["payments_7"]
-    (chosen,) = choose(["payments"], under("shop_of_a_user:PAYMENTS,sales"))
+    assert names(under(payments=PAYMENTS, transactions={})) == ["transactions", "payments"]
+    function = other("of_topic") | {"arguments": {"topic": "t", "value": "sum"}, "unique_by": "id"}
+    (chosen,) = choose(["other"], under(other=function))
+    assert chosen.gold[0].total == "total_sum"
+    assert (chosen.sources[0].topic, chosen.sources[0].unique_by) == ("t", "id")
     assert chosen.sources[0].allowed_lateness_s == 7 * 24 * 3600
 
 
@@ -102,7 +165,7 @@ def test_the_working_directory_is_looked_in(module: str, monkeypatch: pytest.Mon
     monkeypatch.setattr(sys, "path", [one for one in sys.path if one])
     monkeypatch.delitem(sys.modules, "shop_of_a_user", raising=False)
     monkeypatch.chdir(module)
-    assert names(under("shop_of_a_user:PAYMENTS")) == ["payments"]
+    assert names(under(payments=PAYMENTS)) == ["payments"]
 
 
 @pytest.fixture
@@ -118,10 +181,10 @@ def here(module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_working_directory_is_looked_in_last(here: Path) -> None:
     (here / "colorsys.py").write_text("raise SystemExit('imported from the working directory')")
     sys.modules.pop("colorsys", None)
-    assert names(under("shop_of_a_user:PAYMENTS")) == ["payments"]
+    assert names(under(payments=PAYMENTS)) == ["payments"]
     assert sys.path[-1] == str(here)
     with pytest.raises(SettingsError, match="module 'colorsys' has no attribute 'STREAM'"):
-        names(under("colorsys:STREAM"))
+        names(under(stream={"python": "colorsys:STREAM"}))
 
 
 @pytest.mark.parametrize(
@@ -140,10 +203,10 @@ def test_modules_that_somebody_else_may_change_are_not_imported(
     os.chown(here / of, owner, 0)
     (here / of).chmod(mode)
     with pytest.raises(SettingsError) as refused:
-        load(under("shop_of_a_user:PAYMENTS"))
+        load(under(payments=PAYMENTS))
     assert str(refused.value) == (
-        "LAKEHOUSE_STREAMS names shop_of_a_user:PAYMENTS, which failed: ModuleNotFoundError: No module named "
-        "'shop_of_a_user' (looked for in PYTHONPATH and among installed packages, not in the working "
+        "streams.payments.python = 'shop_of_a_user:PAYMENTS', which failed: ModuleNotFoundError: No module "
+        "named 'shop_of_a_user' (looked for in PYTHONPATH and among installed packages, not in the working "
         f"directory: {here / of} is not trusted, because {why}. Make it yours (chown, chmod go-w), or "
         "install the package)"
     )
@@ -171,57 +234,99 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("streams", "message"),
+    ("settings", "message"),
     [
         (
-            "orders",
+            {"only_streams": "orders"},
             (
-                "LAKEHOUSE_STREAMS names orders, which no installed package offers; known: metrics, calls, "
-                "sales, transactions. A stream in a module is named as module:OBJECT"
+                "only_streams: no stream 'orders': calls, metrics, sales or transactions. A table "
+                "[streams.orders] declares another one"
             ),
         ),
         (
-            "no_such_module:X",
+            {"only_streams": "sales", "streams": {"sales": {"enabled": False}}},
+            "only_streams names sales, but streams.sales.enabled is false",
+        ),
+        (
+            {"streams": {"slaes": {"threshold": 3}, "metrics": {"grce": "1m"}}},
             (
-                "LAKEHOUSE_STREAMS names no_such_module:X, which failed: ModuleNotFoundError: No module "
+                "streams.slaes: no stream 'slaes': did you mean sales? a stream of your own needs kind, "
+                "windowed_sums, windowed_statistics, running_totals, joined_calls, or python; "
+                "streams.metrics.grce: no key 'grce': did you mean grace?"
+            ),
+        ),
+        (
+            {"streams": {"sales": OF_A_KIND}},
+            (
+                "streams.sales.kind: sales is a built-in stream of the kind running_totals; give your own "
+                "stream another name"
+            ),
+        ),
+        (
+            {"streams": {"calls": {"sources": {"call_metric": {}}}}},
+            "streams.calls.sources.call_metric: no table 'call_metric': did you mean call_metrics?",
+        ),
+        (
+            {"streams": {"other": {"python": "no_such_module:X"}}},
+            (
+                "streams.other.python = 'no_such_module:X', which failed: ModuleNotFoundError: No module "
                 f"named 'no_such_module' ({LOOKED})"
             ),
         ),
         (
-            "shop_of_a_user:GONE",
+            {"streams": {"other": other("GONE")}},
             (
-                "LAKEHOUSE_STREAMS names shop_of_a_user:GONE, which failed: AttributeError: module "
+                "streams.other.python = 'shop_of_a_user:GONE', which failed: AttributeError: module "
                 "'shop_of_a_user' has no attribute 'GONE'"
             ),
         ),
         (
-            "shop_of_a_user:NUMBER",
+            {"streams": {"other": other("NUMBER")}},
             (
-                "LAKEHOUSE_STREAMS names shop_of_a_user:NUMBER, which is a int, not a stream; expected a "
-                "lakehouse.streams.definition.Stream, or a function of the settings that returns one"
+                "streams.other.python = 'shop_of_a_user:NUMBER', which is a int, not a stream; expected a "
+                "lakehouse.streams.Stream, or a function that returns one"
             ),
         ),
         (
-            "shop_of_a_user:by_state",
+            {"streams": {"other": other("by_state")}},
             (
-                "LAKEHOUSE_STREAMS names shop_of_a_user:by_state, which failed: ValueError: field state: its "
-                "column cannot be called state here; give it another one, Field(name, column, type)"
+                "streams.other.python = 'shop_of_a_user:by_state', which failed: ValueError: field state: "
+                "its column cannot be called state here; give it another one, Field(name, column, type)"
             ),
         ),
         (
-            "shop_of_a_user:failing",
-            "LAKEHOUSE_STREAMS names shop_of_a_user:failing, which failed: ValueError: no grace",
+            {"streams": {"other": other("failing")}},
+            "streams.other.python = 'shop_of_a_user:failing', which failed: ValueError: no grace",
+        ),
+        (
+            {"streams": {"other": PAYMENTS}},
+            (
+                "streams.other.python: the stream at shop_of_a_user:PAYMENTS is called payments; call its "
+                "table [streams.payments]"
+            ),
+        ),
+        (
+            {"streams": {"other": other("of_topic") | {"arguments": {"tpic": "t"}}}},
+            (
+                "streams.other.python = 'shop_of_a_user:of_topic', with arguments.tpic: no argument 'tpic': "
+                "did you mean topic?"
+            ),
+        ),
+        (
+            {"streams": {"other": other("of_topic")}},
+            (
+                "streams.other.python = 'shop_of_a_user:of_topic', without arguments.topic, which the "
+                "function requires"
+            ),
         ),
     ],
 )
 def test_what_cannot_be_had_is_refused_by_name(
-    streams: str, message: str, module: str, monkeypatch: pytest.MonkeyPatch
+    settings: dict[str, object], message: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(module)
-    # The package with an entry point that fails is asked only if a name has to be looked for.
-    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.none")
     with pytest.raises(SettingsError) as refused:
-        load(under(streams))
+        load(Settings.model_validate(settings))
     assert str(refused.value) == message
 
 
@@ -229,8 +334,9 @@ def test_a_package_whose_stream_cannot_be_imported_is_named(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(module)
+    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.streams")
     with pytest.raises(SettingsError) as refused:
-        load(under(""))
+        load(under())
     assert str(refused.value) == (
         "unreadable 1.0 offers broken_shop:ORDERS, which failed: ModuleNotFoundError: No module named "
         f"'no_such_module' ({LOOKED})"
@@ -240,7 +346,6 @@ def test_a_package_whose_stream_cannot_be_imported_is_named(
 @pytest.mark.parametrize(
     ("stream", "message"),
     [
-        ("SAME_NAME", "stream metrics is there twice (stream metrics)"),
         ("SAME_SILVER", "table silver.transactions is there twice (stream other and transactions)"),
         ("SAME_GOLD", "table gold.metrics_1m is there twice (stream metrics and other)"),
         ("LETTERS", "table silver.dead_letters is lakehouse's own (stream other)"),
@@ -251,96 +356,63 @@ def test_names_that_clash_are_refused(
 ) -> None:
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError) as refused:
-        load(under(f"metrics,transactions,shop_of_a_user:{stream}"))
-    assert str(refused.value) == (
-        f"{message}: give one another name, or choose what runs with LAKEHOUSE_STREAMS"
-    )
-
-
-ALIAS = {"metrics-events": "one"}
+        load(under(metrics={}, transactions={}, other=other(stream)))
+    assert str(refused.value) == (f"{message}: give one another name, or choose what runs with only_streams")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (
-            {"streams": "metrics,shop_of_a_user:SAME_TOPIC"},
+            {"streams": {"metrics": {}, "other": other("SAME_TOPIC")}},
             "topic metrics-events has 2 uses: stream metrics reads it; stream other reads it. ",
         ),
         (
-            {"streams": "metrics,shop_of_a_user:SAME_TOPIC_OUT"},
+            {"streams": {"metrics": {}, "other": other("SAME_TOPIC_OUT")}},
             (
                 "topic metrics-aggregated-1m has 2 uses: stream metrics sends gold.metrics_1m to it; stream "
                 "other sends gold.b to it. "
             ),
         ),
         (
-            {"streams": "shop_of_a_user:ITSELF"},
-            "topic round has 2 uses: stream itself reads it; stream itself sends gold.itself_5m to it. ",
+            {"streams": {"other": other("ITSELF")}},
+            "topic round has 2 uses: stream other reads it; stream other sends gold.itself_5m to it. ",
         ),
         (
-            {"streams": "transactions,shop_of_a_user:CHAINED"},
+            {"streams": {"transactions": {}, "other": other("OTHER_CHAINED")}},
             (
                 "topic aggregated-transactions has 2 uses: stream transactions sends "
-                "gold.user_transactions_5m to it; stream chained reads it. "
+                "gold.user_transactions_5m to it; stream other reads it. "
             ),
         ),
         (
-            {"topics": {"analyticsTopic": "one", "metricsTopic": "one"}},
+            {"streams": {"metrics": {"topic": "sales-events-v1"}}},
+            "topic sales-events-v1 has 2 uses: stream metrics reads it; stream sales reads it. ",
+        ),
+        (
+            {"streams": {"metrics": {"topic": "one"}}, "kafka": {"dead_letter_topic": "one"}},
             (
-                "topic one has 2 uses: stream calls reads it as analyticsTopic (LAKEHOUSE_TOPICS); stream "
-                "calls reads it as metricsTopic (LAKEHOUSE_TOPICS). "
+                "topic one has 2 uses: stream metrics reads it; dead letters go to it "
+                "(kafka.dead_letter_topic). "
             ),
         ),
         (
-            {"topics": {"metrics-events": "sales-events-v1"}},
-            (
-                "topic sales-events-v1 has 2 uses: stream metrics reads it as metrics-events "
-                "(LAKEHOUSE_TOPICS); stream sales reads it. "
-            ),
+            {"streams": {"metrics": {"topic": "one"}}, "alerts": {"topic": "one"}},
+            "topic one has 2 uses: stream metrics reads it; alerts go to it (alerts.topic). ",
         ),
         (
-            {"topics": {"transactions-topic": "notifications-events-v1"}},
+            {"kafka": {"dead_letter_topic": "lakehouse-alerts-state"}},
             (
-                "topic notifications-events-v1 has 2 uses: stream sales sends gold.sales_notifications to "
-                "it; stream transactions reads it as transactions-topic (LAKEHOUSE_TOPICS). "
-            ),
-        ),
-        (
-            {"topics": ALIAS, "dead_letter_topic": "one"},
-            (
-                "topic one has 2 uses: stream metrics reads it as metrics-events (LAKEHOUSE_TOPICS); dead "
-                "letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC). "
-            ),
-        ),
-        (
-            {"dead_letter_topic": "metrics-aggregated-1m"},
-            (
-                "topic metrics-aggregated-1m has 2 uses: stream metrics sends gold.metrics_1m to it; dead "
-                "letters go to it (LAKEHOUSE_DEAD_LETTER_TOPIC). "
-            ),
-        ),
-        (
-            {"topics": ALIAS, "alert_topic": "one"},
-            (
-                "topic one has 2 uses: stream metrics reads it as metrics-events (LAKEHOUSE_TOPICS); alerts "
-                "go to it (LAKEHOUSE_ALERT_TOPIC). "
-            ),
-        ),
-        (
-            {"dead_letter_topic": "lakehouse-alerts-state"},
-            (
-                "topic lakehouse-alerts-state has 2 uses: dead letters go to it "
-                "(LAKEHOUSE_DEAD_LETTER_TOPIC); the state of alerts is in it (LAKEHOUSE_ALERT_TOPIC). "
+                "topic lakehouse-alerts-state has 2 uses: dead letters go to it (kafka.dead_letter_topic); "
+                "the state of alerts is in it (alerts.topic). "
             ),
         ),
     ],
 )
-def test_a_topic_with_two_uses_is_refused_by_its_name_under_the_settings(
+def test_a_topic_with_two_uses_is_refused(
     changes: dict[str, object], message: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(module)
-    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.none")
     with pytest.raises(SettingsError) as refused:
         load(Settings.model_validate(changes))
     assert str(refused.value).startswith(
@@ -348,27 +420,21 @@ def test_a_topic_with_two_uses_is_refused_by_its_name_under_the_settings(
     )
 
 
-def test_an_alias_may_take_the_name_of_a_topic_that_has_another_one_itself(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("lakehouse.streams.finding.GROUP", "lakehouse.none")
-    swapped = {"analyticsTopic": "metricsTopic", "metricsTopic": "analyticsTopic"}
-    settings = Settings.model_validate({"topics": swapped, "dead_letter_topic": "letters"})
-    assert len(load(settings)) == 4
-
-
 def test_a_stream_that_is_named_by_its_address_is_checked_too(
     module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError, match=r"^topic payments-5m has 2 uses: "):
-        choose_one("shop_of_a_user:PAYMENTS", Settings.model_validate({"dead_letter_topic": "payments-5m"}))
+        choose_one(
+            "shop_of_a_user:PAYMENTS",
+            Settings.model_validate({"kafka": {"dead_letter_topic": "payments-5m"}}),
+        )
 
 
 def test_a_name_that_no_table_can_have_is_refused(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError, match=r"^table silver\.a b of stream other is not a valid name: "):
-        load(under("shop_of_a_user:ODD"))
+        load(under(other=other("ODD")))
 
 
 @pytest.mark.parametrize(
@@ -383,7 +449,7 @@ def test_a_column_that_is_there_already_is_refused(
 ) -> None:
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError) as refused:
-        load(under(f"shop_of_a_user:{stream}"))
+        load(under(other=other(stream)))
     assert str(refused.value) == f"{message}give its field another column, Field(name, column, type)"
 
 
@@ -393,7 +459,7 @@ def test_a_column_that_sql_would_misread_is_refused(
 ) -> None:
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError) as refused:
-        load(under(f"shop_of_a_user:{stream}"))
+        load(under(other=other(stream)))
     assert str(refused.value).startswith(
         f"stream other gives silver.other the column '{column}', which is not a valid name: use ASCII letters"
     )

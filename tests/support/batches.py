@@ -41,14 +41,14 @@ def bronze_of(spark: SparkSession, settings: Settings, stream: Stream | None = N
 
 def silver_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
     return silver.steps(
-        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.bytes_per_batch, Permitted()
+        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.run.max_bytes, Permitted()
     )[0].make()
 
 
 def gold_of(spark: SparkSession, settings: Settings, stream: Stream | None = None) -> Step:
-    return gold.steps(
-        Lake(spark, settings.lake), stream or under(settings, STREAM), settings.bytes_per_batch
-    )[0].make()
+    return gold.steps(Lake(spark, settings.lake), stream or under(settings, STREAM), settings.run.max_bytes)[
+        0
+    ].make()
 
 
 def rows_between(

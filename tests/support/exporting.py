@@ -144,7 +144,7 @@ class Export:
         """Export until caught up and return what the micro-batches did; `notices` is what was said."""
         done: list[BatchDone] = []
         self.notices.clear()
-        settings = self.settings.model_copy(update={"max_bytes_per_batch": max_bytes})
+        settings = self.settings.changed({"run.max_bytes": max_bytes})
         run(
             self.lake,
             [ONE_TABLE],
@@ -168,7 +168,7 @@ class Export:
 
     def messages(self) -> list[Message]:
         """Everything that a read-committed consumer sees, in the order of each partition."""
-        found = read_topic(self.settings.kafka_bootstrap_servers, self.topic)
+        found = read_topic(self.settings.kafka.bootstrap_servers, self.topic)
         return [(m.key.decode(), None if m.value is None else json.loads(m.value)) for m in found]
 
     def counts(self) -> Counter[tuple[str, int | None]]:
@@ -194,12 +194,12 @@ class Export:
         return row
 
     def set_topic(self, configuration: dict[str, str]) -> None:
-        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap_servers)) as admin:
+        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap_servers)) as admin:
             admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, self.topic, configuration)])
 
     def forget_progress(self) -> None:
         """Let Kafka forget how far the export has come, as it does after a week in which nothing leaves."""
-        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka_bootstrap_servers)) as admin:
+        with closing(KafkaAdminClient(bootstrap_servers=self.settings.kafka.bootstrap_servers)) as admin:
             admin.delete_groups([f"lakehouse-export-metrics_1m-to-{self.topic}"])
 
     def make_anew(self) -> None:
@@ -237,7 +237,7 @@ class Export:
                     client.config_set(name, value)
 
     def redis(self) -> redis.Redis:
-        return redis.Redis.from_url(self.settings.redis_url.get_secret_value(), decode_responses=True)
+        return redis.Redis.from_url(self.settings.redis.url.get_secret_value(), decode_responses=True)
 
 
 def of_key(messages: Sequence[Message], service: str) -> list[dict[str, Any] | None]:

@@ -68,7 +68,7 @@ class Journey:
     def travel(self) -> None:
         """Go through all chapters."""
         topics = {self.settings.topic(name): 2 for one in STREAMS for name in one.topics}
-        create_topics(self.settings.kafka, topics)
+        create_topics(self.settings.kafka.access, topics)
         loaded = self._load(seed=1)
         for chapter in ("first", "repeated"):
             self.done[chapter] = Counter()
@@ -116,7 +116,7 @@ class Journey:
     def _note(self, chapter: str) -> None:
         self.versions[chapter] = pipeline.versions(self.settings, TABLES)
         names = [table.export.topic for one in STREAMS for table in one.tables if table.export.topic]
-        servers = self.settings.kafka_bootstrap_servers
+        servers = self.settings.kafka.bootstrap_servers
         self.messages[chapter] = {
             name: len(pipeline.read_topic(servers, self.settings.topic(name))) for name in names
         }

@@ -91,7 +91,7 @@ def outputs(
     return [
         *_topic(settings, table, rows, left, is_adopted=is_adopted),
         *_redis(settings, table, rows, since_ms),
-        *(_postgres(settings, table, rows) if settings.postgres_url.get_secret_value() else ()),
+        *(_postgres(settings, table, rows) if settings.postgres.url.get_secret_value() else ()),
     ]
 
 
@@ -123,7 +123,7 @@ def _messages(settings: Settings, table: str) -> Iterator[tuple[str, Row | None]
     kept = KEPT[table]
     if kept.topic is None:
         return
-    for one in read_topic(settings.kafka_bootstrap_servers, settings.topic(kept.topic)):
+    for one in read_topic(settings.kafka.bootstrap_servers, settings.topic(kept.topic)):
         value = None if one.value is None else parsed(one.value, kept)
         key = one.key.decode("utf-8", "replace")
         if value is not None and table == "sales_notifications":  # several rows have one key
@@ -135,7 +135,8 @@ def _messages(settings: Settings, table: str) -> Iterator[tuple[str, Row | None]
 
 def _leaving(settings: Settings, table: str, rows: Sequence[Row]) -> list[Row]:
     """Return the rows that leave as they are."""
-    is_final_only, kept = settings.emit.get(table) == "final", KEPT[table]
+    gold = (table_ for stream in settings.streams.values() for table_ in stream.get("gold", {}).items())
+    is_final_only, kept = (table, {"emit": "final"}) in gold, KEPT[table]
     return [row for row in rows if kept.leaves(row) and (row.get("is_final") or not is_final_only)]
 
 
@@ -203,7 +204,7 @@ def in_topic(
 def _redis(settings: Settings, table: str, rows: Sequence[Row], since_ms: int) -> Iterator[Difference]:
     kept = KEPT[table]
     prefix = f"lakehouse:{table}:row:"
-    with redis.Redis.from_url(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+    with redis.Redis.from_url(settings.redis.url.get_secret_value(), decode_responses=True) as client:
         keys = [str(key) for key in client.scan_iter(f"{prefix}*", count=1000)]
         texts = [str(text) for text in client.mget(keys)] if keys else []
     found = {key.removeprefix(prefix): parsed(text, kept) for key, text in zip(keys, texts, strict=True)}
@@ -224,7 +225,7 @@ def _redis(settings: Settings, table: str, rows: Sequence[Row], since_ms: int) -
 
 def _postgres(settings: Settings, table: str, rows: Sequence[Row]) -> Iterator[Difference]:
     """Compare each column of PostgreSQL's table with gold's of that name."""
-    with psycopg.connect(settings.postgres_url.get_secret_value(), row_factory=dict_row) as connection:
+    with psycopg.connect(settings.postgres.url.get_secret_value(), row_factory=dict_row) as connection:
         name = connection.execute("SELECT to_regclass(%s) AS name", [f"gold.{table}"]).fetchone()
         is_there = name is not None and name["name"] is not None
         query = SQL("SELECT * FROM {}").format(Identifier("gold", table))

@@ -22,10 +22,10 @@ def blocks(page: str, language: str) -> list[str]:
 @contextmanager
 def imported(directory: Path) -> Iterator[dict[str, Any]]:
     """Have the code in modules of a directory, which can be imported during the block."""
-    payments, readings = blocks("docs/streams.md", "python")
+    (payments,) = blocks("docs/streams.md", "python")
     (clicks,) = blocks("docs/streams-without-a-kind.md", "python")
     (suite,) = blocks("CONTRIBUTING.md", "python")
-    texts = {"page_payments": payments, "page_readings": readings, "page_clicks": clicks, "page_suite": suite}
+    texts = {"page_payments": payments, "page_clicks": clicks, "page_suite": suite}
     for name, text in texts.items():
         (directory / f"{name}.py").write_text(text, encoding="utf-8")
     sys.path.insert(0, str(directory))

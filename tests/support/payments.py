@@ -24,7 +24,7 @@ LANDED_MS = int(LANDED.timestamp() * 1000)
 
 def payments(unique_by: str | None = None, sequence_by: str | None = None) -> Stream:
     records = Records("payments", unique_by=unique_by, sequence_by=sequence_by)
-    return windowed_sums("payments", records, by="user", value="amount", length_s=300, gold="sums")
+    return windowed_sums("payments", records, by="user", value="amount", length="5m", gold_table="sums")
 
 
 CORRECTED, UNIQUE, PLAIN = (

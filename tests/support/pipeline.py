@@ -55,8 +55,8 @@ Raw = Record
 def send(settings: Settings, records: Iterable[Raw], source: Source = SOURCE) -> None:
     """Put the records into the source's topic, in order, and wait until the broker has them."""
     topic = settings.topic(source.topic)
-    create_topics(settings.kafka, {topic: settings.topic_partitions})
-    producer = KafkaProducer(bootstrap_servers=settings.kafka_bootstrap_servers, acks="all")
+    create_topics(settings.kafka.access, {topic: settings.kafka.topic_partitions})
+    producer = KafkaProducer(bootstrap_servers=settings.kafka.bootstrap_servers, acks="all")
     try:
         sent = [
             producer.send(

@@ -60,16 +60,16 @@ class Place:
     def topic_out(self) -> str:
         return self.topics["metrics-aggregated-1m"]
 
-    def settings(self, **changes: object) -> Settings:
+    def settings(self, changes: Mapping[str, object] | None = None) -> Settings:
         """What the environment says, for code that runs here."""
         update = {
             "home": self.home,
             "lake": str(self.home / "lake"),
-            "kafka_bootstrap_servers": self.services.kafka,
-            "redis_url": SecretStr(self.redis_url),
+            "kafka.bootstrap_servers": self.services.kafka,
+            "redis.url": SecretStr(self.redis_url),
             "topics": self.topics,
         }
-        return load_settings().model_copy(update=update | changes)
+        return load_settings().changed(update | dict(changes or {}))
 
     @property
     def environment(self) -> dict[str, str]:
@@ -81,7 +81,7 @@ class Place:
             "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": self.services.kafka,
             "LAKEHOUSE_REDIS_URL": self.redis_url,
             "LAKEHOUSE_TOPICS": json.dumps(self.topics),
-            "LAKEHOUSE_DRIVER_MEMORY": "1g",
+            "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
             "PYTHONPATH": str(ROOT),  # the code under test, wherever the command was installed from
             **QUICK_JVM,
         }

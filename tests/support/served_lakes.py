@@ -78,9 +78,9 @@ class ServedLake:
             message, order = table.export.value.text(row), view.order.of(row)
             changes.append(Change("", message, version, key, group_of(table, row), member, order))
         sink = RedisSink(
-            self.settings.redis_url.get_secret_value(),
+            self.settings.redis.url.get_secret_value(),
             table.name,
-            self.settings.redis_ttl_s,
+            self.settings.redis.ttl_s,
             generation=generation,
         )
         with sink.filling():
@@ -88,7 +88,7 @@ class ServedLake:
         sink.close()
 
     def redis(self) -> redis.Redis:
-        return redis.Redis.from_url(self.settings.redis_url.get_secret_value())
+        return redis.Redis.from_url(self.settings.redis.url.get_secret_value())
 
 
 def in_micros(row: Row) -> dict[str, Any]:

@@ -19,7 +19,7 @@ def environment(lake: ServedLake) -> dict[str, str]:
     own = {
         "HOME": str(settings.home),
         "LAKE": settings.lake,
-        "REDIS_URL": settings.redis_url.get_secret_value(),
+        "REDIS_URL": settings.redis.url.get_secret_value(),
     }
     return os.environ | {f"LAKEHOUSE_{name}": value for name, value in own.items()}
 

@@ -18,11 +18,11 @@ MakeSettings = Callable[..., Settings]
 def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Settings:
     """Return settings with a lake in the directory and topics of their own."""
     suffix = uuid.uuid4().hex[:8]
-    return settings.model_copy(
-        update={
+    return settings.changed(
+        {
             "lake": str(directory / "lake"),
-            "kafka_bootstrap_servers": services.kafka,
-            "redis_url": SecretStr(services.redis),
+            "kafka.bootstrap_servers": services.kafka,
+            "redis.url": SecretStr(services.redis),
             "topics": {topic: f"{topic}-{suffix}" for stream in STREAMS for topic in stream.topics},
         }
     )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
+from lakehouse.common.quantities import parse_duration_s
 from lakehouse.settings import Settings
+from lakehouse.streams.builtin import TABLES
+from lakehouse.streams.declared import merged
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.registry import BY_DEFAULT, load
 
@@ -22,6 +27,21 @@ def under(settings: Settings, stream: Stream) -> Stream:
     (made,) = (one for one in load(settings) if one.name == stream.name)
     names = {table.name for table in stream.gold}
     return replace(made, gold=tuple(table for table in made.gold if table.name in names))
+
+
+def with_streams(settings: Settings, **tables: Mapping[str, Any]) -> Settings:
+    """Return the settings with these tables of streams over their own."""
+    return settings.changed({"streams": merged(settings.streams, tables)})
+
+
+def key_of(settings: Settings, stream: str, key: str) -> Any:
+    """Return what the table of a built-in stream says under the settings."""
+    return merged(TABLES[stream], settings.streams.get(stream, {})).get(key)
+
+
+def seconds_of(settings: Settings, stream: str, key: str) -> int:
+    """Return a duration of a built-in stream under the settings."""
+    return parse_duration_s(key_of(settings, stream, key))
 
 
 def tolerant(stream: Stream, future_tolerance_s: int) -> Stream:

@@ -19,6 +19,7 @@ from tests.oracles.json_text import payload_meaning
 from tests.oracles.judging import CONTRACTS, Event, Judged, judge_record
 from tests.oracles.metrics import METRICS_1M, PERCENTILES, Grain, Metric, Statistics, rank_error, windows
 from tests.support.pipeline import SOURCE, Coordinates, Row, coordinates_of, micros
+from tests.support.streams import key_of, seconds_of
 
 # What KLL gives beyond k values is no bound but a confidence: at k = 200 one quantile's rank is within 1.33 %
 # in 99 of 100 cases, both ends of a range within 1.65 %. Twice that is never seen (more than five sigma).
@@ -44,13 +45,13 @@ def judge_batches(
                 row["ingested_at"],
                 watermark_us,
                 key=row["key"],
-                future_tolerance_s=settings.future_tolerance_s,
-                earliest_us=micros(settings.earliest_event_time),
+                future_tolerance_s=settings.stream_defaults.future_tolerance_s,
+                earliest_us=micros(settings.stream_defaults.earliest_event_time),
             )
             for row in batch
         }
         times = [one.own_time_us for one in verdicts.values() if one.own_time_us is not None]
-        watermark_us = max(times) - settings.allowed_lateness_s * 1_000_000 if times else None
+        watermark_us = max(times) - settings.stream_defaults.allowed_lateness_s * 1_000_000 if times else None
     return verdicts
 
 
@@ -113,7 +114,7 @@ def window_differences(
     first, second = grain.columns
     found = {(row[first], row[second], row["window_start"]): row for row in rows}
     front_us = max((record.event_time_us for record in records), default=0)
-    final_until_us = front_us - settings.grace_s * 1_000_000
+    final_until_us = front_us - seconds_of(settings, "metrics", "grace") * 1_000_000
     differences = _key_differences(len(rows), found, expected)
     for key in expected.keys() & found.keys():
         row, window_end = found[key], key[2] + grain.length_us
@@ -166,7 +167,8 @@ def _window_differences(
     square = None if row["stddev"] is None else row["stddev"] ** 2
     if not _close(row["variance"], square, _TINY**2):
         yield f"variance is {row['variance']}, the square of stddev {square}"
-    allowed = 0.0 if len(values) <= settings.quantile_k else RANK_ERROR_AT_200 * 200 / settings.quantile_k
+    size = key_of(settings, "metrics", "quantile_k")
+    allowed = 0.0 if len(values) <= size else RANK_ERROR_AT_200 * 200 / size
     for name, rank in PERCENTILES.items():
         if row[name] not in values or rank_error(values, rank, row[name]) > allowed:
             yield f"{name} is {row[name]}, not {expected[name]} within {allowed:.3f} of rank"  # type: ignore[literal-required]

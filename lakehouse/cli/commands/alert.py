@@ -79,22 +79,22 @@ def _watch(
         watched = stack.enter_context(closing(Watcher(settings, load(settings), rules, warn)))
         watched.every_s = interval
         watched.start()
-        how, topic = posting(settings), settings.alert_topic
+        how, topic = posting(settings), settings.alerts.topic
         webhooks = [
-            Webhook(settings.kafka, topic, url.get_secret_value(), warn, how=how)
-            for url in settings.alert_webhooks
+            Webhook(settings.kafka.access, topic, url.get_secret_value(), warn, how=how)
+            for url in settings.alerts.webhooks
         ]
         for webhook in webhooks:
             webhook.start()
             stack.callback(webhook.close)
         if not as_json:
             console.print(
-                f"{len(rules.rules)} rules; notifications go to topic {settings.alert_topic} and "
-                f"{len(settings.alert_webhooks)} webhooks; {len(watched.firing)} alerts are firing"
+                f"{len(rules.rules)} rules; notifications go to topic {settings.alerts.topic} and "
+                f"{len(settings.alerts.webhooks)} webhooks; {len(watched.firing)} alerts are firing"
             )
         if port >= 0:
-            served = stack.enter_context(_served(watched, webhooks, rules, settings.telemetry_host, port))
-            warn(f"telemetry at http://{settings.telemetry_host}:{served}/metrics")
+            served = stack.enter_context(_served(watched, webhooks, rules, settings.telemetry.host, port))
+            warn(f"telemetry at http://{settings.telemetry.host}:{served}/metrics")
         if once:
             for one in watched.look(utc_now()):
                 show(one)

@@ -38,7 +38,7 @@ Topic = Annotated[
 ]
 FormatOption = Annotated[
     RecordFormat | None,
-    typer.Option("--format", help="Schema format. Default: LAKEHOUSE_FORMATS, else json-schema."),
+    typer.Option("--format", help="Schema format. Default: the source's, else json-schema."),
 ]
 
 
@@ -54,7 +54,7 @@ def export(
     *,
     format_: Annotated[
         Exported | None,
-        typer.Option("--format", help="Schema format. Default: LAKEHOUSE_FORMATS, else json-schema."),
+        typer.Option("--format", help="Schema format. Default: the source's, else json-schema."),
     ] = None,
     topic: Topic = None,
 ) -> None:

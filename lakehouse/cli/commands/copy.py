@@ -36,7 +36,7 @@ def copy(
         raise SettingsError(f"--to: {error}") from None
     reach(settings, target)
     # One session serves both locations, so it needs the S3 settings if either is on S3.
-    place = settings.model_copy(update={"lake": target if is_on_s3(target) else settings.lake})
+    place = settings.changed({"lake": target if is_on_s3(target) else settings.lake})
     with (
         recorded(settings.lake, "lakehouse copy"),
         open_lake(place, "lakehouse copy", reads_only=True) as opened,

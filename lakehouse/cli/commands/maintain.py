@@ -36,9 +36,10 @@ def maintain(
 ) -> None:
     """Delete old rows, merge small files, remove unneeded files and commits, and clear fold state.
 
-    Rows are deleted only from tables in LAKEHOUSE_KEPT_DAYS; no other user-visible value changes. Rows that a
-    layer has not read stay, however old they are. You can run this at any time, also while the layers run; a
-    rerun finds nothing to do. A live run does this by itself every LAKEHOUSE_MAINTAIN_EVERY.
+    Rows are deleted only from tables in LAKEHOUSE_MAINTENANCE_KEEP_ROWS; no other user-visible value
+    changes. Rows that a layer has not read stay, however old they are. You can run this at any time, also
+    while the layers run; a rerun finds nothing to do. A live run does this by itself every
+    LAKEHOUSE_MAINTENANCE_EVERY.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)

@@ -1,7 +1,8 @@
-"""`lakehouse new stream`: generates a package for your own stream from sample records.
+"""`lakehouse new stream`: generates your own stream from sample records, as a package or in lakehouse.toml.
 
 lakehouse new stream payments --kind windowed-sums --sample payments.jsonl
 lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl
+lakehouse new stream payments --kind windowed-sums --sample payments.jsonl --toml
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import keyword
 import os
 import re
 import sys
+import tomllib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +27,10 @@ from lakehouse.common.terminal import echo
 from lakehouse.dev.scaffold.package import Sampled, files_of
 from lakehouse.dev.scaffold.samples import objects_of
 from lakehouse.dev.scaffold.streams import KINDS, Kind, Wanted, topic_of
-from lakehouse.streams.finding import OWN
+from lakehouse.dev.scaffold.toml import table_text
+from lakehouse.settings.config_file import read_config
+from lakehouse.streams.builtin import TABLES
+from lakehouse.streams.declared import built
 
 app = typer.Typer(no_args_is_help=True, help="Write a package for your own stream.")
 
@@ -36,7 +41,7 @@ _OF_TESTS = ("here", "samples", "first", "second", "record")
 _EPILOG = (
     "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
     "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
-    "The kinds are functions of lakehouse.streams.kinds (docs/streams.md)."
+    "With --toml, the stream needs no package. The kinds are in docs/streams.md."
 )
 
 
@@ -64,35 +69,53 @@ def stream(
     value: Annotated[str | None, typer.Option(help="The numeric field. Default: guessed.")] = None,
     time: Annotated[str | None, typer.Option(help="The event-time field. Default: guessed.")] = None,
     envelope: EnvelopeOption = False,
+    toml: Annotated[
+        bool,
+        typer.Option("--toml", help="Write a table [streams.NAME] to lakehouse.toml instead of a package."),
+    ] = False,
 ) -> None:
     """Write a package into ./NAME: the stream, its suites, tests, README and entry point.
 
     Fields, types, required fields and the event time are guessed from the samples; each guess has a comment.
+    With --toml, the same stream becomes a table of the configuration file, which is created if it is missing.
     """
-    _check(name)
+    _check_stream(name)
+    if not toml:
+        _check_package(name)
     samples = _samples(name, sample, envelopes=envelope)
     wanted = Wanted(
         name, {one.topic: one.objects for one in samples}, by=tuple(by or ()), value=value, time=time
     )
-    files = files_of(name, KINDS[kind](wanted), samples)
+    made = KINDS[kind](wanted)
+    if toml:
+        config = _add_table(name, table_text(name, kind.replace("-", "_"), made.stream))
+        echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try it: lakehouse try {name} FILE")
+        return
+    files = files_of(name, made, samples)
     Path(name).mkdir()  # fails if it exists, so nobody else's files are in it
     for path, code in files.items():
         file = Path(name, path)
         file.parent.mkdir(parents=True, exist_ok=True)
-        with file.open("x", encoding="utf-8") as made:
-            made.write(code)
+        with file.open("x", encoding="utf-8") as opened_file:
+            opened_file.write(code)
     echo(*(f"{name}/{path}" for path in files))
     echo("", f"Review the guesses in {name}/{name}/streams.py; README.md explains how to try and test it.")
 
 
-def _check(name: str) -> None:
-    """Raise SettingsError if the name is invalid for a package, or already taken."""
+def _check_stream(name: str) -> None:
+    """Raise SettingsError if the name is invalid for a stream and its package, or that of a built-in one."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(
             f"{printable(name)} cannot be the name of a stream and its package: lower-case letters, digits "
             "and underscores, at most 40, beginning with a letter and not ending with an underscore"
         )
-    if name in OWN or name in sys.stdlib_module_names or name in ("lakehouse", "expectations", "tests"):
+    if name in TABLES:
+        raise SettingsError(f"{name} is taken, by lakehouse: choose another name")
+
+
+def _check_package(name: str) -> None:
+    """Raise SettingsError if the name of a package is already taken."""
+    if name in sys.stdlib_module_names or name in ("lakehouse", "expectations", "tests"):
         raise SettingsError(f"{name} is taken, by lakehouse or by Python: choose another name")
     if name in _OF_TESTS:
         raise SettingsError(f"{name} is taken, by a name in the tests of a new stream: choose another name")
@@ -100,6 +123,23 @@ def _check(name: str) -> None:
         raise SettingsError(f"./{name} already exists: remove it, or choose another name")
     if find_spec(name) is not None:
         raise SettingsError(f"{name} is taken, by an installed package: choose another name")
+
+
+def _add_table(name: str, table: str) -> Path:
+    """Append the table of a stream to the configuration file, and return its path.
+
+    Raises SettingsError if the file has such a table, or cannot take another one.
+    """
+    path, values = read_config()
+    if name in values.get("streams", {}):
+        raise SettingsError(f"{path} has a table [streams.{name}] already: remove it, or choose another name")
+    before = f"{path.read_text(encoding='utf-8').rstrip()}\n\n" if path.exists() else ""
+    try:
+        built(name, tomllib.loads(f"{before}{table}")["streams"][name])
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} cannot take a table [streams.{name}]: {error}") from None
+    path.write_text(f"{before}{table}", encoding="utf-8")
+    return path
 
 
 def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sampled]:

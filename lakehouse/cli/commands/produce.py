@@ -154,7 +154,7 @@ def stream(
     ] = None,
     format_: Annotated[
         RecordFormat | None,
-        typer.Option("--format", help="Record format; its schema is registered. Default: LAKEHOUSE_FORMATS."),
+        typer.Option("--format", help="Record format; its schema is registered. Default: the source's."),
     ] = None,
     shape: _Shape,
 ) -> None:
@@ -179,7 +179,7 @@ def stream(
         shape=shape.of(chosen.name),
     )
     load.samples(settings)  # refuses contradictory shares before the broker is contacted
-    require_broker(settings.kafka)
+    require_broker(settings.kafka.access)
 
     _deliver(
         f"{load.events:,} events to {' and '.join(load.topics(settings))}, --seed {load.seed},",
@@ -216,17 +216,25 @@ def file(
     if not records:
         raise SettingsError(f"{file} has no records")
     samples, topics = _samples(records, topic, settings)
-    require_broker(settings.kafka)
+    require_broker(settings.kafka.access)
     read = sources_by_topic(settings, load_streams(settings))
     if not envelope:  # values in envelopes may be bytes of any format
         samples = list(encoded(iter(samples), topics, read))
-    create_topics(settings.kafka, {one: settings.topic_partitions for one in topics if one in read})
+    create_topics(
+        settings.kafka.access, {one: settings.kafka.topic_partitions for one in topics if one in read}
+    )
     _deliver(
         f"{len(samples):,} records to {' and '.join(topics)}",
         rate,
         len(samples),
         lambda on_progress, stop: produce(
-            settings.kafka, topics, samples, rate=rate, total=len(samples), on_progress=on_progress, stop=stop
+            settings.kafka.access,
+            topics,
+            samples,
+            rate=rate,
+            total=len(samples),
+            on_progress=on_progress,
+            stop=stop,
         ),
         sampled=False,
     )

@@ -85,7 +85,7 @@ def run(
         str | None,
         typer.Option(
             help="Send each dead letter once to this topic, too, unchanged, with the headers that Kafka "
-            "Streams gives dead letters; the layer is export. Default: LAKEHOUSE_DEAD_LETTER_TOPIC."
+            "Streams gives dead letters; the layer is export. Default: LAKEHOUSE_KAFKA_DEAD_LETTER_TOPIC."
         ),
     ] = None,
     telemetry_port: Annotated[
@@ -101,14 +101,14 @@ def run(
     """Run the layers until stopped or caught up; Ctrl-C and SIGTERM let the micro-batch finish.
 
     A failed step is retried while the others continue; the exit code is non-zero if a step still fails at the
-    end. It is 3 if the run caught up but silver refused more records than LAKEHOUSE_REFUSED_LIMIT allows.
+    end. It is 3 if the run caught up but silver refused more records than LAKEHOUSE_RUN_REFUSED_LIMIT allows.
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate needs both gold and export: use it with `lakehouse run all`")
     layers = [name for name in LAYERS if layer in (name, Choice.ALL)]
     settings = read_settings()
-    given = {"telemetry_port": telemetry_port, "dead_letter_topic": dead_letter_topic}
-    settings = settings.model_copy(update={name: one for name, one in given.items() if one is not None})
+    given = {"telemetry.port": telemetry_port, "kafka.dead_letter_topic": dead_letter_topic}
+    settings = settings.changed({name: one for name, one in given.items() if one is not None})
     if adopt:
         if layer is not Choice.ALL or stream or gate or backfill or standby:
             raise SettingsError(

@@ -123,8 +123,8 @@ def serve(
     )
     with ExitStack() as stack:
         if telemetry_port >= 0:
-            telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry_host)
-            at = f"{settings.telemetry_host}:{stack.enter_context(telemetry)}"
+            telemetry = serving(api.state.registry, api.state.look, telemetry_port, settings.telemetry.host)
+            at = f"{settings.telemetry.host}:{stack.enter_context(telemetry)}"
             echo(f"telemetry at http://{at}/metrics", err=True)
         _run(api, host, port, certificate, proxies)
 

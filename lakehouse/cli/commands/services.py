@@ -59,10 +59,12 @@ def up(
         endpoints = services.start(
             settings, secure=secure, on_progress=lambda message: _say(console, message)
         )
-        settings, streams = settings.model_copy(update=endpoints.update), load(settings)
+        settings, streams = settings.changed(endpoints.update), load(settings)
         topics = [settings.topic(name) for stream in streams for name in stream.topics]
         admin = services.administrator(settings)
-        made = create_topics(admin or settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        made = create_topics(
+            admin or settings.kafka.access, dict.fromkeys(topics, settings.kafka.topic_partitions)
+        )
         if admin is not None:
             grant(admin, PIPELINE, rights_of_pipeline(streams, settings))
             grant(admin, PRODUCER, rights_of_producer(streams, settings))
@@ -135,15 +137,15 @@ def _warn_of_readers(console: Console, home: Path) -> None:
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
     """Warn if settings point the other commands to services other than those just started."""
     settings = read_settings()
-    if settings.kafka_bootstrap_servers != endpoints.kafka:
+    if settings.kafka.bootstrap_servers != endpoints.kafka:
         _say(
             console,
-            f"note: commands use the broker {settings.kafka_bootstrap_servers}, because "
-            "kafka_bootstrap_servers is set in the environment or in lakehouse.toml",
+            f"note: commands use the broker {settings.kafka.bootstrap_servers}, because "
+            "kafka.bootstrap_servers is set in the environment or in lakehouse.toml",
         )
-    if settings.redis_url.get_secret_value() != endpoints.redis:
+    if settings.redis.url.get_secret_value() != endpoints.redis:
         _say(
             console,
-            "note: commands use another Redis, because redis_url is set in the environment or in "
+            "note: commands use another Redis, because redis.url is set in the environment or in "
             "lakehouse.toml",
         )

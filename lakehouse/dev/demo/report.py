@@ -209,7 +209,7 @@ def _count(spark: SparkSession, of_what: str) -> int:
 
 
 def _redis_lines(settings: Settings) -> Sequence[str]:
-    with redis_client(settings.redis_url.get_secret_value(), decode_responses=True) as client:
+    with redis_client(settings.redis.url.get_secret_value(), decode_responses=True) as client:
         lines = [
             f"{sum(1 for _ in client.scan_iter(row_key(kept.name, '*'), count=1000)):>6,} rows of {kept.name}"
             for stream in BY_DEFAULT
@@ -220,7 +220,7 @@ def _redis_lines(settings: Settings) -> Sequence[str]:
         service = min(latest)
         return (
             *lines,
-            f"each with a time to live of {settings.redis_ttl_s // 3600} h",
+            f"each with a time to live of {settings.redis.ttl_s // 3600} h",
             f"HLEN {key} -> {len(latest)} services (HGETALL compares them in one round trip)",
             f"HGET {key} {service} ->",
             latest[service],
@@ -234,7 +234,7 @@ def _kafka_lines(settings: Settings) -> Sequence[str]:
 
 def _one_record(settings: Settings, topic: str) -> Sequence[str]:
     consumer = Consumer(
-        settings.kafka,
+        settings.kafka.access,
         auto_offset_reset="earliest",
         isolation_level="read_committed",
         consumer_timeout_ms=_KAFKA_TIMEOUT_MS,

@@ -58,10 +58,10 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
         "lake": str(home / "lake"),
         "topics": {},
         # Small micro-batches, so that there are several to watch, and later ones have a watermark.
-        "max_records_per_batch": max(1, max(EVENTS.values()) // 4),
-        "max_bytes_per_batch": "2m",
+        "run.max_records": max(1, max(EVENTS.values()) // 4),
+        "run.max_bytes": 2097152,
     }
-    settings = settings.model_copy(update=update)
+    settings = settings.changed(update)
     make_home(home.parent)
     stop_services(settings)  # services of an earlier run would lose their files
     shutil.rmtree(home, ignore_errors=True)
@@ -71,10 +71,10 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
     with local_services(
         settings, brief=True, on_progress=lambda message: console.print(f"  {message}")
     ) as at:
-        settings = settings.model_copy(update=at.update)
+        settings = settings.changed(at.update)
         streams = load(settings)
         topics = (topic for stream in streams for topic in stream.topics)
-        create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+        create_topics(settings.kafka.access, dict.fromkeys(topics, settings.kafka.topic_partitions))
         done = Done()
         _produce(settings, done, console)
         console.print("  starting Spark")

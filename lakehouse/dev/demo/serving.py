@@ -93,7 +93,7 @@ def _environment(settings: Settings) -> Mapping[str, str]:
         "HOME": str(settings.home),
         "LAKE": settings.lake,
         "TOPICS": "{}",
-        "KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
-        "REDIS_URL": settings.redis_url.get_secret_value(),
+        "KAFKA_BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
+        "REDIS_URL": settings.redis.url.get_secret_value(),
     }
     return {f"LAKEHOUSE_{name}": value for name, value in own.items()}

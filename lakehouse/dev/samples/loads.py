@@ -28,6 +28,7 @@ from lakehouse.dev.samples.producing import SendingProgress, Summary
 from lakehouse.settings import Settings
 from lakehouse.storage.kafka.topics import create_topics
 from lakehouse.streams.definition import Source, Stream
+from lakehouse.streams.registry import choose_one
 
 
 def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
@@ -60,16 +61,21 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Generator:
-    """A stream's topics and sample generator; `settings` returns generator arguments from the settings."""
+    """A stream's topics and sample generator; `shape` returns generator arguments from the stream."""
 
     topics: tuple[str, ...]
     samples: Callable[..., Iterator[Sample]]
-    settings: Callable[[Settings], Mapping[str, float]] = lambda _settings: {}
+    shape: Callable[[Stream], Mapping[str, float]] = lambda _stream: {}
+
+
+def _gap(stream: Stream) -> Mapping[str, float]:
+    """Return how far apart the events of a call may be."""
+    return {"gap_s": stream.gold[0].merge_radius.total_seconds()}
 
 
 GENERATORS: Mapping[str, Generator] = {
     "metrics": Generator(metrics.TOPICS, metrics.samples),
-    "calls": Generator(calls.TOPICS, calls.samples, lambda settings: {"gap_s": float(settings.call_gap_s)}),
+    "calls": Generator(calls.TOPICS, calls.samples, _gap),
     "sales": Generator(sales.TOPICS, sales.samples),
     "transactions": Generator(transactions.TOPICS, transactions.samples),
 }
@@ -103,21 +109,20 @@ class Load:
         """The stream's name."""
         return self.stream if isinstance(self.stream, str) else self.stream.name
 
-    @property
-    def _generator(self) -> Generator:
-        if isinstance(self.stream, str):
-            return GENERATORS[self.stream]
-        own = GENERATORS.get(self.name)
-        topics = tuple(source.topic for source in self.stream.sources)
-        return own or Generator(topics, partial(declared.samples, self.stream.sources))
+    def _under(self, settings: Settings) -> Stream:
+        return choose_one(self.stream, settings) if isinstance(self.stream, str) else self.stream
 
     def topics(self, settings: Settings) -> tuple[str, ...]:
         """Return the topics that the events are sent to."""
-        return tuple(map(settings.topic, self._generator.topics))
+        return tuple(settings.topic(source.topic) for source in self._under(settings).sources)
 
     def samples(self, settings: Settings) -> Iterator[Sample]:
         """Return the events; raises SettingsError for shares that exceed one in total."""
-        generator = self._generator
+        stream = self._under(settings)
+        topics = tuple(source.topic for source in stream.sources)
+        generator = GENERATORS.get(stream.name) or Generator(
+            topics, partial(declared.samples, stream.sources)
+        )
         if self.rate is None:
             times = spread_times(self.events, end_ms=int(time.time() * 1000), span_s=self.span_s)
         else:
@@ -125,18 +130,19 @@ class Load:
         if self.behind_s:
             times = (time_ms - round(1000 * self.behind_s) for time_ms in times)
         # A malformed event from the future must still be one when it lands, however early it is in the span.
-        ahead_s = settings.future_tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
+        tolerance_s = max(source.future_tolerance_s for source in stream.sources)
+        ahead_s = tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
         shape = dict(self.shape)
         shares = Shares(
             self.malformed,
             self.late,
             self.duplicates,
             shape.pop("tombstones", 0.0),
-            allowed_lateness_s=settings.allowed_lateness_s,
+            allowed_lateness_s=max(source.allowed_lateness_s for source in stream.sources),
             ahead_s=ahead_s,
         )
         return generator.samples(
-            self.events, times, seed=self.seed, shares=shares, **generator.settings(settings), **shape
+            self.events, times, seed=self.seed, shares=shares, **generator.shape(stream), **shape
         )
 
 
@@ -155,9 +161,9 @@ def send(
     topics = load.topics(settings)
     streams = [] if isinstance(load.stream, str) else [load.stream]
     samples = encoded(load.samples(settings), topics, sources_by_topic(settings, streams))
-    create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+    create_topics(settings.kafka.access, dict.fromkeys(topics, settings.kafka.topic_partitions))
     return producing.produce(
-        settings.kafka,
+        settings.kafka.access,
         topics,
         samples,
         rate=load.rate,

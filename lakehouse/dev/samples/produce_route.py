@@ -57,6 +57,6 @@ def _send(settings: Settings, stream: Stream, events: int) -> int:
     from lakehouse.dev.samples.loads import Load, send
     from lakehouse.storage.kafka.probe import require_broker
 
-    require_broker(settings.kafka)
+    require_broker(settings.kafka.access)
     seed = secrets.randbelow(2**31)
     return send(Load(stream, events, span_s=_SPAN_S, seed=seed), settings).acknowledged

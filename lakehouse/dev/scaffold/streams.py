@@ -24,9 +24,9 @@ from lakehouse.dev.scaffold.code import About, Columns, comment, declared, named
 from lakehouse.dev.scaffold.samples import Seen, fields_of
 from lakehouse.dev.scaffold.texts import Record, call_tests_text, stream_text, suite_text, tests_text
 from lakehouse.streams.contract import FieldType
-from lakehouse.streams.kinds.records import column_of, json_name_of, label_of
+from lakehouse.streams.kinds.records import column_of, json_name_of
 
-_LENGTH_S = 300
+_LENGTH, _LENGTH_S = "5m", 300
 _THRESHOLD = 1000
 _SECOND = Decimal("3.5")
 _SUM = 2 + _SECOND
@@ -120,7 +120,7 @@ def windowed_sums(wanted: Wanted) -> Made:
     arguments = [
         *parts.by,
         *parts.value_as(FieldType.DECIMAL),
-        f"length_s={_LENGTH_S},  # guess: five minutes of event time",
+        f"length={text(_LENGTH)},  # guess: five minutes of event time",
         *(["signed=True,  # guess: some sample is zero or negative"] if is_signed else []),
     ]
     return _made(
@@ -142,7 +142,7 @@ def windowed_statistics(wanted: Wanted) -> Made:
         "windows=Windows(",
         *(f"    {line}" for line in parts.by),
         *_absent(parts),
-        f"    length_s={_LENGTH_S},  # guess: five minutes of event time",
+        f"    length={text(_LENGTH)},  # guess: five minutes of event time",
         "),",
     ]
     return _made(
@@ -184,7 +184,7 @@ def running_totals(wanted: Wanted) -> Made:
 
 
 def _suite_of_windows(parts: _Parts, required: Sequence[str]) -> dict[str, str]:
-    table, key = f"{parts.stream}_{label_of(_LENGTH_S)}", (*parts.key_columns, "window_start")
+    table, key = f"{parts.stream}_{_LENGTH}", (*parts.key_columns, "window_start")
     return {table: suite_text(table, key, required, window_s=_LENGTH_S)}
 
 
@@ -239,8 +239,8 @@ def joined_calls(wanted: Wanted) -> Made:
         *sides,
         "),",
         f"pair=({', '.join(ends)}),  # guess: strings in every sample",
-        "gap_s=60,  # guess: events up to a minute apart are one call",
-        "grace_s=180,  # guess: a call waits three minutes for late events",
+        'gap="1m",  # guess: events up to a minute apart are one call',
+        'grace="3m",  # guess: a call waits three minutes for late events',
     ]
     topics = ", ".join("{}" for _ in wanted.samples)
     about = About(

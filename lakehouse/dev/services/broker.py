@@ -191,11 +191,11 @@ class KafkaServer(Service):
         if not self.secure:
             return {}
         return {
-            "kafka_security_protocol": "SASL_SSL",
-            "kafka_sasl_mechanism": "SCRAM-SHA-512",
-            "kafka_sasl_username": PIPELINE,
-            "kafka_sasl_password_file": str(self.security / f"{PIPELINE}.password"),
-            "kafka_ssl_ca_file": str(self.security / "ca.pem"),
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "SCRAM-SHA-512",
+            "sasl_username": PIPELINE,
+            "sasl_password_file": str(self.security / f"{PIPELINE}.password"),
+            "ssl_ca": str(self.security / "ca.pem"),
         }
 
     @property

@@ -67,15 +67,18 @@ class Endpoints:
     @property
     def access(self) -> KafkaAccess:
         """The access to the broker."""
-        return KafkaSettings.model_validate(self._of_kafka()).kafka
+        return self._of_kafka().access
 
     @property
     def update(self) -> dict[str, Any]:
         """The endpoints, as an update of Settings."""
-        return {"redis_url": SecretStr(self.redis), **self._of_kafka()}
+        kafka = self._of_kafka()
+        given = {f"kafka.{name}": getattr(kafka, name) for name in kafka.model_fields_set}
+        return {"redis.url": SecretStr(self.redis), **given}
 
-    def _of_kafka(self) -> dict[str, Any]:
-        return {"kafka_bootstrap_servers": self.kafka, **from_files(dict(self.security))}
+    def _of_kafka(self) -> KafkaSettings:
+        secured = from_files("kafka", dict(self.security))
+        return KafkaSettings.model_validate({"bootstrap_servers": self.kafka, **secured})
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType, TimestampType
 
 from lakehouse.engine.layers.step import Batch, BatchResult, Blamed, Passed, Permitted, Step, StepMaker
-from lakehouse.engine.layers.topic_reading import EARLIEST, TopicReading, skipping
+from lakehouse.engine.layers.topic_reading import TopicReading, skipping
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.settings import Settings
 from lakehouse.storage import tables
@@ -99,13 +99,13 @@ class _Landing(Step):
             self.name,
             self._path,
             settings.topic(source.topic),
-            access=settings.kafka,
-            max_records=settings.max_records_per_batch,
-            max_bytes=settings.bytes_per_batch,
+            access=settings.kafka.access,
+            max_records=settings.run.max_records,
+            max_bytes=settings.run.max_bytes,
             permitted=permitted,
-            start=settings.start.get(source.topic, EARLIEST),
+            start=source.start,
         )
-        self._files = settings.shuffle_partitions
+        self._files = settings.spark.shuffle_partitions
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
         """Choose the next records of each partition; None if there are no unread records."""

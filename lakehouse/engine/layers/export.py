@@ -91,7 +91,7 @@ class _Export(Step):
         self._table = table
         self._source = f"gold.{made_by.name}"  # its micro-batches fill this table, too
         self._path = lake.ensure_source(gold.spec(table))
-        self._max_bytes = settings.bytes_per_batch
+        self._max_bytes = settings.run.max_bytes
         self._allow = permitted.allow
         self._part: Part | None = None
         self._lost: int | None = None  # the last version whose changes were removed unsent

@@ -35,7 +35,7 @@ _FIELDS = ("id", "stream", "status", "topic", "partition", "offset", "key", "val
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
     """Return the factory for the step that sends the stream's dead letters; empty if no topic is set."""
-    if not settings.dead_letter_topic:
+    if not settings.kafka.dead_letter_topic:
         return []
     make = partial(_LettersExport, lake, stream, settings, permitted)
     return [StepMaker(stream.name, "export", name_of(stream), make)]
@@ -62,10 +62,12 @@ class _LettersExport(Step):
         self._notice = permitted.on_notice
         self._spark = lake.spark
         self._path = lake.ensure(DEAD_LETTERS)
-        self._max_bytes = settings.bytes_per_batch
-        create_topics(settings.kafka, {settings.dead_letter_topic: settings.topic_partitions})
-        self._sink = LetterSink(settings.kafka, settings.dead_letter_topic, stream.name)
-        self._note = note_name(stream, settings.dead_letter_topic)
+        self._max_bytes = settings.run.max_bytes
+        create_topics(
+            settings.kafka.access, {settings.kafka.dead_letter_topic: settings.kafka.topic_partitions}
+        )
+        self._sink = LetterSink(settings.kafka.access, settings.kafka.dead_letter_topic, stream.name)
+        self._note = note_name(stream, settings.kafka.dead_letter_topic)
         self._reading = ChangeReading(lake.spark, self.name, self._path)
         table, there = DEAD_LETTERS.qualified_name, self._sink.sent()
         noted = Noted(lake.spark, self._path, table, self._note, there, None)

@@ -234,7 +234,7 @@ class TopicReading:
         name, _, id_ = sorted(others)[0].rpartition(":")
         if name != self._topic and not mine:
             raise PositionError(
-                f"{self._query} has read topic {name}, the settings say {self._topic}. Set LAKEHOUSE_TOPICS "
+                f"{self._query} has read topic {name}, the settings say {self._topic}. Set its topic "
                 "as it was, or use another LAKEHOUSE_LAKE for the other topic"
             )
         if not is_there:
@@ -278,7 +278,7 @@ class TopicReading:
         moves = (*offset_moves(self._query, source, {}, at), *begins(self._query, source, at))
         tables.note(self._lake.spark, self._path, moves)
         self._permitted.on_notice(
-            f"{self._query} begins at offsets {_shown(at)} of {self._topic}, as LAKEHOUSE_START says "
+            f"{self._query} begins at offsets {_shown(at)} of {self._topic}, as its key `start` says "
             f"({self._start}); earlier records are left out"
         )
         return at

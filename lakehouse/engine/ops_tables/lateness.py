@@ -145,7 +145,7 @@ def number_in(noted: Mapping[str, int], table: str) -> int | None:
 
 
 def setting_in(noted: Mapping[str, int], properties: Mapping[str, str], table: str) -> int:
-    """Return LAKEHOUSE_ALLOWED_LATENESS_S at the time when the table's last allowance was recorded."""
+    """Return the allowed lateness when the table's last allowance was recorded, in seconds."""
     return noted.get(_setting(table), int(properties.get(f"lakehouse.{SETTING}", "0")))
 
 
@@ -160,8 +160,8 @@ def change(
 ) -> Lateness:
     """Change the allowed lateness of records after the `judged` offset ranges; return the new lateness.
 
-    `seconds` is None for unlimited. `setting` is the current LAKEHOUSE_ALLOWED_LATENESS_S. Raises
-    PositionError if another process has changed the lateness.
+    `seconds` is None for unlimited. `setting` is the current allowed lateness of the settings, in seconds.
+    Raises PositionError if another process has changed the lateness.
     """
     spark, path = lake.spark, lake.path(*known.table.split("."))
     begins = {(one.topic, one.partition): one.last + 1 for one in judged}

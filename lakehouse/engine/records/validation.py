@@ -48,6 +48,7 @@ from pyspark.sql.types import StructField, StructType, VariantType
 
 from lakehouse.engine.records import decoding, deletions, event_times, fields, identity
 from lakehouse.engine.records.fields import REASONS, reason, type_column
+from lakehouse.engine.records.rules import checked_rules
 from lakehouse.engine.records.shown import shown, shown_bytes, with_value
 from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.execution import by_reference
@@ -157,7 +158,10 @@ def _verdict(source: Source) -> _Verdict:
     in_time = (
         _future_reason(source.future_tolerance_s),
         late_reason(F.col("_watermark")),
-        *(F.when(rule.violated, reason(rule.name, rule.column, rule.message)) for rule in source.rules()),
+        *(
+            F.when(rule.violated, reason(rule.name, rule.column, rule.message))
+            for rule in checked_rules(source)
+        ),
         *identity.reasons_of(source),
     )
     of_field = decoding.reason_of if source.is_typed else fields.reason_of

@@ -27,10 +27,10 @@ def require_services(settings: Settings, layers: Sequence[LayerName], streams: S
         registry.require_fit(stream)
     denied = []
     if {"bronze", "export"} & set(layers):
-        require_broker(settings.kafka)
+        require_broker(settings.kafka.access)
         topics = (settings.topic(name) for stream in streams for name in stream.topics)
         try:
-            create_topics(settings.kafka, dict.fromkeys(topics, settings.topic_partitions))
+            create_topics(settings.kafka.access, dict.fromkeys(topics, settings.kafka.topic_partitions))
         except AccessDeniedError as error:
             denied.append(str(error))
     if "export" in layers:
@@ -62,10 +62,11 @@ def _warn_of_unlimited_topics(
 ) -> None:
     """Report topics that do not limit the uncompressed size of records, or their timestamps."""
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
-    found = unlimited(settings.kafka, topics)
+    found = unlimited(settings.kafka.access, topics)
     if found.untold:
         notice(
-            f"{', '.join(found.untold)}: the broker does not tell {settings.kafka.principal} the limits of "
+            f"{', '.join(found.untold)}: the broker does not tell "
+            f"{settings.kafka.access.principal} the limits of "
             "these topics, so Kafka's own are assumed (docs/kafka.md, DescribeConfigs)"
         )
     if found.packed:
@@ -87,7 +88,7 @@ def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[L
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)
-    topics = (describe_topic(settings.kafka, settings.topic(one.topic)) for one in sources)
+    topics = (describe_topic(settings.kafka.access, settings.topic(one.topic)) for one in sources)
     records = (topic.ends[n] - first for topic in topics if topic for n, first in topic.earliest.items())
     try:
         return sum(records) <= _FEW_WAITING

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from lakehouse.engine.layers import bronze, export, gold, letters_export, silver
 from lakehouse.engine.layers.step import Gate, LayerName, Permitted, StepMaker
+from lakehouse.engine.records.rules import checked_rules
 from lakehouse.engine.runtime.loop import BatchDone, Clock, Common, OnBatch, StreamLoop, utc_now
 from lakehouse.engine.runtime.schedule import Alone, Schedule
 from lakehouse.engine.runtime.signals import Stop
@@ -79,10 +80,13 @@ def run(
 
     A step that fails, or whose start is refused, is retried with growing pauses (`runtime.troubles`) while
     the others continue. At the end, raises the failures that remain; raises earlier if every step fails. The
-    error is a LakehouseError, such as a PositionError if tables and topics do not match, or a StreamError
-    that names the step.
+    error is a LakehouseError, such as a PositionError if tables and topics do not match, a StreamError
+    that names the step, or a SettingsError for a rule that is not a condition on a row.
     """
     check_trigger(options.trigger)
+    if "silver" in layers:
+        for source in (source for stream in streams for source in stream.sources):
+            checked_rules(source)
     _Run(lake, streams, layers, settings, options).run()
 
 
@@ -196,8 +200,8 @@ def _makers(
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),
-        "silver": silver.steps(lake, stream, settings.bytes_per_batch, permitted),
-        "gold": gold.steps(lake, stream, settings.bytes_per_batch, permitted.on_notice),
+        "silver": silver.steps(lake, stream, settings.run.max_bytes, permitted),
+        "gold": gold.steps(lake, stream, settings.run.max_bytes, permitted.on_notice),
         "export": export.steps(lake, stream, settings, permitted),
     }
     yield from (one for layer in ("bronze", "silver") if layer in layers for one in found[layer])

@@ -41,7 +41,7 @@ def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Sto
     _delete_what_is_left(lake)
     root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"
     scratch, silently = Lake(lake.spark, root), RunOptions(AVAILABLE_NOW, stop=stop)
-    settings = settings.model_copy(update={"lake": root})
+    settings = settings.changed({"lake": root})
     try:
         for rows in _ROWS * _ROUNDS:
             if not stop.requested and _land(lake, scratch, streams, rows):

@@ -57,7 +57,7 @@ class Posting:
         try:
             return web.trusted(self.ca.get_secret_value())
         except ValueError as error:
-            raise SettingsError(f"alert_webhook_ca has no certificates in PEM: {error}") from None
+            raise SettingsError(f"alerts.webhook_ca has no certificates in PEM: {error}") from None
 
 
 PLAIN = Posting()
@@ -66,7 +66,9 @@ PLAIN = Posting()
 
 def posting(settings: Settings) -> Posting:
     """Return the webhook options in the settings; raises SettingsError for invalid certificates."""
-    found = Posting(settings.alert_webhook_secret, settings.alert_webhook_ca, settings.alert_webhook_proxy)
+    found = Posting(
+        settings.alerts.webhook_secret, settings.alerts.webhook_certificates, settings.alerts.webhook_proxy
+    )
     found.require()
     return found
 
@@ -104,6 +106,6 @@ def signature(secret: str, event_id: str, at: str, body: bytes) -> str:
     try:
         key = base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except ValueError:
-        raise SettingsError(f"alert_webhook_secret is not {SECRET_PREFIX} followed by base64") from None
+        raise SettingsError(f"alerts.webhook_secret is not {SECRET_PREFIX} followed by base64") from None
     made = hmac.digest(key, b".".join((event_id.encode(), at.encode(), body)), hashlib.sha256)
     return f"v1,{base64.b64encode(made).decode()}"

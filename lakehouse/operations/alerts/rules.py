@@ -1,7 +1,7 @@
-"""Alerting rules, from one TOML file.
+"""Alerting rules, from the section `alerts` of the settings.
 
-A rule describes a problem of a stream or of a service's metric. The whole file is validated: errors name
-unknown keys and kinds and list the known ones.
+A rule describes a problem of a stream or of a service's metric. All rules are validated: errors name unknown
+keys and kinds and list the known ones.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from lakehouse.common.errors import SettingsError
 from lakehouse.engine.layers.step import LayerName
 from lakehouse.operations.telemetry import Word
+from lakehouse.settings.alerts import AlertsSettings
 
 DEFAULT_RULES = Path(__file__).with_name("alerts.toml")
 _Name = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
@@ -143,7 +144,7 @@ class InGold(_Part):
 
 
 class Rules(_Part):
-    """The contents of the rules file."""
+    """The alerting rules and the objective."""
 
     in_gold: InGold = InGold()
     rules: tuple[Annotated[Rule, Field(discriminator="kind")], ...] = ()
@@ -157,27 +158,24 @@ class Rules(_Part):
         return self
 
 
-def load_rules(path: Path | None, streams: Sequence[str]) -> Rules:
-    """Read a rules file, or the default rules if `path` is null.
+def load_rules(alerts: AlertsSettings, streams: Sequence[str]) -> Rules:
+    """Return the rules of the settings, or the default rules where they have none.
 
     Raises SettingsError listing every invalid field, or naming the first rule whose stream is not in
     `streams`.
     """
-    path = path or DEFAULT_RULES
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
-        raise SettingsError(f"alerting rules in {path} could not be read: {error}") from None
+    given = {"rules": alerts.rules, "in_gold": alerts.in_gold}
+    raw = tomllib.loads(DEFAULT_RULES.read_text(encoding="utf-8"))
+    raw |= {name: value for name, value in given.items() if value is not None}
     try:
         rules = Rules.model_validate(raw)
     except ValidationError as error:
-        raise SettingsError(f"alerting rules in {path}: {_explain(error, raw)}") from None
+        raise SettingsError(f"alerts: {_explain(error, raw)}") from None
     for rule in rules.rules:
         stream = getattr(rule, "stream", None)
         if stream is not None and stream not in streams:
             raise SettingsError(
-                f"alerting rules in {path}: rule {rule.name}: unknown stream {stream}; known: "
-                f"{', '.join(sorted(streams))}"
+                f"alerts: rule {rule.name}: unknown stream {stream}; known: {', '.join(sorted(streams))}"
             )
     return rules
 

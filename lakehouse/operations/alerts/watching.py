@@ -41,7 +41,7 @@ class Watcher:
         self._observer = Observer(streams, settings)
         self._audits = Audits()
         self._told = set[str]()
-        self._publisher = Publisher(settings.kafka, settings.alert_topic, self._warn_once)
+        self._publisher = Publisher(settings.kafka.access, settings.alerts.topic, self._warn_once)
         self._state: dict[Key, Alert] | None = None
         self._away: str | None = None
         self.every_s = 0.0

@@ -87,7 +87,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
     def about(name: str, subject: str) -> Compared:
         return Compared(stream.name, name, subject)
 
-    access = settings.kafka
+    access = settings.kafka.access
     yield about("files", "every table"), partial(check_files, lake, stream)
     for source in stream.sources:
         name = source.table

@@ -54,7 +54,7 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
     landed = _counted(bronze.where(F.col("topic") == topic))
     lost = _losses(lake, topic)
     left_out = [
-        f"{topic}-{partition}: offsets before {first} were skipped (LAKEHOUSE_START)"
+        f"{topic}-{partition}: offsets before {first} were skipped (the source's key `start`)"
         for partition, first in sorted(begun.items())
         if first
     ]

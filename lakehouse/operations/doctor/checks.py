@@ -166,19 +166,20 @@ def _jars(settings: Settings) -> Iterator[Finding]:
 
 def _kafka(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
     try:
-        require_broker(settings.kafka, _BROKER_S)
-        held = look_up(settings.kafka, rights_of_pipeline(streams, settings))
+        require_broker(settings.kafka.access, _BROKER_S)
+        held = look_up(settings.kafka.access, rights_of_pipeline(streams, settings))
     except LakehouseError as error:
         todo = "start it (`lakehouse services up` on a laptop), or correct LAKEHOUSE_KAFKA_… (docs/kafka.md)"
         yield Finding("Kafka", "fail", first_line(error), todo)
         return
-    yield Finding("Kafka", "ok", f"{settings.kafka} answers {settings.kafka.principal}")
+    yield Finding("Kafka", "ok", f"{settings.kafka.access} answers {settings.kafka.access.principal}")
     if held.absent_topics:
         found = f"do not exist yet: {', '.join(held.absent_topics)}"
         yield Finding("Kafka topics", "warn", found, "the first run creates them, if it has the Create right")
     for right in held.missing:
-        what = f"{settings.kafka.principal} may not {right.operation} {right.kind} {right.name}: {right.why}"
-        todo = f"kafka-acls.sh {right.as_command(settings.kafka.principal.removeprefix('User:'))}"
+        principal = settings.kafka.access.principal
+        what = f"{principal} may not {right.operation} {right.kind} {right.name}: {right.why}"
+        todo = f"kafka-acls.sh {right.as_command(settings.kafka.access.principal.removeprefix('User:'))}"
         yield Finding("Kafka rights", "fail" if right.is_required else "warn", what, todo)
     if not held.missing:
         yield Finding("Kafka rights", "ok", "all rights that `lakehouse doctor --rights pipeline` lists")

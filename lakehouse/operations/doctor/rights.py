@@ -26,8 +26,8 @@ def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Ri
         for table in stream.tables
         if table.export.topic is not None
     ]
-    alerts = [settings.alert_topic, f"{settings.alert_topic}-state"]
-    sent += [settings.dead_letter_topic] if settings.dead_letter_topic else []
+    alerts = [settings.alerts.topic, f"{settings.alerts.topic}-state"]
+    sent += [settings.kafka.dead_letter_topic] if settings.kafka.dead_letter_topic else []
     return [
         *(Right("Read", "topic", topic, "to read the records") for topic in read),
         *_of_sender([*sent, *alerts]),
@@ -66,7 +66,7 @@ def _of_sender(topics: Sequence[str]) -> Iterator[Right]:
 
 def _of_groups(settings: Settings) -> Iterator[Right]:
     yield Right("Read", "group", _PREFIX, "positions of exports, webhooks and bronze", is_prefix=True)
-    group = settings.consumer_group
+    group = settings.kafka.consumer_group
     if group and not group.startswith(_PREFIX):
         name, separator, _ = group.partition(_TABLE)
         yield Right("Read", "group", name, "the position of bronze", is_prefix=bool(separator))

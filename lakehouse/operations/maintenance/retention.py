@@ -1,4 +1,4 @@
-"""Retention: delete rows older than their table's `kept_days`, unless remaining rows depend on them.
+"""Retention: delete rows older than `maintenance.keep_rows` allows, unless remaining rows depend on them.
 
 Whole days (UTC) are deleted. The limit is the end of the last deleted day.
 

@@ -9,7 +9,7 @@ nothing to do. If a step is killed, the next round repeats it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -37,7 +37,7 @@ from lakehouse.streams.definition import Stream
 _MARGIN = timedelta(hours=1)
 _ROWS_A_MERGED_FILE = 100_000
 """A late record rewrites a whole file of a merged table, so files are also limited by rows."""
-_MB = 1 << 20
+_DAY_S = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,16 @@ class Kept:
 
 def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
     """Return the tasks for the streams' tables and for the tables shared by all streams."""
-    days = settings.kept_days.get
+    days = _kept_days(settings)
     found = [task for stream in streams for task in _tasks_of(stream, settings)]
     kept = days(DEAD_LETTERS.qualified_name)
     letters = tuple(
         Reader(
-            letters_export.name_of(stream), topic=letters_export.note_name(stream, settings.dead_letter_topic)
+            letters_export.name_of(stream),
+            topic=letters_export.note_name(stream, settings.kafka.dead_letter_topic),
         )
         for stream in streams
-        if settings.dead_letter_topic
+        if settings.kafka.dead_letter_topic
     )
     cut = None if kept is None else retention.letters_cut(streams, kept)
     found.append(Task(DEAD_LETTERS, letters, cut=cut))
@@ -127,8 +128,13 @@ def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
     ]
 
 
+def _kept_days(settings: Settings) -> Callable[[str], int | None]:
+    days = {name: kept_s // _DAY_S for name, kept_s in settings.maintenance.keep_rows_s.items()}
+    return days.get
+
+
 def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
-    days, found = settings.kept_days.get, []
+    days, found = _kept_days(settings), []
     for source in stream.sources:
         merging = [table.name for table in stream.gold if source.table in table.reads]
         raw, clean = bronze.spec(source), silver.spec(source)
@@ -168,7 +174,7 @@ class Keeper:
     ) -> None:
         self._lake = lake
         self._settings = settings
-        self._target_bytes = settings.file_target_mb * _MB
+        self._target_bytes = settings.maintenance.file_size_bytes
         self._alone = alone
         self._most_bytes = most_bytes
 
@@ -224,7 +230,7 @@ class Keeper:
 
     def _kept_for(self, task: Task, held: Held | None, now: datetime) -> timedelta:
         """Return how long VACUUM must keep the files of a table's old versions."""
-        needed = [timedelta(hours=self._settings.files_kept_h)]
+        needed = [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
         if any(reader.is_export for reader in task.readers):
             needed.append(self._feed_kept_for)
         if held is not None and held.since is not None:
@@ -233,7 +239,7 @@ class Keeper:
 
     def _clean_log(self, task: Task, path: str, now: datetime) -> None:
         """Clean up the log, keeping commits at readers' positions even if every row has been read."""
-        spark, needed = self._lake.spark, [timedelta(hours=self._settings.log_kept_h)]
+        spark, needed = self._lake.spark, [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
         newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
         for reader in task.readers:
             position = position_of(self._lake, reader, path)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from functools import cached_property
 
 from pyspark.errors import PySparkException
@@ -34,6 +35,7 @@ LIMITS = (
     .add("sales_threshold", "decimal(38,9)")
     .add("future_tolerance_s", "integer")
 )
+_SALES_THRESHOLD = "streams.sales.threshold"
 _FEED_AGE = timedelta(days=1)
 CHANGES = "_changes"
 LIMITS_VIEW = "limits"
@@ -188,12 +190,19 @@ class PinnedTables:
     def limits(self) -> DataFrame:
         """One row of settings, shown as the view `limits`."""
         settings = self._settings
+        declared = [one.declared for one in self._every.values()]
+        sources = [one for one in declared if isinstance(one, Source)]
+        pinned = (one.pinned_settings for one in declared if isinstance(one, MergedTable))
+        thresholds = (settings_[_SALES_THRESHOLD] for settings_ in pinned if _SALES_THRESHOLD in settings_)
         row = (
             self.now,
             self.now - timedelta(seconds=settings.expect_fresh_s),
             settings.expect_dead_letter_rate,
-            settings.sales_threshold,
-            settings.future_tolerance_s,
+            next(map(Decimal, thresholds), None),
+            max(
+                (one.future_tolerance_s for one in sources),
+                default=settings.stream_defaults.future_tolerance_s,
+            ),
         )
         return self.spark.createDataFrame([row], LIMITS)
 

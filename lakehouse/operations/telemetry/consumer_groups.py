@@ -38,7 +38,7 @@ def committing(
 
     Does nothing if the settings name no group.
     """
-    if not settings.consumer_group:
+    if not settings.kafka.consumer_group:
         yield
         return
     progress = GroupProgress(streams, settings)
@@ -82,10 +82,10 @@ class GroupProgress:
     """Commit bronze's positions to the consumer groups. Not thread-safe."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
-        self._access = settings.kafka
+        self._access = settings.kafka.access
         self._sources = [
             (
-                settings.consumer_group.replace("{table}", source.table),
+                settings.kafka.consumer_group.replace("{table}", source.table),
                 settings.topic(source.topic),
                 f"bronze.{source.table}",
                 Log(path_of(settings.lake, "bronze", source.table)),

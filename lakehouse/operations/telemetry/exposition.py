@@ -214,7 +214,7 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ("refused_ratio", "Share of judged records that silver refused, as last noted.", _TABLE, _refused),
     (
         "refused_over_limit",
-        "Whether the refused share exceeds LAKEHOUSE_REFUSED_LIMIT.",
+        "Whether the refused share exceeds LAKEHOUSE_RUN_REFUSED_LIMIT.",
         _TABLE,
         _refused_over,
     ),

@@ -68,7 +68,7 @@ class Observer:
         self._settings = settings
         self._lock = threading.Lock()
         self._latest: Observation | None = None
-        self._broker = Broker(settings.kafka)
+        self._broker = Broker(settings.kafka.access)
         self._streams = [_Watched(stream, settings) for stream in streams]
         self._files, self._was_there = files_of(settings.lake), False
         self._letters = OpenLetters(_log_of(settings, DEAD_LETTERS))
@@ -250,7 +250,7 @@ class _Watched:
             newest_event=state.newest_event,
             unrun=runs.unrun(state.queries, state.runs, seen.happenings.stops_of(state.name), now),
             now=now,
-            lag_limit=timedelta(seconds=self._settings.lag_limit_s),
+            lag_limit=timedelta(seconds=self._settings.telemetry.lag_limit_s),
             fresh=timedelta(seconds=self._settings.expect_fresh_s),
             refused=state.refused if state.open_letters != 0 else (),
         )

@@ -134,7 +134,7 @@ def _moment(micros: int) -> datetime:
 def _alerts(settings: Settings, streams: Sequence[str]) -> _Standing:
     rules = load_rules(settings.alerts, streams).rules
     thresholds = {rule.name: threshold_of(rule) for rule in rules}
-    found = standing(settings.kafka, settings.alert_topic, _TOLD)
+    found = standing(settings.kafka.access, settings.alerts.topic, _TOLD)
     resolved = [one for one in found.told if one["status"] == AlertStatus.RESOLVED.value]
     messages = [*(_message(one, found) for one in found.firing), *resolved]
     return _Standing(found, [_alert(one, thresholds.get(one["rule"])) for one in messages])

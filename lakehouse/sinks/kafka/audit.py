@@ -58,7 +58,7 @@ class _Sent:
 
 def compare(audited: AuditedLead) -> Findings:
     """Compare a gold table with the topic it is exported to."""
-    access = audited.exported.settings.kafka
+    access = audited.exported.settings.kafka.access
     return WholeTopic(audited.exported.spark, access, audited.place).asked(
         lambda records: _compare(audited, records)
     )
@@ -186,7 +186,7 @@ def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
 
     It covers rows sent since `progress`, and a large micro-batch that is being sent in slices.
     """
-    access, place, exported = audited.exported.settings.kafka, audited.place, audited.exported
+    access, place, exported = audited.exported.settings.kafka.access, audited.place, audited.exported
     now = read_progress(access, progress_group(exported.table.name, place), place) or progress
     sliced = last_sliced(access, exported.table.name, place)
     ends = [now.position] if now.table == progress.table else []

@@ -28,8 +28,8 @@ class ToKafka:
     def __init__(self, exported: Exported, topic: str) -> None:
         self.place = topic
         self._exported = exported
-        self._access = exported.settings.kafka
-        create_topics(self._access, {topic: exported.settings.topic_partitions})
+        self._access = exported.settings.kafka.access
+        create_topics(self._access, {topic: exported.settings.kafka.topic_partitions})
         self._sink = KafkaSink(
             self._access, topic, exported.table.name, transaction_timeout_s=TRANSACTION_TIMEOUT_S
         )

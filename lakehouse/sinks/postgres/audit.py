@@ -33,7 +33,7 @@ def compare(audited: Audited) -> Findings:
     """Compare a gold table with its rows in PostgreSQL."""
     exported = audited.exported
     table = Sql(exported.table)
-    with connect(exported.settings.postgres_url.get_secret_value()) as connection, reported(table.name):
+    with connect(exported.settings.postgres.url.get_secret_value()) as connection, reported(table.name):
         place = quoted(SCHEMA, table.name)
         if not connection.execute(statements.COLUMNS, [place]).fetchone():
             return Findings(0, 1, [({}, f"there is no gold.{table.name} in PostgreSQL")])

@@ -154,7 +154,7 @@ class ToPostgres:
 
     def __init__(self, exported: Exported) -> None:
         self._exported = exported
-        self._url = exported.settings.postgres_url.get_secret_value()
+        self._url = exported.settings.postgres.url.get_secret_value()
         self._sql = Sql(exported.table)
         self._own = {NAME: line_of(exported.table)}
         self._connection: psycopg.Connection | None = None

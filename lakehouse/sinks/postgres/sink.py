@@ -16,7 +16,7 @@ _WHAT_FOR = "LAKEHOUSE_POSTGRES_URL"
 def _require(settings: Settings) -> None:
     with needed("postgres", _WHAT_FOR):
         from lakehouse.sinks.postgres.statements import require_postgres
-    require_postgres(settings.postgres_url.get_secret_value())
+    require_postgres(settings.postgres.url.get_secret_value())
 
 
 def _make(exported: Exported) -> Sink:
@@ -34,19 +34,19 @@ def _audit(audited: Audited) -> Findings:
 def _doubts(settings: Settings) -> Sequence[str]:
     with needed("postgres", _WHAT_FOR):
         from lakehouse.sinks.postgres.client import doubts_of_postgres
-    return doubts_of_postgres(settings.postgres_url.get_secret_value())
+    return doubts_of_postgres(settings.postgres.url.get_secret_value())
 
 
 def _try_row(table: MergedTable, settings: Settings) -> None:
     with needed("postgres", _WHAT_FOR):
         from lakehouse.sinks.postgres.statements import Sql, try_row
-    try_row(settings.postgres_url.get_secret_value(), Sql(table))
+    try_row(settings.postgres.url.get_secret_value(), Sql(table))
 
 
 KIND = SinkKind(
     postgres_layout.NAME,
     postgres_layout.LABEL,
-    is_set=lambda settings: bool(settings.postgres_url.get_secret_value()),
+    is_set=lambda settings: bool(settings.postgres.url.get_secret_value()),
     require=_require,
     make=_make,
     audit=_audit,

@@ -39,15 +39,15 @@ def compare(audited: Audited) -> Findings:
     """Compare a gold table with its rows in Redis."""
     exported, version = audited.exported, audited.version
     spark, path, table, settings = exported.spark, exported.path, exported.table, exported.settings
-    since = audited.now - timedelta(seconds=settings.redis_ttl_s) + _MARGIN
+    since = audited.now - timedelta(seconds=settings.redis.ttl_s) + _MARGIN
     notes, not_compared = [f"version {version} of gold"], list[str]()
     first = tables.first_version(spark, path)
     if first and tables.committed_at(spark, path, first) > since:
         not_compared.append(
             f"gold's log begins at version {first}: rows changed before that, even within the time to "
-            "live, are not compared. Keep the log for longer than LAKEHOUSE_REDIS_TTL_S"
+            "live, are not compared. Keep the log for longer than LAKEHOUSE_REDIS_TTL"
         )
-    generation, url = exported.generation, settings.redis_url.get_secret_value()
+    generation, url = exported.generation, settings.redis.url.get_secret_value()
 
     def looked(since: datetime) -> _Look:
         changes = partial(tables.read_changes_since, spark, path, since)
@@ -69,7 +69,7 @@ def compare(audited: Audited) -> Findings:
         since = tables.readable_since(spark, path, since)
         not_compared.append(
             f"changes before {since:%F %T} UTC are not compared: VACUUM has removed them. Keep files for "
-            "longer than LAKEHOUSE_REDIS_TTL_S"
+            "longer than LAKEHOUSE_REDIS_TTL"
         )
         look = looked(since)
     return Findings(look.compared, look.differences, look.examples, notes, not_compared)

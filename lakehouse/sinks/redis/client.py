@@ -47,7 +47,7 @@ _MEANINGS = {
     ),
     "used memory > 'maxmemory'": (
         "is full, so rows wait",
-        "give it more memory, or shorten LAKEHOUSE_REDIS_TTL_S (docs/redis.md)",
+        "give it more memory, or shorten LAKEHOUSE_REDIS_TTL (docs/redis.md)",
     ),
     "MISCONF": ("takes no rows because it cannot save its data, so rows wait", "is its disk full?"),
     "NOREPLICAS": ("has too few replicas to take rows (min-replicas-to-write), so rows wait", "start them"),

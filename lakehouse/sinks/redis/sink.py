@@ -37,13 +37,13 @@ class ToRedis:
         table, settings = exported.table, exported.settings
         self._exported = exported
         self._redis = RedisSink(
-            settings.redis_url.get_secret_value(),
+            settings.redis.url.get_secret_value(),
             table.name,
-            settings.redis_ttl_s,
+            settings.redis.ttl_s,
             generation=exported.generation,
             rows_move=table.export.redis.rows_move,
         )
-        self._kept = timedelta(seconds=settings.redis_ttl_s)
+        self._kept = timedelta(seconds=settings.redis.ttl_s)
         self._looked: float | None = None  # on the monotonic clock, like the next one
         self._filled_at: float | None = None
         self._sending: Sending | None = None
@@ -89,7 +89,7 @@ class ToRedis:
             self._exported.notice(
                 f"{self._exported.name}: {evicted}; rows of the last {self._kept} are written again, at most "
                 f"every {_EVICTED_EVERY_S / 60:g} minutes. Give Redis more memory, or shorten "
-                "LAKEHOUSE_REDIS_TTL_S"
+                "LAKEHOUSE_REDIS_TTL"
             )
         with self._redis.filling():
             rows = self._put_again(now)
@@ -139,7 +139,7 @@ class ToRedis:
         exported.notice(
             f"{exported.name}: Redis lacks rows of gold.{exported.table.name}; those last changed before "
             f"{since:%F %T} UTC come back when they change, because VACUUM has removed their changes. Set "
-            "LAKEHOUSE_REDIS_TTL_S to less than VACUUM's retention"
+            "LAKEHOUSE_REDIS_TTL to less than VACUUM's retention"
         )
         return self._put_since(since, chosen)
 
@@ -153,7 +153,7 @@ class ToRedis:
 
 
 def _url(settings: Settings) -> str:
-    return settings.redis_url.get_secret_value()
+    return settings.redis.url.get_secret_value()
 
 
 def _try_row(_table: MergedTable, settings: Settings) -> None:
@@ -170,7 +170,7 @@ KIND = SinkKind(
     is_set=lambda settings: bool(_url(settings)),
     require=lambda settings: require_redis(_url(settings)),
     doubts=lambda settings: doubts_of_redis(_url(settings)),
-    reads_back=lambda settings: timedelta(seconds=settings.redis_ttl_s),
+    reads_back=lambda settings: timedelta(seconds=settings.redis.ttl_s),
     make=ToRedis,
     audit=audit_redis.compare,
     unfit=unfit,

@@ -19,7 +19,7 @@ _TURN_S = 0.5
 # The settings to check, by librdkafka's error code; the most specific code comes first.
 _CAUSES = (
     (KafkaError._AUTHENTICATION, "LAKEHOUSE_KAFKA_SASL_MECHANISM, _USERNAME and _PASSWORD"),
-    (KafkaError._SSL, "LAKEHOUSE_KAFKA_SSL_CA_FILE, _CERTIFICATE_FILE and _KEY_FILE"),
+    (KafkaError._SSL, "LAKEHOUSE_KAFKA_SSL_CA, _CERTIFICATE and _KEY"),
     (KafkaError._RESOLVE, "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"),
     (KafkaError._TRANSPORT, "LAKEHOUSE_KAFKA_SECURITY_PROTOCOL"),
 )

@@ -71,7 +71,7 @@ def build_session(
         secret = _secret(settings)
         spark = (builder if secret is None else builder.config(_SECRET, secret)).getOrCreate()
     internals.speak_english(spark)
-    internals.configure_hadoop(spark, settings.s3.for_hadoop() if is_on_s3(settings.lake) else {})
+    internals.configure_hadoop(spark, settings.s3.access.for_hadoop() if is_on_s3(settings.lake) else {})
     _require_names(spark, settings)
     try:
         internals.load_codecs(spark)
@@ -196,7 +196,7 @@ def _variables(settings: Settings) -> dict[str, str]:
 
 
 def _is_local(settings: Settings) -> bool:
-    return settings.spark_master.startswith("local")
+    return settings.spark.master.startswith("local")
 
 
 def _secret(settings: Settings) -> str | None:
@@ -208,16 +208,16 @@ def _secret(settings: Settings) -> str | None:
     master = SparkConf().get("spark.master", "") or ""
     if not master.startswith("spark://"):
         return None
-    if settings.spark_secret_file is None:
+    if settings.spark.secret_file is None:
         raise ServiceError(
             f"{master} needs its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that contains it"
         )
     try:
-        secret = settings.spark_secret_file.read_text(encoding="utf-8").strip()
+        secret = settings.spark.secret_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ServiceError(f"LAKEHOUSE_SPARK_SECRET_FILE cannot be read: {error}") from error
     if not secret:
-        raise ServiceError(f"LAKEHOUSE_SPARK_SECRET_FILE names {settings.spark_secret_file}, which is empty")
+        raise ServiceError(f"LAKEHOUSE_SPARK_SECRET_FILE names {settings.spark.secret_file}, which is empty")
     return secret
 
 
@@ -237,8 +237,8 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     if not java.has_home():
         paths["user.home"] = settings.home  # Ivy, for example, must be able to write there
     added = [_quoted(f"-D{name}={path}") for name, path in paths.items()]
-    if settings.kafka_oauth_token_url:  # newer Kafka clients request tokens only from allowed addresses
-        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka_oauth_token_url}"
+    if settings.kafka.oauth_token_url:  # newer Kafka clients request tokens only from allowed addresses
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka.oauth_token_url}"
         added.append(_quoted(allowed))
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
@@ -246,12 +246,12 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
         # jars.
         options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
         options["spark.jars"] = for_cluster()["spark.jars"]
-        if settings.spark_master == "yarn":  # the jar for the disk hides YARN's properties
+        if settings.spark.master == "yarn":  # the jar for the disk hides YARN's properties
             options["spark.driver.extraClassPath"] = str(jars_directory() / "spark" / "*")
     return options | {
-        "spark.master": settings.spark_master,
-        "spark.driver.memory": settings.driver_memory,
-        "spark.sql.shuffle.partitions": str(settings.shuffle_partitions),
+        "spark.master": settings.spark.master,
+        "spark.driver.memory": settings.spark.driver_memory,
+        "spark.sql.shuffle.partitions": str(settings.spark.shuffle_partitions),
         "spark.pyspark.python": sys.executable,
         "spark.sql.warehouse.dir": str(settings.home / "spark-warehouse"),
         "spark.ui.showConsoleProgress": "false",

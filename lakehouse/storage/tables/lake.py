@@ -110,7 +110,7 @@ def open_lake(
     with start_session(settings, name, brief=brief) as spark:
         if (warning := versions.check(spark)) is not None:
             warn(warning)
-        alone = settings.lake_has_one_writer
+        alone = settings.s3.single_writer
         try:
             with writers.admitted(spark, settings.lake, has_one_writer=alone, reads_only=reads_only):
                 yield Lake(spark, settings.lake)

@@ -47,7 +47,7 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
         raise TableError(
             f"the store of {lake} ignores conditional writes (If-None-Match): it accepts a second object of "
             "the same name, so two applications would lose each other's commits. Use a store with "
-            "conditional writes, or set LAKEHOUSE_LAKE_HAS_ONE_WRITER=true if only one application ever "
+            "conditional writes, or set LAKEHOUSE_S3_SINGLE_WRITER=true if only one application ever "
             "writes there (`lakehouse run all`, and no writing command beside it)"
         )
     else:

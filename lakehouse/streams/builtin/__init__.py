@@ -1,1 +1,13 @@
-"""The streams that come with this project, and are examples for others."""
+"""The streams that come with this project, declared in `streams.toml` as users declare theirs."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+TABLES: Mapping[str, Mapping[str, Any]] = tomllib.loads(
+    files(__name__).joinpath("streams.toml").read_text(encoding="utf-8")
+)["streams"]
+"""The keys of each stream, by its name, in the order in which streams are listed."""

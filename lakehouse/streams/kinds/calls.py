@@ -26,6 +26,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.common.quantities import parse_duration_s, show_duration
 from lakehouse.storage.spark.execution import by_reference
 from lakehouse.storage.tables import DELETED, described, shifted
 from lakehouse.streams.definition import (
@@ -46,6 +47,7 @@ from lakehouse.streams.kinds.records import (
     fields_of,
     message_name_of,
     optional,
+    pinned_name,
     refuse_columns,
     require_keys,
     source_of,
@@ -72,20 +74,18 @@ def joined_calls(
     sides: Sequence[Side],
     *,
     pair: tuple[Named, Named],
-    gap_s: int = 60,
-    grace_s: int = 180,
-    gold: str | None = None,
+    gap: str = "1m",
+    grace: str = "3m",
+    gold_table: str | None = None,
     to: str | None = "",
-    settings_prefix: str = "",
 ) -> Stream:
     """Return a stream of calls between the two ends `pair`, joined from the topics of `sides`.
 
-    name             the stream's name
-    gap_s            events at most this far apart, in event time, belong to one call
-    grace_s          how long after the gap, by the wall clock, a call waits for events before it closes
-    gold             the table of calls; by default the stream's name
-    to               the topic for closed calls; by default that name with hyphens; null: Redis only
-    settings_prefix  prefix of the settings behind gap_s and grace_s, used in messages
+    name        the stream's name
+    gap         events at most this far apart, in event time, belong to one call
+    grace       how long after the gap, by the wall clock, a call waits for events before it closes
+    gold_table  the table of calls; by default the stream's name
+    to          the topic for closed calls; by default that name with hyphens; null: Redis only
 
     Bronze and silver have one table per side, `<stream>_<payload>` by default. Gold has one row per call:
     both ends, `ts` (earliest event time, UTC), last_event_time, the earliest non-null payload of each side as
@@ -101,10 +101,10 @@ def joined_calls(
     )
     one, other = (end.column for end in ends)
     by_table = {source.table: payload.column for source, payload in zip(sources, payloads, strict=True)}
-    joining = Joining((one, other), by_table, gap_s, grace_s)
+    joining = Joining((one, other), by_table, parse_duration_s(gap), parse_duration_s(grace))
     pair_key = joined_key(one, other, separator="-")
     call_key = pair_key + key(":", Millis("ts"))
-    table, closed = gold or column_of(name), Equals("status", "closed")
+    table, closed = gold_table or column_of(name), Equals("status", "closed")
     names: dict[str, Value] = {message_name_of(end): Plain(end.column) for end in ends}
     messages: dict[str, Value] = {message_name_of(one): Payload(one.column) for one in payloads}
     kept = GoldTable(
@@ -119,14 +119,17 @@ def joined_calls(
         preaggregate=joining.pieces,
         counted=joining.counted,
         fold=joining.fold,
-        merge_radius=timedelta(seconds=gap_s),
+        merge_radius=timedelta(seconds=joining.gap_s),
         clock=WallClock(
             waits=Equals("status", "open"),
             column="last_event_time",
             after=joining.closes_after,
             set_columns=joining.closed_by_now,
         ),
-        pinned_settings={f"{settings_prefix}gap_s": str(gap_s), f"{settings_prefix}grace_s": str(grace_s)},
+        pinned_settings={
+            pinned_name(name, "gap"): show_duration(joining.gap_s),
+            pinned_name(name, "grace"): show_duration(joining.grace_s),
+        },
         comparison=Comparison(ignored=("was_closed",)),
         final=closed,
         export=Export(

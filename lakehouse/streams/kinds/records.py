@@ -130,6 +130,11 @@ def json_name_of(column: str) -> str:
     return first + "".join(map(str.capitalize, others))
 
 
+def pinned_name(stream: str, setting: str) -> str:
+    """Return the full name, as in `lakehouse.toml`, of an argument that determines a table's rows."""
+    return f"streams.{stream}.{setting}"
+
+
 def label_of(length_s: int) -> str:
     """Return a length of time as a label: 300 becomes 5m."""
     for unit, seconds in _UNITS_S.items():

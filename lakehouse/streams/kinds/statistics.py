@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
+from lakehouse.common.quantities import parse_duration_s
 from lakehouse.streams.definition import (
     Comparison,
     Export,
@@ -33,6 +34,7 @@ from lakehouse.streams.kinds.records import (
     label_of,
     message_name_of,
     optional,
+    pinned_name,
     refuse_columns,
     require_keys,
     source_of,
@@ -50,23 +52,23 @@ class Windows:
     """One gold table of statistics.
 
     by             the fields of its key, strings
-    length_s       the length of its tumbling windows of event time, in seconds
+    length         the length of its tumbling windows of event time, such as 1m
     absent         default values for optional key fields, by field name or column; silver keeps the null, the
                    table has the default. All other key fields are required
-    gold           its name; by default `<stream>_<length>`, such as points_1m
+    gold_table     its name; by default `<stream>_<length>`, such as points_1m
     to             the topic for its rows; by default its name with hyphens; null: Redis only
     series         the message key; by default the key's values separated by colons
-    merge_every_s  in a live run, how long rows may wait in silver
+    merge_every    in a live run, how long rows may wait in silver
     comment        what a row is; catalogs show it
     """
 
     by: Named | Sequence[Named]
-    length_s: int
+    length: str
     absent: Mapping[str, str] = field(default_factory=dict)
-    gold: str | None = None
+    gold_table: str | None = None
     to: str | None = ""
     series: Key | None = None
-    merge_every_s: int = 0
+    merge_every: str = "0s"
     comment: str = ""
 
     @property
@@ -95,19 +97,19 @@ def windowed_statistics(
     *,
     value: Named,
     windows: Windows | Sequence[Windows],
-    grace_s: int = 60,
-    idle_after_s: int = 300,
+    grace: str = "1m",
+    idle_after: str = "5m",
     quantile_k: int = 1600,
 ) -> Stream:
     """Return a stream that keeps statistics of `value`, a double, per key and window.
 
-    name          the stream's name, and by default that of its tables
-    records       the topic, or Records
-    windows       the keys and window lengths: one gold table each
-    grace_s       how far past its end, in event time, a window becomes final
-    idle_after_s  once no event has arrived for this long, the wall clock decides instead
-    quantile_k    the size of the sketches: exact up to k values, beyond that with a rank error within
-                  2.446 / k^0.9433
+    name        the stream's name, and by default that of its tables
+    records     the topic, or Records
+    windows     the keys and window lengths: one gold table each
+    grace       how far past its end, in event time, a window becomes final
+    idle_after  once no event has arrived for this long, the wall clock decides instead
+    quantile_k  the size of the sketches: exact up to k values, beyond that with a rank error within
+                2.446 / k^0.9433
 
     Gold has one row per key and window: see `lakehouse.streams.transforms.windows.StatisticsWindows`. The
     order of records and the boundaries of micro-batches do not affect the rows. Redis keeps, for each value
@@ -120,9 +122,20 @@ def windowed_statistics(
         require_keys(lacking, "give it a default in `absent`")
     refuse_columns((one for table in tables for one in table.fields), _ON_THE_WAY)
     source = source_of(name, records, _in_order(measured, tables))
+    pinned = {pinned_name(name, "quantile_k"): str(quantile_k)}
+    late_s, idle_s = parse_duration_s(grace), parse_duration_s(idle_after)
     kept = (
         _table(
-            one, source, measured.column, grace_s=grace_s, idle_after_s=idle_after_s, quantile_k=quantile_k
+            one,
+            source,
+            StatisticsWindows(
+                Tumbling(tuple(field.column for field in one.fields), parse_duration_s(one.length)),
+                grace_s=late_s,
+                quantile_k=quantile_k,
+                idle_after_s=idle_s,
+                value=measured.column,
+            ),
+            pinned,
         )
         for one in tables
     )
@@ -136,16 +149,12 @@ def _in_order(measured: Field, tables: Sequence[Windows]) -> tuple[Field, ...]:
     return (*required, measured, *(one for one in every.values() if not one.required))
 
 
-def _table(
-    table: Windows, source: Source, value: str, *, grace_s: int, idle_after_s: int, quantile_k: int
-) -> GoldTable:
-    fields = table.fields
-    columns = tuple(one.column for one in fields)
-    name = table.gold or f"{source.table}_{label_of(table.length_s)}"
-    kept = StatisticsWindows(Tumbling(columns, table.length_s), grace_s, quantile_k, idle_after_s, value)
+def _table(table: Windows, source: Source, kept: StatisticsWindows, pinned: Mapping[str, str]) -> GoldTable:
+    columns, length_s = kept.windows.by, kept.windows.length_s
+    name = table.gold_table or f"{source.table}_{label_of(length_s)}"
     series = table.series or joined_key(*columns)
     others = columns[:-1] or columns
-    comment = f"One row per {', '.join(columns)} and {label_of(table.length_s)} of event time: statistics."
+    comment = f"One row per {', '.join(columns)} and {label_of(length_s)} of event time: statistics."
     return GoldTable(
         name=name,
         comment=table.comment or comment,
@@ -154,21 +163,21 @@ def _table(
         keys=kept.windows.keys,
         schema=kept.schema,
         time_columns=("window_start", "window_start"),
-        window_s=table.length_s,
-        merge_every_s=table.merge_every_s,
+        window_s=length_s,
+        merge_every_s=parse_duration_s(table.merge_every),
         preaggregate=kept.preaggregate,
         fold=kept.fold,
         clock=kept.clock(),
-        pinned_settings=kept.pinned_settings,
+        pinned_settings=pinned,
         comparison=Comparison(
             ignored=("sketch",),
             slack=statistics.slack,
             quantiles=Quantiles(
-                value=value,
+                value=kept.value,
                 ranks=statistics.PERCENTILES,
                 keyed=kept.keyed,
-                exact_to=quantile_k,
-                limit=statistics.rank_error_limit(quantile_k),
+                exact_to=kept.quantile_k,
+                limit=statistics.rank_error_limit(kept.quantile_k),
             ),
         ),
         needs_recompute=kept.needs_recompute,
@@ -183,7 +192,7 @@ def _table(
             topic=topic_of(table.to, name),
             key=series,
             identity=("windowStart",),
-            value=statistics_message({message_name_of(one): one.column for one in fields}),
+            value=statistics_message({message_name_of(one): one.column for one in table.fields}),
             redis=RedisView(
                 row_key=series + key(":", Millis("window_start")),
                 group=key(Plain(columns[-1])) if len(columns) > 1 else key("all"),

@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from lakehouse.common.quantities import parse_duration_s
 from lakehouse.storage.tables import described
 from lakehouse.streams.definition import (
     EventTimeProgress,
@@ -50,23 +51,23 @@ def windowed_sums(
     *,
     by: Named | Sequence[Named],
     value: Named,
-    length_s: int,
+    length: str,
     signed: bool = False,
-    gold: str | None = None,
+    gold_table: str | None = None,
     to: str | None = "",
     group: str = "all",
     comment: str = "",
 ) -> Stream:
     """Return a stream that adds up `value`, an exact decimal, per window and value of the fields `by`.
 
-    name      the stream's name, and by default that of its tables
-    records   the topic, or Records
-    by        one or several fields, strings: gold has one row per combination of their values and window
-    length_s  the length of the tumbling windows of event time, in seconds
-    signed    amounts may be zero or negative; otherwise these become dead letters, by the rule not_positive
-    gold      the gold table; by default `<stream>_<length>`, such as payments_5m
-    to        the topic for its rows; by default its name with hyphens; null: Redis only
-    group     the name under which Redis has the latest window of each key
+    name        the stream's name, and by default that of its tables
+    records     the topic, or Records
+    by          one or several fields, strings: gold has one row per combination of their values and window
+    length      the length of the tumbling windows of event time, such as 5m
+    signed      amounts may be zero or negative; otherwise these become dead letters, by the rule not_positive
+    gold_table  its name; by default `<stream>_<length>`, such as payments_5m
+    to          the topic for its rows; by default its name with hyphens; null: Redis only
+    group       the name under which Redis has the latest window of each key
 
     Gold has one row per key and window: the key, window_start and window_end (UTC, end exclusive),
     total_<value> (null if decimal(38,9) cannot hold it) and count. The order of records and the boundaries of
@@ -75,10 +76,11 @@ def windowed_sums(
     keys, amount = fields_of(by, FieldType.STRING), field_of(value, FieldType.DECIMAL)
     require_keys(keys, "make it required")
     refuse_columns(keys, _ON_THE_WAY)
+    length_s = parse_duration_s(length)
     sums = _Sums(Tumbling(tuple(one.column for one in keys), length_s), amount.column, signed=signed)
     rules = tuple if signed else lambda: (_positive(amount),)
     source = source_of(name, records, (*keys, amount), rules=rules)
-    table = gold or f"{source.table}_{label_of(length_s)}"
+    table = gold_table or f"{source.table}_{label_of(length_s)}"
     names = {message_name_of(one): one.column for one in keys}
     start = Millis("window_start")
     member = joined_key(*names.values()) if len(names) > 1 else key(Plain(keys[0].column))

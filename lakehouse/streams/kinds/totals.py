@@ -42,6 +42,7 @@ from lakehouse.streams.kinds.records import (
     Records,
     field_of,
     message_name_of,
+    pinned_name,
     refuse_columns,
     require_keys,
     source_of,
@@ -86,24 +87,22 @@ def running_totals(
     value: Named,
     threshold: Decimal,
     notify: Notify = "crossing",
-    gold: str | None = None,
+    gold_table: str | None = None,
     notifications: str | None = None,
     to: str | None = "",
     group: str = "all",
-    settings_prefix: str = "",
 ) -> Stream:
     """Return a stream that adds up `value`, an exact decimal of either sign, per key in the field `by`.
 
-    name             the stream's name, and by default that of its tables
-    records          the topic, or Records
-    threshold        a notification is made each time a total reaches this
-    notify           "crossing", or "every_update" for a notification at every record with a total at or above
-                     the threshold
-    gold             the table of totals; by default `<stream>_totals`
-    notifications    the table of notifications; by default `<stream>_notifications`
-    to               the topic for notifications; by default that name with hyphens; null: Redis only
-    group            the name under which Redis has all keys
-    settings_prefix  prefix of the settings behind threshold and notify, used in messages
+    name           the stream's name, and by default that of its tables
+    records        the topic, or Records
+    threshold      a notification is made each time a total reaches this
+    notify         "crossing", or "every_update" for a notification at every record with a total at or above
+                   the threshold
+    gold_table     the table of totals; by default `<stream>_totals`
+    notifications  the table of notifications; by default `<stream>_notifications`
+    to             the topic for notifications; by default that name with hyphens; null: Redis only
+    group          the name under which Redis has all keys
 
     Gold has one row per key: total (null if decimal(38,9) cannot hold it), count and last_event_time (UTC) of
     the records since the last tombstone. A notification has the key, the total after its record as `value`,
@@ -115,9 +114,9 @@ def running_totals(
     source = source_of(name, records, (keyed, amount), tombstone=keyed.name)
     totals = Totals(keyed.column, amount.column, threshold, notify)
     threshold_text = f"{threshold.normalize():f}"
-    pinned = {f"{settings_prefix}threshold": threshold_text, f"{settings_prefix}notify": notify}
+    pinned = {pinned_name(name, "threshold"): threshold_text, pinned_name(name, "notify"): notify}
     member = key(Plain(keyed.column))
-    sums, told = gold or f"{source.table}_totals", notifications or f"{source.table}_notifications"
+    sums, told = gold_table or f"{source.table}_totals", notifications or f"{source.table}_notifications"
     notified = SideTable(
         name=told,
         comment=f"One row per record that made the total of its {keyed.column} reach the threshold.",

@@ -79,11 +79,6 @@ class StatisticsWindows:
         )
         return StructType([*window, *statistics.SHOWN, *state, *statistics.FOR_MERGES])
 
-    @property
-    def pinned_settings(self) -> Mapping[str, str]:
-        """The settings that the rows depend on."""
-        return {"quantile_k": str(self.quantile_k)}
-
     def preaggregate(self, clean: DataFrame) -> DataFrame:
         """Return the state of each window over a micro-batch's clean rows, one row per key."""
         windows = self.keyed(clean).groupBy(*self.windows.keys).agg(*_states(self.value, self.quantile_k))

@@ -28,4 +28,4 @@ def test_a_malformed_event_from_the_future_is_one_however_far_its_producer_lags(
 
     ahead = [event_time_ms(s) for s in produced if s.kind == "malformed:timestamp_in_the_future"]
     assert ahead
-    assert min(ahead) > 1000 * (time.time() + settings.future_tolerance_s)
+    assert min(ahead) > 1000 * (time.time() + settings.stream_defaults.future_tolerance_s)

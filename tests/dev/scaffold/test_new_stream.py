@@ -16,7 +16,7 @@ from lakehouse.cli.main import app
 from lakehouse.common.errors import SettingsError
 from lakehouse.settings import load_settings
 from lakehouse.streams.registry import choose_one
-from lakehouse.testing import Case, SameGold
+from lakehouse.testing import Case, SameGold, declared
 
 START = 1_774_746_300
 
@@ -115,7 +115,7 @@ PAYMENTS = replace(
         by=Field("card.id", "card_id", FieldType.STRING, accepts_numbers=True),
         # guess: a number in all 6 samples; others: card.id, count
         value="amount",
-        length_s=300,  # guess: five minutes of event time
+        length="5m",  # guess: five minutes of event time
     ),
     suites="payments.suites",
 )
@@ -187,7 +187,7 @@ def test_the_tests_of_calls_of_two_topics_hold(make: Make, case: Case, assert_sa
     ("name", "options", "why"),
     [
         ("Shop", (), "Shop cannot be the name of a stream and its package"),
-        ("sales", (), "sales is taken, by lakehouse or by Python"),
+        ("sales", (), "sales is taken, by lakehouse"),
         ("json", (), "json is taken, by lakehouse or by Python"),
         ("there", (), "./there already exists"),
         ("dangling", (), "./dangling already exists"),
@@ -263,3 +263,84 @@ def test_bytes_that_json_would_take_and_utf8_does_not_are_named_by_their_line(ma
     ended = make("shop", "--kind", "windowed-sums", "--sample", "s")
 
     assert str(ended.exception).startswith("s:1 is not JSON: 'utf-8' codec can't decode byte 0xed")
+
+
+@pytest.mark.parametrize(
+    ("kind", "records", "gold"),
+    [
+        ("windowed-sums", PAYMENTS, "payments_5m"),
+        ("windowed-statistics", READINGS, "payments_5m"),
+        ("running-totals", READINGS, "payments_totals"),
+    ],
+)
+def test_a_table_in_toml_says_the_same_as_a_package(
+    make: Make, kind: str, records: list[dict[str, object]], gold: str
+) -> None:
+    Path("lakehouse.toml").write_text("home = 'here'")
+
+    ended = make("payments", "--kind", kind, "--sample", "s", "--toml", s=records)
+
+    assert ended.exit_code == 0, ended.output
+    assert not Path("payments").exists()
+    text = Path("lakehouse.toml").read_text(encoding="utf-8")
+    assert text.startswith("home = 'here'\n\n[streams.payments]\nkind = ")
+    in_toml = declared(text)["payments"]
+    Path("lakehouse.toml").unlink()
+    make("payments", "--kind", kind, "--sample", "s", s=records)
+    sys.path.insert(0, "payments")
+    in_python = choose_one("payments.streams:PAYMENTS", load_settings())
+    assert [table.name for table in in_toml.tables] == [table.name for table in in_python.tables]
+    assert in_toml.tables[0].name == gold
+    assert in_toml.sources[0].contract == in_python.sources[0].contract
+
+
+def test_a_table_in_toml_has_the_guesses_as_comments_and_is_written_once(make: Make) -> None:
+    ended = make(
+        "visits",
+        "--kind",
+        "joined-calls",
+        "--sample",
+        "clicks=c",
+        "--sample",
+        "views=v",
+        "--toml",
+        c=CLICKS,
+        v=VIEWS,
+    )
+
+    assert ended.exit_code == 0, ended.output
+    assert (
+        Path("lakehouse.toml").read_text(encoding="utf-8")
+        == """\
+[streams.visits]
+kind = "joined_calls"
+pair = ["from", "to"]  # guess: strings in every sample
+gap = "1m"  # guess: events up to a minute apart are one call
+grace = "3m"  # guess: a call waits three minutes for late events
+
+[[streams.visits.sides]]
+topic = "clicks"
+event_time = "ts"  # guess: in all 4 samples, a number of ms since 1970
+# guess: only this topic has it
+payload = "click"
+
+[[streams.visits.sides]]
+topic = "views"
+event_time = "ts"  # guess: in all 4 samples, a number of ms since 1970
+# guess: only this topic has it
+payload = "view"
+"""
+    )
+    again = make(
+        "visits",
+        "--kind",
+        "joined-calls",
+        "--sample",
+        "clicks=c",
+        "--sample",
+        "views=v",
+        "--toml",
+        c=CLICKS,
+        v=VIEWS,
+    )
+    assert isinstance(again.exception, SettingsError)

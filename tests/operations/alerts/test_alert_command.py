@@ -28,7 +28,7 @@ from tests.support.settings import MakeSettings
 
 @pytest.fixture
 def settings(make_settings: MakeSettings) -> Settings:
-    return make_settings(alert_topic=f"alerts-{uuid.uuid4().hex}")
+    return make_settings({"alerts.topic": f"alerts-{uuid.uuid4().hex}"})
 
 
 @pytest.fixture
@@ -38,14 +38,14 @@ def environment(settings: Settings, tmp_path: Path) -> dict[str, str]:
     return {
         "LAKEHOUSE_LAKE": settings.lake,
         "LAKEHOUSE_HOME": str(tmp_path / "home"),
-        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka_bootstrap_servers,
-        "LAKEHOUSE_ALERT_TOPIC": settings.alert_topic,
+        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
+        "LAKEHOUSE_ALERTS_TOPIC": settings.alerts.topic,
         "LAKEHOUSE_ALERTS": str(rules),
     }
 
 
 def told(settings: Settings) -> list[dict[str, Any]]:
-    records = read_topic(settings.kafka_bootstrap_servers, settings.alert_topic)
+    records = read_topic(settings.kafka.bootstrap_servers, settings.alerts.topic)
     return [json.loads(record.value) for record in records]
 
 
@@ -108,4 +108,4 @@ def test_killed_anywhere_it_neither_loses_nor_doubles_a_notification(
     resolved = [one["alert_id"] for one in messages if one["status"] == "resolved"]
     assert sorted(firing) == sorted(resolved)
     assert len(firing) >= 2
-    assert read_state(settings.kafka, settings.alert_topic) == {}
+    assert read_state(settings.kafka.access, settings.alerts.topic) == {}

@@ -30,7 +30,7 @@ def has_got(webhook: Receiver, count: int) -> bool:
 @pytest.mark.soak
 def test_what_began_and_ended_while_the_broker_was_away_is_told_once_it_is_back(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text(RULES, encoding="utf-8")
-    settings = load_settings().model_copy(update={"lake": str(tmp_path / "lake")})
+    settings = load_settings().changed({"lake": str(tmp_path / "lake")})
     fill(settings, {"a": 95.0, "b": 1.0})
     with OwnServices(tmp_path / "home") as services, receiving() as webhook:
         environment = {
@@ -39,7 +39,7 @@ def test_what_began_and_ended_while_the_broker_was_away_is_told_once_it_is_back(
             "LAKEHOUSE_LAKE": settings.lake,
             "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": services.endpoints.kafka,
             "LAKEHOUSE_ALERTS": str(tmp_path / "rules.toml"),
-            "LAKEHOUSE_ALERT_WEBHOOKS": json.dumps([webhook.url]),
+            "LAKEHOUSE_ALERTS_WEBHOOKS": json.dumps([webhook.url]),
             "PYTHONPATH": str(Path(__file__).parents[3]),
         }
         command = [LAKEHOUSE, "alert", "--interval", "0.5", "--format", "json"]

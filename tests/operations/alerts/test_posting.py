@@ -149,8 +149,9 @@ def test_secrets_and_authorities_are_files_that_may_change(
     server: servers.Receiver, own: Certified, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = {name: tmp_path / name for name in ("SECRET", "CA")}
+    variables = {"SECRET": "LAKEHOUSE_ALERTS_WEBHOOK_SECRET_FILE", "CA": "LAKEHOUSE_ALERTS_WEBHOOK_CA"}
     for name, file in files.items():
-        monkeypatch.setenv(f"LAKEHOUSE_ALERT_WEBHOOK_{name}_FILE", str(file))
+        monkeypatch.setenv(variables[name], str(file))
     files["SECRET"].write_text(SECRET + "\n", encoding="utf-8")
     files["CA"].write_text(authority_of(own).get_secret_value(), encoding="utf-8")
     how = posting(load_settings())
@@ -162,16 +163,19 @@ def test_secrets_and_authorities_are_files_that_may_change(
     made.post(BODY, "e-2")
     assert [documented()(OTHER, got.headers, got.body) for got in server.requests] == [False, True]
     files["SECRET"].write_text("whsec_?", encoding="utf-8")
-    with pytest.raises(AwayError, match=r"^alert_webhook_secret is not whsec_ followed by base64$"):
+    with pytest.raises(AwayError, match=r"^alerts\.webhook_secret is not whsec_ followed by base64$"):
         made.post(BODY, "e-3")
     files["SECRET"].unlink()
-    with pytest.raises(AwayError, match=r"^alert_webhook_secret_file: .*/SECRET cannot be read"):
+    with pytest.raises(AwayError, match=r"^LAKEHOUSE_ALERTS_WEBHOOK_SECRET_FILE: .*/SECRET cannot be read"):
         made.post(BODY, "e-3")
 
 
-def test_authorities_that_are_none_are_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LAKEHOUSE_ALERT_WEBHOOK_CA", "nothing")
-    with pytest.raises(SettingsError, match=r"^alert_webhook_ca has no certificates in PEM"):
+def test_authorities_that_are_none_are_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ca.pem").write_text("nothing", encoding="utf-8")
+    monkeypatch.setenv("LAKEHOUSE_ALERTS_WEBHOOK_CA", str(tmp_path / "ca.pem"))
+    with pytest.raises(SettingsError, match=r"^alerts\.webhook_ca has no certificates in PEM"):
         posting(load_settings())
 
 
@@ -196,7 +200,7 @@ def test_authorities_that_are_none_are_refused_at_the_start(monkeypatch: pytest.
 def test_settings_that_would_be_misread_are_refused_without_being_quoted(
     name: str, value: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(f"LAKEHOUSE_ALERT_WEBHOOK{'' if name == 'S' else '_'}{name}", value)
+    monkeypatch.setenv(f"LAKEHOUSE_ALERTS_WEBHOOK{'' if name == 'S' else '_'}{name}", value)
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert why in str(refused.value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from lakehouse.operations.alerts.prometheus import rules_file
 from lakehouse.operations.alerts.rules import load_rules
+from lakehouse.settings.alerts import AlertsSettings
 from tests.support.commands import run_command
 from tests.support.streams import STREAMS
 
@@ -30,7 +32,7 @@ def promtool(*arguments: str) -> None:
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
     path = tmp_path / "rules.yml"
-    path.write_text(rules_file(load_rules(None, NAMES)), encoding="utf-8")
+    path.write_text(rules_file(load_rules(AlertsSettings(), NAMES)), encoding="utf-8")
     return path
 
 
@@ -154,8 +156,7 @@ seconds = 3600
 
 
 def test_rules_of_metrics_and_of_old_audits_fire_by_what_telemetry_says(tmp_path: Path) -> None:
-    chosen, rules = tmp_path / "alerts.toml", tmp_path / "rules.yml"
-    chosen.write_text(CHOSEN, encoding="utf-8")
+    chosen, rules = AlertsSettings.model_validate(tomllib.loads(CHOSEN)), tmp_path / "rules.yml"
     rules.write_text(rules_file(load_rules(chosen, NAMES)), encoding="utf-8")
     cpu = {"rule": "cpu", "metric": "cpu", "statistic": "p99"}
     idle = {"rule": "idle", "metric": "requests", "statistic": "avg"}

@@ -24,6 +24,7 @@ from lakehouse.operations.telemetry import (
     StreamState,
     Word,
 )
+from lakehouse.settings.alerts import AlertsSettings
 from tests.support.pipeline import await_
 from tests.support.streams import STREAMS
 
@@ -47,7 +48,7 @@ def test_prometheus_scrapes_two_processes_and_an_alert_fires_once(tmp_path: Path
         server, thread = start_http_server(0, "127.0.0.1", registry)
         servers.append((server, thread))
         targets.append(f"127.0.0.1:{server.server_port}")
-    rules = rules_file(load_rules(None, [stream.name for stream in STREAMS]))
+    rules = rules_file(load_rules(AlertsSettings(), [stream.name for stream in STREAMS]))
     (tmp_path / "rules.yml").write_text(rules, encoding="utf-8")
     config = {
         "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},

@@ -76,7 +76,7 @@ def test_another_row_may_not(exported: tuple[Lake, Settings]) -> None:
     lake, settings = exported
     put(lake, call(5, "open"))
     run(lake, [CALLS], ["export"], settings, RunOptions(AVAILABLE_NOW))
-    with redis.Redis.from_url(settings.redis_url.get_secret_value()) as client:
+    with redis.Redis.from_url(settings.redis.url.get_secret_value()) as client:
         key = "lakehouse:call_records:latest:ann"
         ((member, text),) = client.hgetall(key).items()
         client.hset(key, member, text.replace(b"closed", b"forged"))

@@ -181,7 +181,7 @@ def test_the_command_says_what_became_of_each_table(
         "LAKEHOUSE_HOME": str(tmp_path / "home"),
         "LAKEHOUSE_LAKE": readable_lake.root,
         "LAKEHOUSE_METASTORE": metastore,
-        "LAKEHOUSE_DRIVER_MEMORY": "1g",
+        "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
     }
 
     def run(**more: str) -> subprocess.CompletedProcess[str]:

@@ -48,7 +48,7 @@ def cursor(store: str, metastore: str, directory: Path) -> Iterator[Any]:
         **seaweed.settings_of(store, "names"),
         "LAKEHOUSE_HOME": str(directory / "home"),
         "LAKEHOUSE_METASTORE": metastore,
-        "LAKEHOUSE_DRIVER_MEMORY": "1g",
+        "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
     }
     done = subprocess.run(
         [LAKEHOUSE, "sync-names"], env=environment, capture_output=True, text=True, check=False

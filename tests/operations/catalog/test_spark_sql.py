@@ -38,7 +38,7 @@ def answer(schema: str, *rows: tuple[Any, ...]) -> QueryResult:
 @pytest.fixture
 def lake(nameless: SparkSession, lake_settings: Settings, tmp_path: Path) -> Settings:
     """A lake with two of its tables, in a directory whose name is hard to quote."""
-    settings = lake_settings.model_copy(update={"lake": str(tmp_path / "it's a lake")})
+    settings = lake_settings.changed({"lake": str(tmp_path / "it's a lake")})
     source = METRICS.sources[0]
     path = Lake(nameless, settings.lake).ensure(silver.spec(source))
     rows = [

@@ -98,7 +98,7 @@ class Place:
 
     def at(self, place: Path) -> Place:
         as_in_a_new_process(self.spark)
-        return replace(self, settings=self.settings.model_copy(update={"lake": str(place)}))
+        return replace(self, settings=self.settings.changed({"lake": str(place)}))
 
 
 @pytest.fixture(scope="module")
@@ -106,7 +106,7 @@ def filled(
     spark: SparkSession, session_settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Place:
     root = tmp_path_factory.mktemp("filled") / "lake"
-    made = Place(spark, session_settings.model_copy(update={"lake": str(root)}))
+    made = Place(spark, session_settings.changed({"lake": str(root)}))
     for spec in SPECS.values():
         made.lake.ensure(spec)
     for number, name in enumerate("abc"):

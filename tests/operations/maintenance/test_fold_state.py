@@ -66,7 +66,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, module_settings: Settings) -> Story:
-    settings = module_settings.model_copy(update={"allowed_lateness_s": 3600, "max_bytes_per_batch": "1"})
+    settings = module_settings.changed({"stream_defaults.allowed_lateness_s": 3600, "run.max_bytes": 1})
     stream = under(settings, STREAM)
     lake, found = Lake(spark, settings.lake), dict[str, list[Cleared]]()
 
@@ -76,7 +76,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
 
     def messages() -> int:
         topic = settings.topic("metrics-aggregated-1m")
-        return len(pipeline.read_topic(settings.kafka_bootstrap_servers, topic))
+        return len(pipeline.read_topic(settings.kafka.bootstrap_servers, topic))
 
     found["in an empty lake"] = clear_state(lake, [under(settings, METRICS)])
     land(0, event(START, 2.0), event(START + HOUR + 59 * SECOND))

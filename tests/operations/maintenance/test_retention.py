@@ -26,7 +26,7 @@ from lakehouse.operations.repair.rebuild_silver import Landed, SilverRebuilt, re
 from lakehouse.operations.repair.replay import Replayed, discard, replay
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
-from lakehouse.streams.kept_days import check_kept_days
+from lakehouse.streams.keep_rows import check_keep_rows
 from tests.support import pipeline
 from tests.support.pipeline import BRONZE, DEAD_LETTERS, GOLD, SILVER, STREAM, Raw
 from tests.support.streams import METRICS_1M, STREAMS, under
@@ -60,12 +60,16 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, module_settings: Settings) -> Story:
-    settings = module_settings.model_copy(update={"allowed_lateness_s": 3600, "topic_partitions": 1})
+    settings = module_settings.changed(
+        {"stream_defaults.allowed_lateness_s": 3600, "kafka.topic_partitions": 1}
+    )
     stream = under(settings, STREAM)
     lake, found = Lake(spark, settings.lake), Story()
 
     def keep(name: str, days: Mapping[str, int], *, dry_run: bool = False) -> None:
-        keeping = settings.model_copy(update={"kept_days": days})
+        keeping = settings.changed(
+            {"maintenance.keep_rows_s": {name: 86_400 * many for name, many in days.items()}}
+        )
         todo = [task for task in tasks([stream], keeping) if task.cut is not None]
         done = [Keeper(lake, keeping).keep(task, NOW, dry_run=dry_run) for task in todo]
         found.took[name] = {one.table: one.rows for one in done if one is not None and one.rows}
@@ -104,7 +108,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
     run()
     compare("gold")
     topic = settings.topic("metrics-aggregated-1m")
-    messages = pipeline.read_topic(settings.kafka_bootstrap_servers, topic)
+    messages = pipeline.read_topic(settings.kafka.bootstrap_servers, topic)
     found.said["messages"] = [
         None if one.value is None else json.loads(one.value)["count"] for one in messages
     ]
@@ -168,9 +172,9 @@ def test_gold_rows_leave_with_a_tombstone(story: Story) -> None:
 )
 def test_what_must_stay_is_refused(days: dict[str, int], said: str) -> None:
     with pytest.raises(SettingsError, match=said):
-        check_kept_days(days, STREAMS)
+        check_keep_rows(days, STREAMS)
 
 
 def test_tables_with_times_may_forget() -> None:
     days = {BRONZE: 5, SILVER: 5, "gold.call_records": 9, DEAD_LETTERS: 5, "ops.events": 9}
-    check_kept_days(days, STREAMS)
+    check_keep_rows(days, STREAMS)

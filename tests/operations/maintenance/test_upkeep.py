@@ -62,7 +62,7 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(spark: SparkSession, module_settings: Settings) -> Story:
-    settings = module_settings.model_copy(update={"files_kept_h": 0, "log_kept_h": 0})
+    settings = module_settings.changed({"maintenance.keep_versions_s": 0})
     lake, found = Lake(spark, settings.lake), Story()
     (task,) = (task for task in tasks([STREAM], settings) if task.spec.qualified_name == BRONZE)
     path = pipeline.path_of(settings, BRONZE)

@@ -50,10 +50,10 @@ AT = DAY.format("08:20:00")
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return load_settings().model_copy(
-        update={
+    return load_settings().changed(
+        {
             "lake": str(tmp_path / "lake"),
-            "kafka_bootstrap_servers": NOBODY,
+            "kafka.bootstrap_servers": NOBODY,
             "home": tmp_path / "home",
         }
     )
@@ -367,7 +367,7 @@ def test_where_there_is_no_lake_yet_that_is_the_reason(settings: Settings) -> No
     assert [(state.health.word, state.layers, state.tables) for state in observation.streams] == [
         (Word.UNKNOWN, (), ())
     ] * 4
-    elsewhere = observe(STREAMS, settings.model_copy(update={"lake": "wasbs://box@account/lake"}), NOW)
+    elsewhere = observe(STREAMS, settings.changed({"lake": "wasbs://box@account/lake"}), NOW)
     assert elsewhere.lake_reason == (
         "the lake at wasbs://box@account/lake cannot be read: OSError: wasbs://box@account cannot be read "
         "without Spark: Unrecognized filesystem type in URI: wasbs://box@account"

@@ -42,7 +42,7 @@ def waiting(state: StreamState) -> tuple[list[int | None], dict[str, int | None]
 def committed(settings: Settings) -> list[int | None]:
     """Return what another client finds of the group of bronze."""
     consumer = KafkaConsumer(
-        bootstrap_servers=settings.kafka_bootstrap_servers, group_id=f"lakehouse-bronze-{SOURCE.table}"
+        bootstrap_servers=settings.kafka.bootstrap_servers, group_id=f"lakehouse-bronze-{SOURCE.table}"
     )
     topic = settings.topic(SOURCE.topic)
     try:
@@ -56,7 +56,7 @@ def test_a_broker_that_is_not_ready_for_groups_is_asked_again_before_anybody_is_
     make_settings: MakeSettings, monkeypatch: pytest.MonkeyPatch, refusals: int, noticed: int
 ) -> None:
     """A new broker makes the topic of its groups when it is first asked for one."""
-    settings, notices, asked = make_settings(topic_partitions=2), list[str](), 0
+    settings, notices, asked = make_settings({"kafka.topic_partitions": 2}), list[str](), 0
     pipeline.send(settings, events(7, datetime.now(UTC)))
     logs, at = Logs(Path(settings.lake)), DAY.format("08:12:00")
     logs.create(BRONZE, at)
@@ -80,7 +80,7 @@ def test_a_broker_that_is_not_ready_for_groups_is_asked_again_before_anybody_is_
 
 @pytest.mark.slow
 def test_what_waits_moves_from_layer_to_layer(spark: SparkSession, make_settings: MakeSettings) -> None:
-    settings, at = make_settings(topic_partitions=2), datetime.now(UTC)
+    settings, at = make_settings({"kafka.topic_partitions": 2}), datetime.now(UTC)
     groups = GroupProgress([STREAM], settings)
     observer = Observer([STREAM], settings)
 
@@ -139,7 +139,7 @@ def test_of_a_large_table_with_which_a_query_begins_what_it_has_not_read_waits(
     spark: SparkSession, lake_settings: Settings
 ) -> None:
     """Its first commits have left the log, so silver begins with its files: here one in a micro-batch."""
-    settings, now = lake_settings.model_copy(update={"max_bytes_per_batch": "1"}), datetime.now(UTC)
+    settings, now = lake_settings.changed({"run.max_bytes": 1}), datetime.now(UTC)
     counts = (2, 3, 4)
     for number, count in enumerate(counts):  # by seconds: statistics have milliseconds
         at = now + timedelta(seconds=number)

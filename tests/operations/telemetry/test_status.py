@@ -27,10 +27,10 @@ NOW = pipeline.utc("2026-11-22T09:00:00")
 
 def make_lake(directory: Path) -> Settings:
     """Return the settings of a lake that has caught up but for the exports, with an open dead letter."""
-    settings = load_settings().model_copy(
-        update={
+    settings = load_settings().changed(
+        {
             "lake": str(directory / "lake"),
-            "kafka_bootstrap_servers": "127.0.0.1:1",
+            "kafka.bootstrap_servers": "127.0.0.1:1",
             "home": directory / "home",
         }
     )
@@ -153,7 +153,7 @@ def test_one_of_60_characters_gets_the_words_the_processes_and_the_numbers(tmp_p
 def test_status_as_json_says_which_processes_run_a_stream(tmp_path: Path) -> None:
     run = Run("elsewhere", 4711, ("gold",), ("transactions",), NOW, NOW, None, (QueryRun("gold.other"),))
     lines_at(80, tmp_path, run)
-    settings = load_settings().model_copy(update={"lake": str(tmp_path / "lake"), "home": tmp_path / "home"})
+    settings = load_settings().changed({"lake": str(tmp_path / "lake"), "home": tmp_path / "home"})
     (state,) = observe([TRANSACTIONS], settings, NOW).as_json()["streams"]
     assert state["runs"] == [
         {

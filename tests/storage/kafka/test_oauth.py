@@ -123,7 +123,7 @@ def test_every_client_is_let_in_by_a_token(
         spark._jvm.java.lang.System.setProperty(  # type: ignore[union-attr]
             "org.apache.kafka.sasl.oauthbearer.allowed.urls", f"{address}/token"
         )
-        settings = load_settings().model_copy(update={"home": tmp_path_factory.mktemp("tokens")})
+        settings = load_settings().changed({"home": tmp_path_factory.mktemp("tokens")})
         with services.local_services(settings, brief=True, secure=True) as endpoints:
             admin = services.administrator(settings)
             assert admin is not None

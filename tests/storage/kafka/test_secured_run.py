@@ -48,9 +48,9 @@ class Secured:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     home = tmp_path_factory.mktemp("secured") / "home"
-    settings = load_settings().model_copy(update={"home": home})
+    settings = load_settings().changed({"home": home})
     with services.local_services(settings, secure=True) as endpoints:
-        settings = settings.model_copy(update={"lake": str(home / "lake"), **endpoints.update})
+        settings = settings.changed({"lake": str(home / "lake"), **endpoints.update})
         admin = services.administrator(settings)
         assert admin is not None
         create_topics(admin, {name: 2 for stream in BY_DEFAULT for name in stream.topics})
@@ -71,7 +71,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "COLUMNS": "300",
             "LAKEHOUSE_HOME": str(home),  # services.json has the rest
-            "LAKEHOUSE_DRIVER_MEMORY": "1g",
+            "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
             "SPARK_CONF_DIR": str(conf),
         }
         password = home / "kafka" / "security" / "producer.password"

@@ -39,8 +39,8 @@ SELECT (SELECT count(*) FROM bronze.{0}) - (SELECT count(*) FROM silver.{0})
 @pytest.fixture
 def here(services: Endpoints, session_settings: Settings, tmp_path: Path) -> Any:
     with place(tmp_path / "home", services, database=13) as made:
-        settings = session_settings.model_copy(
-            update={"kafka_bootstrap_servers": services.kafka, "topics": made.topics}
+        settings = session_settings.changed(
+            {"kafka.bootstrap_servers": services.kafka, "topics": made.topics}
         )
         for stream in GENERATORS:
             assert send(Load(stream, EVENTS, seed=1, malformed=MALFORMED), settings).failed == 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
 from collections.abc import Iterator
-from decimal import Decimal
 from pathlib import Path
 from random import Random
 
@@ -29,7 +29,7 @@ GOLD = [table for table in TABLES if table.startswith("gold.")]
 DATABASE = 11
 KILLS = 5
 RATE = 40
-SHAPE = {"call_gap_s": 3, "call_grace_s": 5, "sales_threshold": Decimal(100)}
+SHAPE = {"calls": {"gap": "3s", "grace": "5s"}, "sales": {"threshold": 100}}
 CLOSED_S = 10  # a call is over so long after its last event
 
 
@@ -46,10 +46,10 @@ def killed(there: Place, store: str, tmp_path_factory: pytest.TempPathFactory) -
     It dies when the store has a commit and the run has not been told.
     """
     directory, rng = tmp_path_factory.mktemp("runs"), Random(39)
-    shape = {f"LAKEHOUSE_{name.upper()}": str(value) for name, value in SHAPE.items()}
+    shape = {"LAKEHOUSE_STREAMS": json.dumps(SHAPE)}
     with proxy.before(store) as between:
         environment = there.environment | shape | settings_of(between.endpoint, PREFIX)
-        with Feeder(there.settings(**SHAPE), rate=RATE, seed=39, poison=0.1) as feeder:
+        with Feeder(there.settings({"streams": SHAPE}), rate=RATE, seed=39, poison=0.1) as feeder:
             for life in range(KILLS):
                 left = rng.randrange(5, 40)
                 command = [LAKEHOUSE, "run", "all", "--trigger", "1 second"]
@@ -88,7 +88,7 @@ def here(
         source_filesystem=files_of(store),
         destination_filesystem=LocalFileSystem(),
     )
-    return there.settings(**SHAPE, lake=str(lake))
+    return there.settings({"streams": SHAPE, "lake": str(lake)})
 
 
 @pytest.mark.soak

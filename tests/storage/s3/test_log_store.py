@@ -121,9 +121,9 @@ def test_a_store_without_conditional_writes_is_refused_or_has_one_writer(store: 
         )
         assert refused.returncode == 1
         assert "it accepts a second object of the same name" in refused.stderr
-        assert "LAKEHOUSE_LAKE_HAS_ONE_WRITER=true" in refused.stderr
+        assert "LAKEHOUSE_S3_SINGLE_WRITER=true" in refused.stderr
 
-        alone = wanted | {"LAKEHOUSE_LAKE_HAS_ONE_WRITER": "true"}
+        alone = wanted | {"LAKEHOUSE_S3_SINGLE_WRITER": "true"}
         with running(driver("one", 10_000), alone, tmp_path / "one") as one:
             one.await_output(" in version ")
             second = subprocess.run(driver("two", 1), env=alone, capture_output=True, text=True, check=False)

@@ -57,10 +57,10 @@ def on_lake(settings: Settings, lake: str, directory: Path) -> Settings:
     changes: dict[str, Any] = {
         "lake": lake,
         "home": directory / "home",
-        "kafka_bootstrap_servers": NOBODY,
-        "redis_url": SecretStr("redis://127.0.0.1:1/0"),
+        "kafka.bootstrap_servers": NOBODY,
+        "redis.url": SecretStr("redis://127.0.0.1:1/0"),
     }
-    return settings.model_copy(update=changes)
+    return settings.changed(changes)
 
 
 def uploaded(store: str, directory: Path, lake: str) -> None:

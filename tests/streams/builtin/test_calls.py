@@ -29,7 +29,7 @@ from lakehouse.testing import Case
 from tests.support import pipeline
 from tests.support.batches import gold_of, rows_between, silver_of, take, take_next
 from tests.support.pipeline import Raw, Row, await_
-from tests.support.streams import CALLS, under
+from tests.support.streams import CALLS, under, with_streams
 
 SOURCES = {source.topic: source for source in CALLS.sources}
 ANALYTICS, METRICS = SOURCES["analyticsTopic"], SOURCES["metricsTopic"]
@@ -106,7 +106,7 @@ class Line:
     def _newly_sent(self) -> dict[str, list[Message]]:
         """Those of a user in their order: they are of one partition."""
         topic = self.settings.topic("outputTopic")
-        records = pipeline.read_topic(self.settings.kafka_bootstrap_servers, topic)
+        records = pipeline.read_topic(self.settings.kafka.bootstrap_servers, topic)
         sent: dict[str, list[Message]] = defaultdict(list)
         for one in records:
             name = one.key.decode()
@@ -272,7 +272,7 @@ def test_an_event_exactly_the_gap_after_belongs_to_the_call_and_a_millisecond_la
 
 def test_other_gaps_and_graces_are_obeyed(case: Case, session_settings: Settings) -> None:
     """A call closes 5 + 2 + 1 seconds after its last event."""
-    stream = under(session_settings.model_copy(update={"call_gap_s": 5, "call_grace_s": 2}), CALLS)
+    stream = under(with_streams(session_settings, calls={"gap": "5s", "grace": "2s"}), CALLS)
     first, second = ({"ts": at(0), "status": "closed"}, {"ts": at(6), "status": "open"})
 
     taken = case(stream, {"analyticsTopic": (said(0), said(6))}, now=at(8), gold=[first, second])

@@ -20,7 +20,7 @@ from lakehouse.streams.definition import EventTimeProgress
 from lakehouse.streams.transforms.windows import StatisticsWindows, Tumbling
 from tests.oracles.metrics import PERCENTILES, Metric, metrics_1m, rank_error
 from tests.support.chance import chance
-from tests.support.streams import METRICS, METRICS_1M, under
+from tests.support.streams import METRICS, METRICS_1M, under, with_streams
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -382,9 +382,9 @@ def test_redis_has_a_series_of_windows_and_the_latest_of_each_service(gold: Gold
 
 
 def test_the_table_is_bound_to_the_settings_that_its_rows_depend_on(session_settings: Settings) -> None:
-    changed = session_settings.model_copy(update={"quantile_k": 400, "grace_s": 5, "allowed_lateness_s": 1})
+    changed = with_streams(session_settings, metrics={"quantile_k": 400, "grace": "5s"})
 
-    assert under(changed, METRICS).gold[0].pinned_settings == {"quantile_k": "400"}
+    assert under(changed, METRICS).gold[0].pinned_settings == {"streams.metrics.quantile_k": "400"}
 
 
 def test_the_table_is_looked_at_for_cleared_rows_only_where_one_may_be() -> None:

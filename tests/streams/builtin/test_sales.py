@@ -24,7 +24,7 @@ from lakehouse.storage.tables import Lake, Position
 from lakehouse.testing import Case
 from tests.support import pipeline
 from tests.support.pipeline import DEAD_LETTERS, Raw, Row
-from tests.support.streams import SALES, SALES_NOTIFICATIONS, under
+from tests.support.streams import SALES, SALES_NOTIFICATIONS, under, with_streams
 
 SOURCE = SALES.sources[0]
 LANDED = pipeline.utc("2026-03-29T01:00:00")
@@ -87,7 +87,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
         pipeline.send(settings, records, SOURCE)
         pipeline.run_layers(spark, settings, *LAYERS, stream=SALES)
         found = pipeline.read_topic(
-            settings.kafka_bootstrap_servers, settings.topic("notifications-events-v1")
+            settings.kafka.bootstrap_servers, settings.topic("notifications-events-v1")
         )
         told.messages.append(
             sorted(((record.key.decode(), record.value) for record in found), key=lambda one: one[0])
@@ -156,7 +156,7 @@ def test_the_five_sales_of_the_issue_notify_of_two_products_however_they_are_cut
 def test_every_update_at_or_above_the_threshold_is_notified_of_where_that_is_asked_for(
     case: Case, session_settings: Settings
 ) -> None:
-    every = under(session_settings.model_copy(update={"sales_notify": "every_update"}), SALES)
+    every = under(with_streams(session_settings, sales={"notify": "every_update"}), SALES)
     first = [notified_of("pen", value) for value in (2500, "2500.000000001", 2000)]
 
     till = case(every, PENS, sent=first)
@@ -164,7 +164,7 @@ def test_every_update_at_or_above_the_threshold_is_notified_of_where_that_is_ask
 
 
 def test_a_threshold_of_ones_own_is_reached_exactly(case: Case, session_settings: Settings) -> None:
-    stream = under(session_settings.model_copy(update={"sales_threshold": Decimal("0.3")}), SALES)
+    stream = under(with_streams(session_settings, sales={"threshold": "0.3"}), SALES)
     sales = [sold("pen", "0.1"), sold("pen", "0.2"), sold("ink", "0.299999999")]
 
     case(stream, sales, sent=[notified_of("pen", "0.3")])
@@ -244,7 +244,7 @@ def test_sales_that_come_out_of_order_have_totals_and_notifications_made_anew_on
         return history(spark, path, position)
 
     monkeypatch.setattr(cuts, "read_up_to", noting)
-    settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1"})
+    settings = lake_settings.changed({"run.max_bytes": 1})
     first = [at(4, sold("pen", 1500)), at(5, sold("pen", 600)), at(6, sold("ink", 2000))]
     second = [at(1, sold("pen", 2500)), at(2, sold("pen", 1)), at(7, sold("ink", 1))]
 
@@ -293,7 +293,7 @@ def test_notifications_are_those_of_the_total_that_is_written_in_the_end(
     spark: SparkSession, lake_settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The product's row is taken away between the write of its notification and its own."""
-    settings = lake_settings.model_copy(update={"max_bytes_per_batch": "1"})
+    settings = lake_settings.changed({"run.max_bytes": 1})
     path, upsert = str(pipeline.path_of(settings, "gold.product_sales")), tables.upsert
     pipeline.land(spark, settings, [[sold("pen", 1500)]], landed_at=LANDED, source=SOURCE)
     pipeline.run_layers(spark, settings, "silver", "gold", stream=SALES)

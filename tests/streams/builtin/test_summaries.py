@@ -37,7 +37,7 @@ def take(spark: SparkSession, settings: Settings, *records: Raw) -> list[tuple[s
     pipeline.send(settings, records)
     pipeline.run_layers(spark, settings, *LAYERS, stream=STREAM)
     topic = settings.topic("metrics-summary-10m")
-    found = pipeline.read_topic(settings.kafka_bootstrap_servers, topic)
+    found = pipeline.read_topic(settings.kafka.bootstrap_servers, topic)
     return [(one.key.decode(), json.loads(one.value)) for one in found]
 
 
@@ -101,7 +101,7 @@ def windows(count: int, total: float) -> list[dict[str, object]]:
 def test_a_record_that_is_a_month_late_updates_its_summary_when_it_is_allowed_to(
     case: Case, session_settings: Settings
 ) -> None:
-    stream = under(session_settings.model_copy(update={"allowed_lateness_s": 31 * DAY_S}), STREAM)
+    stream = under(session_settings.changed({"stream_defaults.allowed_lateness_s": 31 * DAY_S}), STREAM)
 
     taken = case(stream, FIRST, gold=windows(1, 1.0))
     taken.then(LATER, dead=[], gold=windows(2, 4.0))

@@ -86,7 +86,7 @@ def story(spark: SparkSession, module_settings: Settings) -> Story:
         pipeline.send(settings, records, SOURCE)
         pipeline.run_layers(spark, settings, *LAYERS, stream=TRANSACTIONS)
         found = pipeline.read_topic(
-            settings.kafka_bootstrap_servers, settings.topic("aggregated-transactions")
+            settings.kafka.bootstrap_servers, settings.topic("aggregated-transactions")
         )
         told.messages.append([(one.key.decode(), one.value) for one in found])
 

@@ -31,7 +31,7 @@ LEDGER = windowed_sums(
     Records("ledger", event_time="at", event_time_unit="s"),
     by=("account", "entry.currency"),
     value=Field("delta", "delta", FieldType.DECIMAL, scale=2),
-    length_s=3600,
+    length="1h",
     signed=True,
 )
 
@@ -66,19 +66,19 @@ def test_names_are_made_of_json_names_and_lengths() -> None:
     ("make", "message"),
     [
         (
-            lambda: Windows(by="a", length_s=60, absent={"b": "none"}).fields,
+            lambda: Windows(by="a", length="1m", absent={"b": "none"}).fields,
             "absent names b, which is not a field of the key; the key has a",
         ),
         (
-            lambda: windowed_statistics("s", "t", value="v", windows=Windows(by=MAYBE, length_s=60)),
+            lambda: windowed_statistics("s", "t", value="v", windows=Windows(by=MAYBE, length="1m")),
             "field meta.env is part of the key but optional: give it a default in `absent`",
         ),
         (
-            lambda: windowed_sums("s", "t", by=MAYBE, value="v", length_s=60),
+            lambda: windowed_sums("s", "t", by=MAYBE, value="v", length="1m"),
             "field meta.env is part of the key but optional: make it required",
         ),
         (
-            lambda: windowed_sums("s", "t", by="standing", value="v", length_s=60),
+            lambda: windowed_sums("s", "t", by="standing", value="v", length="1m"),
             (
                 "field standing: its column cannot be called standing here; give it another one, Field(name, "
                 "column, type)"
@@ -93,7 +93,7 @@ def test_a_key_that_could_not_be_one_is_refused(make: Callable[[], object], mess
 
 def test_what_stands_for_a_missing_field_is_named_by_the_field_or_its_column() -> None:
     for name in ("meta.env", "env"):
-        (field,) = Windows(by=MAYBE, length_s=60, absent={name: "none"}).fields
+        (field,) = Windows(by=MAYBE, length="1m", absent={name: "none"}).fields
         assert (field.column, field.required) == ("env", False)
 
 
@@ -146,8 +146,8 @@ def test_statistics_are_of_any_fields(case: Case) -> None:
         "requests",
         value="tookMs",
         windows=(
-            Windows(by=("route", "region"), length_s=60, absent={"region": "none"}),
-            Windows(by="route", length_s=3600, to=None),
+            Windows(by=("route", "region"), length="1m", absent={"region": "none"}),
+            Windows(by="route", length="1h", to=None),
         ),
     )
     at_ms = NOON_S * 1000
@@ -191,8 +191,8 @@ def test_calls_are_joined_from_any_topics(case: Case) -> None:
         "rides",
         (Side(records="pickups", payload="pickup"), Side(records="dropoffs", payload="dropoff")),
         pair=("driver", "rider"),
-        gap_s=60,
-        grace_s=0,
+        gap="1m",
+        grace="0s",
     )
     at_ms = NOON_S * 1000
     case(

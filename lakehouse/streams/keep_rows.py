@@ -1,4 +1,4 @@
-"""Validation of the setting `kept_days`: tables and retention."""
+"""Validation of the setting `maintenance.keep_rows`: tables and retention."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ _DAY_S = 24 * 3600
 _SHARED = ("silver.dead_letters", "ops.events", "ops.expectation_results")
 
 
-def check_kept_days(days: Mapping[str, int], streams: Sequence[Stream]) -> None:
+def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> None:
     """Raise SettingsError for an unknown table, and where retained rows need rows that would be deleted."""
-    rules = {name: reason for stream in streams for name, reason in _rules(stream, days)}
+    rules = {name: reason for stream in streams for name, reason in _rules(stream, kept_s)}
     known = {*rules, *_SHARED}
-    unknown = sorted(days.keys() - known)
+    unknown = sorted(kept_s.keys() - known)
     if unknown:
-        raise SettingsError(f"kept_days: there is no {', '.join(unknown)}; known: {', '.join(sorted(known))}")
-    for name in sorted(days):
+        raise SettingsError(
+            f"maintenance.keep_rows: there is no {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+        )
+    for name in sorted(kept_s):
         if (reason := rules.get(name)) is not None:
-            raise SettingsError(f"kept_days: {name} {reason}")
+            raise SettingsError(f"maintenance.keep_rows: {name} {reason}")
 
 
-def _rules(stream: Stream, days: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
+def _rules(stream: Stream, kept_s: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
     """Yield the stream's tables, each with the reason why it must keep rows; null: none."""
     for source in stream.sources:
         bronze, silver = f"bronze.{source.table}", f"silver.{source.table}"
@@ -35,7 +37,7 @@ def _rules(stream: Stream, days: Mapping[str, int]) -> Iterator[tuple[str, str |
         ]
         if needing:
             yield silver, f"has to keep every row: gold.{needing[0]} is made of all of them"
-        elif days.get(bronze, days.get(silver, 0) + 1) > days.get(silver, 0):
+        elif kept_s.get(bronze, kept_s.get(silver, 0) + 1) > kept_s.get(silver, 0):
             yield silver, f"has to keep rows at least as long as {bronze}, whose records it is compared with"
         else:
             yield silver, None

@@ -1,0 +1,91 @@
+"""`lakehouse settings`: each setting, its value and where it comes from; `init` writes a file of them."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from pydantic import SecretStr
+from rich.table import Table
+
+from lakehouse.cli.options import Format, FormatOption
+from lakehouse.common.errors import SettingsError
+from lakehouse.common.printable import printable
+from lakehouse.common.terminal import Console, echo, echo_json
+from lakehouse.settings.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
+from lakehouse.settings.keys import Key, all_keys
+from lakehouse.settings.reading import read
+from lakehouse.settings.template import template
+from lakehouse.settings.wording import as_text
+
+_DEFAULT = "default"
+_MASK = "***"
+
+app = typer.Typer(add_completion=False, invoke_without_command=True)
+
+
+@app.callback()
+def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) -> None:
+    """Show each setting, its value, and where it comes from: a variable, the file, or a default.
+
+    Secrets are masked. Values that only the default gives are shown dim.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    found = read()
+    rows = {
+        name: (_shown(key, key.of(found.settings)), found.origins.get(name, _DEFAULT))
+        for name, key in all_keys().items()
+    }
+    if format_ is Format.JSON:
+        echo_json({name: {"value": value, "from": origin} for name, (value, origin) in rows.items()})
+        return
+    table = Table(box=None, pad_edge=False)
+    for heading in ("setting", "value", "from"):
+        table.add_column(heading, overflow="fold")
+    for name, (value, origin) in rows.items():
+        style = "dim" if origin == _DEFAULT else None
+        for key, one in _single(name, value):
+            text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+            table.add_row(*map(printable, (key, text, origin)), style=style)
+    Console().print(table, markup=False)
+
+
+@app.command()
+def init() -> None:
+    """Write a lakehouse.toml with every key, its meaning and its default, all commented out.
+
+    The path is LAKEHOUSE_CONFIG, else ./lakehouse.toml. A file that exists is left alone; the exit code is 2.
+    """
+    path = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(template())
+    except FileExistsError:
+        raise SettingsError(f"{path} exists and is left alone; move it away, or delete it") from None
+    except OSError as error:
+        raise SettingsError(f"{path} could not be written: {error}") from None
+    echo(f"{path.absolute()} has every setting, commented out")
+
+
+def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the single values of a table by their full names, such as streams.sales.threshold."""
+    if not isinstance(value, Mapping) or not value:
+        yield name, value
+        return
+    for key, one in value.items():
+        yield from _single(f"{name}.{key}", one)
+
+
+def _shown(key: Key, value: Any) -> Any:
+    """Return a value as the file would have it, JSON; secrets are masked, unset ones are empty."""
+    if isinstance(value, SecretStr):
+        return _MASK if value.get_secret_value() else ""
+    if key.is_secret:
+        return [_MASK] * len(value)
+    text = as_text(key, value)
+    return text if isinstance(text, bool | int | float | list | tuple | dict) else str(text or "")

@@ -1,0 +1,58 @@
+"""Durations and sizes as users write them: `90s`, `1h30m`, `7d`; `512KB`, `256MB`."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS_S = {"w": 7 * 86_400, "d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_UNITS_BYTES = {"GB": 1 << 30, "MB": 1 << 20, "KB": 1 << 10, "B": 1}
+_PART = re.compile(r"(\d{1,12})([wdhms])", re.ASCII)
+_DURATION = re.compile(rf"({_PART.pattern})+", re.ASCII)
+_SIZE = re.compile(r"(\d{1,15}) ?([KMG]?B)", re.ASCII)
+
+
+def parse_duration_s(text: str) -> int:
+    """Return the seconds of a duration such as 90s, 15m, 1h30m, 7d or 2w.
+
+    Units go from large to small, each at most once. Raises ValueError, which says what is expected, for
+    anything else; a number without a unit is refused, too.
+    """
+    parts = [(int(number), unit) for number, unit in _PART.findall(text)] if _DURATION.fullmatch(text) else []
+    units = [unit for _, unit in parts]
+    if not parts or units != [unit for unit in _UNITS_S if unit in units]:
+        raise ValueError(f"expected a duration, {_way_out(text, '90s, 15m, 1h30m or 7d', 's')}")
+    return sum(number * _UNITS_S[unit] for number, unit in parts)
+
+
+def show_duration(seconds: int) -> str:
+    """Return a duration as `parse_duration_s` reads it, in the largest units: 5400 is 1h30m, 604800 is 7d."""
+    parts = []
+    for unit, length_s in _UNITS_S.items():
+        if unit != "w" and seconds >= length_s:  # 7d is more usual than 1w
+            parts.append(f"{seconds // length_s}{unit}")
+            seconds %= length_s
+    return "".join(parts) or "0s"
+
+
+def parse_size_bytes(text: str) -> int:
+    """Return the bytes of a size such as 100B, 512KB, 256MB or 2GB; a KB has 1,024 bytes.
+
+    Raises ValueError, which says what is expected, for anything else, and for a number without a unit.
+    """
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"expected a size, {_way_out(text, '512KB, 256MB or 2GB', 'MB')}")
+    return int(found[1]) * _UNITS_BYTES[found[2]]
+
+
+def show_size(size_bytes: int) -> str:
+    """Return a size as `parse_size_bytes` reads it, in the largest unit without a fraction."""
+    for unit, length_bytes in _UNITS_BYTES.items():
+        if size_bytes >= length_bytes and size_bytes % length_bytes == 0:
+            return f"{size_bytes // length_bytes}{unit}"
+    return f"{size_bytes}B"
+
+
+def _way_out(text: str, examples: str, unit: str) -> str:
+    has_no_unit = re.fullmatch(r"\d{1,15}", text, re.ASCII)
+    return f"such as {examples}" + (f"; {text} has no unit: write {text}{unit}" if has_no_unit else "")

@@ -1,0 +1,73 @@
+"""The section `alerts`: the rules, and where alerts are sent."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from lakehouse.settings.fields import Section
+from lakehouse.settings.secrets import secret_in
+from lakehouse.settings.web import of_proxy, of_web
+
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of Standard Webhooks secrets
+_LEAST_SECRET = 24
+
+
+def _signing(secrets: SecretStr) -> SecretStr:
+    """Raise ValueError for a signing key that is too short or not in the Standard Webhooks format."""
+    for one in secrets.get_secret_value().split():
+        try:
+            key = base64.b64decode(one.removeprefix(SECRET_PREFIX), validate=True)
+        except ValueError:
+            key = b""
+        if not one.startswith(SECRET_PREFIX) or len(key) < _LEAST_SECRET:
+            raise ValueError(
+                f"it must be {SECRET_PREFIX} and at least {_LEAST_SECRET} bytes in base64; make one with "
+                f"`echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
+            )
+    return secrets
+
+
+class AlertsSettings(Section):
+    """The alerts' settings. `lakehouse.operations.alerts.rules` validates the rules."""
+
+    rules: tuple[dict[str, Any], ...] | None = Field(
+        default=None,
+        description="The alerting rules, each a table [[alerts.rules]]. Default: those of docs/alerts.md.",
+    )
+    in_gold: dict[str, Any] | None = Field(
+        default=None,
+        description=(
+            "The objective for records to reach gold: `within_s`, and `objective`, a share of the time."
+        ),
+    )
+    topic: str = Field(
+        default="lakehouse-alerts",
+        pattern=r"^[a-zA-Z0-9._-]{1,240}$",
+        description="Topic for alerts; `lakehouse alert` keeps its state in the topic NAME-state.",
+    )
+    webhooks: tuple[Annotated[SecretStr, AfterValidator(of_web)], ...] = Field(
+        default=(), description="Webhooks that receive alerts: https://[user:password@]host/…."
+    )
+    webhook_secret: Annotated[SecretStr, AfterValidator(_signing)] = Field(
+        default=SecretStr(""),
+        description=(
+            "Key that signs webhook requests: whsec_ followed by at least 24 bytes in base64. To rotate it, "
+            "give two, separated by a space."
+        ),
+    )
+    webhook_ca: Path | None = Field(
+        default=None, description="File of CA certificates for https webhooks, in PEM. Default: the system's."
+    )
+    webhook_proxy: Annotated[SecretStr, AfterValidator(of_proxy)] = Field(
+        default=SecretStr(""),
+        description="Proxy for webhooks, http://[user:password@]host:port. Default: https_proxy.",
+    )
+
+    @property
+    def webhook_certificates(self) -> SecretStr:
+        """The text of `webhook_ca`, read from the file at each use; empty without one."""
+        return secret_in(self.webhook_ca, "alerts.webhook_ca")

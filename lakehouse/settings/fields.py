@@ -1,0 +1,70 @@
+"""The kinds of fields that settings have: sections, durations, sizes, lists and times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+from lakehouse.common.quantities import parse_duration_s, parse_size_bytes
+
+CENTURY_S = 36_525 * 24 * 3600
+
+
+class Section(BaseModel):
+    """A section of the settings. A field's alias is its key where its name has a unit, too."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _text_of(given: object) -> str:
+    """Return text as it is, and a number from the file as text, which has no unit then."""
+    return str(given) if isinstance(given, str | int | float) and not isinstance(given, bool) else ""
+
+
+def duration_s(given: object) -> int:
+    """Parse a duration, in seconds; raises ValueError for a number, which has no unit."""
+    return parse_duration_s(_text_of(given))
+
+
+def duration_or_never_s(given: object) -> int | None:
+    """Parse a duration, in seconds; null for `never`."""
+    return None if given == "never" else duration_s(given)
+
+
+def size_bytes(given: object) -> int:
+    """Parse a size, in bytes; raises ValueError for a number, which has no unit."""
+    return parse_size_bytes(_text_of(given))
+
+
+def listed(names: object) -> object:
+    """Split comma-separated names; other values are returned as they are."""
+    return tuple(filter(None, map(str.strip, names.split(",")))) if isinstance(names, str) else names
+
+
+def moment(given: object) -> datetime:
+    """Parse an ISO 8601 date or time, in UTC unless it has an offset; pydantic would accept a number, too."""
+    if isinstance(given, str):
+        try:
+            given = datetime.fromisoformat(given)
+        except ValueError:
+            given = None
+    if isinstance(given, date) and not isinstance(given, datetime):
+        given = datetime(given.year, given.month, given.day, tzinfo=UTC)
+    if not isinstance(given, datetime):
+        raise ValueError("it must be a date such as 2000-01-01, or a time such as 2000-01-01T00:00:00Z")  # noqa: TRY004
+    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
+
+
+Duration = Annotated[int, BeforeValidator(duration_s)]
+DurationOrNever = Annotated[int | None, BeforeValidator(duration_or_never_s)]
+Size = Annotated[int, BeforeValidator(size_bytes)]
+Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
+Moment = Annotated[datetime, BeforeValidator(moment)]
+
+
+def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
+    """Tell whether a field with this metadata is read by one of these functions."""
+    return any(isinstance(one, BeforeValidator) and one.func in readers for one in metadata)

@@ -1,0 +1,48 @@
+"""A lakehouse.toml with every key, commented out, and its default or an example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import wrap
+from typing import Any
+
+from lakehouse.settings.config_file import CONFIG_VARIABLE
+from lakehouse.settings.keys import Key, all_keys
+from lakehouse.settings.wording import EXAMPLES, as_text, in_toml
+
+_HEAD = f"""\
+# Settings of lakehouse. Every key is commented out and has its default, or an example ("e.g.").
+# A variable such as LAKEHOUSE_REDIS_TTL overrides its key; {CONFIG_VARIABLE} names another file.
+# Passwords and keys are refused here: set their variables, or those with _FILE to the path of a file.
+"""
+_WIDTH = 100
+
+
+def template() -> str:
+    """Return the text of the file; each section follows the top level."""
+    return _HEAD + "".join(f"{line}\n" for line in _lines())
+
+
+def _lines() -> Iterator[str]:
+    section = ""
+    for key in all_keys().values():
+        if key.section != section:
+            section = key.section
+            yield from ("", f"[{section}]")
+        yield ""
+        yield from (f"# {line}" for line in wrap(key.info.description or "", _WIDTH))
+        yield f"# {_assignment(key)}"
+
+
+def _assignment(key: Key) -> str:
+    if key.is_secret:
+        return f"Secret: {key.variable}, or {key.file_variable}."
+    default: Any = as_text(key, key.info.get_default(call_default_factory=True))
+    if default in (None, "", (), {}):
+        example = EXAMPLES.get(str(key), f"any-{key.name}")
+        return f"e.g. {key.name} = {in_toml(example)}"
+    return f"{key.name} = {in_toml(default if isinstance(default, bool | int | float) else _plain(default))}"
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, list | tuple | dict) else str(value)

@@ -1,0 +1,297 @@
+"""The keys of a table `[streams.NAME]`, by kind, and the streams that they declare."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field as Key
+from pydantic import model_validator
+
+from lakehouse.settings.registry_access import RecordFormat
+from lakehouse.streams.contract import FieldType, TimeUnit
+from lakehouse.streams.declared.rules import RuleKeys
+from lakehouse.streams.declared.values import (
+    DeletedIf,
+    DeletionKey,
+    Destination,
+    Duration,
+    FieldKeys,
+    Fields,
+    Id,
+    Length,
+    Moment,
+    Name,
+    OneField,
+    Path,
+    Start,
+    Table,
+    Threshold,
+    Topic,
+    Zone,
+    matching,
+)
+from lakehouse.streams.definition import Field, Stream
+from lakehouse.streams.kinds import (
+    Records,
+    Side,
+    Windows,
+    joined_calls,
+    running_totals,
+    windowed_statistics,
+    windowed_sums,
+)
+from lakehouse.streams.messages import layout
+
+_COLUMN = re.compile(r"\{(\w+)\}")
+
+
+class SourceKeys(Table):
+    """A source: its topic, and how its records are read; see `lakehouse.streams.Records`."""
+
+    topic: Topic | None = None
+    event_time: Path | None = None
+    event_time_unit: TimeUnit | None = None
+    event_time_zone: Zone | None = None
+    fields: list[OneField] = Key(default_factory=list)
+    rules: list[RuleKeys] = Key(default_factory=list)
+    unique_by: Id | None = None
+    sequence_by: Id | None = None
+    deletion_key: DeletionKey | None = None
+    deleted_if: DeletedIf | None = None
+    format: RecordFormat | None = None
+    start: Start | None = None
+    allowed_lateness: Duration | None = None
+    future_tolerance: Duration | None = None
+    earliest_event_time: Moment | None = None
+
+
+class GoldKeys(Table):
+    """The export of a gold table."""
+
+    to: Destination = None
+    emit: Literal["changes", "final"] | None = None
+    sinks: list[str] | None = None
+
+
+class Changes(SourceKeys):
+    """What can be changed of any stream.
+
+    The keys of a source are those of the only one; `sources` has them by table if there are several.
+    """
+
+    enabled: bool = True
+    suites: Name | None = None
+    sources: dict[str, SourceKeys] = Key(default_factory=dict)
+    gold: dict[str, GoldKeys] = Key(default_factory=dict)
+    arguments: dict[str, Any] = Key(default_factory=dict)
+
+    @property
+    def by_table(self) -> Mapping[str, SourceKeys]:
+        """The keys of sources that are given by the name of their table."""
+        return self.sources
+
+
+class InPython(Changes):
+    """A stream in a Python module: `module:OBJECT`, a Stream or a function that returns one."""
+
+    python: Annotated[str, matching(r"[\w.]+:[\w.]+", "module:OBJECT")]
+
+
+class NewSource(SourceKeys):
+    """A source of a new stream, whose topic must be given."""
+
+    topic: Topic
+    table: Name | None = None
+
+    def records(self) -> Records:
+        """Return the records; `changed` applies the other keys."""
+        return Records(self.topic, table=self.table)
+
+
+class OfKind(Table):
+    """The keys of a stream of any kind."""
+
+    enabled: bool = True
+    suites: Name | None = None
+    gold: dict[str, GoldKeys] = Key(default_factory=dict)
+
+    @property
+    def by_table(self) -> Mapping[str, SourceKeys]:
+        """The keys of sources that are given by the name of their table."""
+        return {}
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream of this name, without the keys that `changed` applies."""
+        raise NotImplementedError
+
+    def sources_in_order(self) -> tuple[SourceKeys, ...]:
+        """Return the keys of the stream's sources, in their order."""
+        raise NotImplementedError
+
+
+class OfOneTopic(OfKind, NewSource):
+    """The keys of a stream of a kind with one topic."""
+
+    def sources_in_order(self) -> tuple[SourceKeys, ...]:
+        """Return the stream itself."""
+        return (self,)
+
+
+class WindowedSums(OfOneTopic):
+    """The keys of `windowed_sums`."""
+
+    kind: Literal["windowed_sums"]
+    by: Fields
+    value: OneField
+    length: Length
+    signed: bool = False
+    gold_table: Name | None = None
+    to: Destination = None
+    group: Name | None = None
+    comment: str | None = None
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream."""
+        return windowed_sums(
+            name,
+            self.records(),
+            by=_fields(self.by),
+            value=self.value.of(FieldType.DECIMAL),
+            length=self.length,
+            **self.given("signed", "gold_table", "to", "group", "comment"),
+        )
+
+
+class WindowKeys(Table):
+    """One gold table of statistics: the arguments of `Windows`, with the key of messages as a template."""
+
+    by: Fields
+    length: Length
+    absent: dict[str, str] | None = None
+    gold_table: Name | None = None
+    to: Destination = None
+    series: Name | None = None
+    merge_every: Duration | None = None
+    comment: str | None = None
+
+    @model_validator(mode="after")
+    def _check_series(self) -> WindowKeys:
+        columns = [field.of(FieldType.STRING).column for field in self.by]
+        if unknown := [name for name in _COLUMN.findall(self.series or "") if name not in columns]:
+            raise ValueError(f"series: {{{unknown[0]}}} is not a column of the key: {', '.join(columns)}")
+        return self
+
+    def windows(self) -> Windows:
+        """Return the windows."""
+        given = self.given("absent", "gold_table", "to", "merge_every", "comment")
+        series = None if self.series is None else _key(self.series)
+        return Windows(by=_fields(self.by), length=self.length, series=series, **given)
+
+
+class WindowedStatistics(OfOneTopic):
+    """The keys of `windowed_statistics`."""
+
+    kind: Literal["windowed_statistics"]
+    value: OneField
+    windows: Annotated[list[WindowKeys], Key(min_length=1)]
+    grace: Duration | None = None
+    idle_after: Length | None = None
+    quantile_k: Annotated[int, Key(ge=8, le=65535)] | None = None
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream."""
+        return windowed_statistics(
+            name,
+            self.records(),
+            value=self.value.of(FieldType.DOUBLE),
+            windows=tuple(one.windows() for one in self.windows),
+            **self.given("grace", "idle_after", "quantile_k"),
+        )
+
+
+class RunningTotals(OfOneTopic):
+    """The keys of `running_totals`."""
+
+    kind: Literal["running_totals"]
+    by: OneField
+    value: OneField
+    threshold: Threshold
+    notify: Literal["crossing", "every_update"] | None = None
+    gold_table: Name | None = None
+    notifications: Name | None = None
+    to: Destination = None
+    group: Name | None = None
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream."""
+        return running_totals(
+            name,
+            self.records(),
+            by=self.by.of(FieldType.STRING),
+            value=self.value.of(FieldType.DECIMAL),
+            threshold=self.threshold,
+            **self.given("notify", "gold_table", "notifications", "to", "group"),
+        )
+
+
+class SideKeys(NewSource):
+    """One side of a call: its topic, and the field with its payload."""
+
+    payload: OneField
+
+    def side(self) -> Side:
+        """Return the side."""
+        return Side(records=self.records(), payload=self.payload.of(FieldType.JSON))
+
+
+class JoinedCalls(OfKind):
+    """The keys of `joined_calls`."""
+
+    kind: Literal["joined_calls"]
+    sides: Annotated[list[SideKeys], Key(min_length=2)]
+    pair: Annotated[list[OneField], Key(min_length=2, max_length=2)]
+    sources: dict[str, SourceKeys] = Key(default_factory=dict)
+    gap: Duration | None = None
+    grace: Duration | None = None
+    gold_table: Name | None = None
+    to: Destination = None
+
+    def stream(self, name: str) -> Stream:
+        """Return the stream."""
+        one, other = _fields(self.pair)
+        return joined_calls(
+            name,
+            tuple(side.side() for side in self.sides),
+            pair=(one, other),
+            **self.given("gap", "grace", "gold_table", "to"),
+        )
+
+    @property
+    def by_table(self) -> Mapping[str, SourceKeys]:
+        """The keys of sides that are given by the name of their table."""
+        return self.sources
+
+    def sources_in_order(self) -> tuple[SourceKeys, ...]:
+        """Return the sides."""
+        return tuple(self.sides)
+
+
+KINDS: Mapping[str, type[OfKind]] = {
+    "windowed_sums": WindowedSums,
+    "windowed_statistics": WindowedStatistics,
+    "running_totals": RunningTotals,
+    "joined_calls": JoinedCalls,
+}
+
+
+def _fields(given: list[FieldKeys]) -> tuple[Field, ...]:
+    return tuple(field.of(FieldType.STRING) for field in given)
+
+
+def _key(template: str) -> layout.Key:
+    """Return the key that a template such as `environment={environment}:metric={metric_name}` describes."""
+    parts = _COLUMN.split(template)
+    named = (layout.Name(part) if place % 2 else part for place, part in enumerate(parts))
+    return layout.key(*(part for part in named if part != ""))

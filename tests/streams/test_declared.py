@@ -1,0 +1,399 @@
+"""Streams declared in `lakehouse.toml`: their gold for literal records, and what is refused, by its key."""
+
+from __future__ import annotations
+
+import tomllib
+from decimal import Decimal
+
+import pytest
+
+from lakehouse.common.errors import SettingsError
+from lakehouse.engine.records.rules import checked_rules
+from lakehouse.streams.declared import built
+from lakehouse.streams.declared.keys import KINDS
+from lakehouse.streams.definition import Stream
+from lakehouse.testing import Case, declared
+
+NOON_S = 1_772_366_400  # 2026-03-01T12:00:00Z
+NOON = "2026-03-01T12:00:00Z"
+PAYMENTS = """
+kind = "windowed_sums"
+topic = "card-payments"
+by = "card.id"
+value = "amount"
+length = "5m"
+"""
+
+
+def one(toml: str) -> Stream:
+    """The stream called `one` with these keys."""
+    return built("one", tomllib.loads(toml))
+
+
+def refused(toml: str) -> str:
+    """The message with which the keys of a stream called `one` are refused."""
+    with pytest.raises(SettingsError) as found:
+        one(toml)
+    return str(found.value)
+
+
+def test_sums_are_those_of_its_keys(case: Case) -> None:
+    stream = one("""
+        kind = "windowed_sums"
+        topic = "card-payments"
+        table = "payments"
+        event_time = "paidAt"
+        event_time_unit = "s"
+        by = [{ name = "card.id", column = "card", accepts_numbers = true }, "shop"]
+        value = { name = "amount", scale = 2 }
+        length = "5m"
+        signed = true
+        gold_table = "spending"
+        to = "prod.spending"
+        group = "cards"
+        comment = "What is spent."
+        fields = ["note", { name = "ok", type = "boolean", required = false }]
+        unique_by = "id"
+        allowed_lateness = "1d"
+        start = "latest"
+        """)
+    (source,) = stream.sources
+    assert (source.table, source.allowed_lateness_s, source.start) == ("payments", 86_400, "latest")
+    assert [(field.name, field.column, field.type.value) for field in source.contract.fields] == [
+        ("card.id", "card", "string"),
+        ("shop", "shop", "string"),
+        ("amount", "amount", "decimal"),
+        ("note", "note", "string"),
+        ("ok", "ok", "boolean"),
+        ("id", "id", "string"),
+    ]
+    paid = {"card": {"id": 7}, "shop": "a", "note": "n", "paidAt": NOON_S}
+    case(
+        stream,
+        [
+            paid | {"id": "1", "amount": 1.005},
+            paid | {"id": "2", "amount": -3},
+            paid | {"id": "2", "amount": 9},
+        ],
+        now=NOON,
+        gold=[{"card": "7", "shop": "a", "total_amount": Decimal("-1.99"), "count": 2}],
+        sent=[{"key": "7:a", "value": {"card": "7", "totalAmount": Decimal("-1.99")}}],
+        dead=[{"record": 2, "rule": "conflicting_id"}],
+    )
+
+
+def test_statistics_are_those_of_its_windows(case: Case) -> None:
+    stream = one("""
+        kind = "windowed_statistics"
+        topic = "meter-readings"
+        event_time = "read.at"
+        event_time_zone = "Europe/Berlin"
+        value = { name = "kWh", column = "kwh" }
+        grace = "90s"
+        idle_after = "10m"
+        quantile_k = 400
+        [[windows]]
+        by = "meter"
+        length = "1h"
+        to = false
+        merge_every = "10s"
+        [[windows]]
+        by = ['site\\.name', "tariff"]
+        length = "1d"
+        absent = { tariff = "base" }
+        series = "{site_name}/{tariff}"
+        """)
+    assert [(table.name, table.export.topic, table.merge_every_s) for table in stream.gold] == [
+        ("one_1h", None, 10),
+        ("one_1d", "one-1d", 0),
+    ]
+    assert stream.gold[0].pinned_settings == {"streams.one.quantile_k": "400"}
+    read = {"meter": "m", "site.name": "s", "read": {"at": "2026-03-01T13:00:00"}}
+    case(
+        stream,
+        [read | {"kWh": 1.5}, read | {"kWh": 2.5, "tariff": "night"}],
+        now=NOON,
+        gold={
+            "one_1h": [{"meter": "m", "sum": 4.0, "count": 2}],
+            "one_1d": [
+                {"site_name": "s", "tariff": "base", "avg": 1.5},
+                {"site_name": "s", "tariff": "night", "avg": 2.5},
+            ],
+        },
+        sent={"one-1d": [{"key": "s/base"}, {"key": "s/night"}]},
+    )
+
+
+def test_totals_reach_the_threshold_of_its_keys(case: Case) -> None:
+    stream = one("""
+        kind = "running_totals"
+        topic = "stock-moves"
+        by = "sku"
+        value = "pieces"
+        threshold = 10.5
+        notify = "every_update"
+        notifications = "full"
+        gold_table = "stock"
+        to = "full-shelves"
+        """)
+    moved = {"sku": "nut", "timestamp": NOON_S * 1000}
+    case(
+        stream,
+        [moved | {"pieces": 6}, moved | {"pieces": 4.5}, moved | {"pieces": 1}],
+        now=NOON,
+        gold={
+            "stock": [{"sku": "nut", "total": Decimal("11.5"), "count": 3}],
+            "full": [{"sku": "nut", "value": Decimal("10.5")}, {"sku": "nut", "value": Decimal("11.5")}],
+        },
+    )
+    pinned = {"streams.one.threshold": "10.5", "streams.one.notify": "every_update"}
+    assert stream.gold[0].pinned_settings == pinned
+
+
+def test_calls_are_joined_from_its_sides(case: Case) -> None:
+    stream = one("""
+        kind = "joined_calls"
+        pair = ["visitor", "host"]
+        gap = "90s"
+        grace = "0s"
+        sides = [
+          { topic = "door-in", payload = "badge" },
+          { topic = "door-out", payload = "left", event_time = "at", event_time_unit = "s", table = "exits" },
+        ]
+        """)
+    pair = {"visitor": "v", "host": "h"}
+    case(
+        stream,
+        {
+            "door-in": [pair | {"badge": 1, "timestamp": NOON_S * 1000}],
+            "door-out": [pair | {"left": "x", "at": NOON_S + 90}],
+        },
+        now=NOON,
+        later="2026-03-01T13:00:00Z",
+        gold=[{"visitor": "v", "badge": "1", "left": "x", "status": "closed", "badge_events": 1}],
+    )
+    assert [source.table for source in stream.sources] == ["one_badge", "exits"]
+    assert stream.gold[0].pinned_settings == {"streams.one.gap": "1m30s", "streams.one.grace": "0s"}
+
+
+def test_what_breaks_a_rule_is_a_dead_letter_with_the_value_in_its_message(case: Case) -> None:
+    stream = one(
+        PAYMENTS
+        + """
+        fields = [{ name = "fee", type = "decimal", required = false }]
+        rules = [
+          { name = "odd_fee", column = "fee", fails_when = "fee > amount", message = "fee {fee}/{amount}" },
+          { name = "test", column = "card_id", fails_when = "card_id LIKE 'now()%'", message = "a test" },
+        ]
+        """
+    )
+    paid = {"card": {"id": "c"}, "amount": 2, "timestamp": NOON_S * 1000}
+    case(
+        stream,
+        [
+            paid,
+            paid | {"fee": 2.5},
+            paid | {"card": {"id": "now()"}, "fee": 1},
+            paid | {"amount": 0, "fee": 1},
+        ],
+        now=NOON,
+        gold=[{"card_id": "c", "total_amount": Decimal(2), "count": 1}],
+        dead=[
+            {"record": 1, "rule": "odd_fee", "column": "fee", "message": "fee 2.5/2"},
+            {"record": 2, "rule": "test", "column": "card_id", "message": "a test"},
+            {"record": 3, "rule": "not_positive", "column": "amount"},
+            {"record": 3, "rule": "odd_fee", "message": "fee 1/0"},
+        ],
+    )
+
+
+def ruled(condition: str) -> str:
+    rule = f"{{ name = 'r', column = 'amount', fails_when = \"\"\"{condition}\"\"\", message = 'm' }}"
+    return f"{PAYMENTS}\nfields = ['user']\nrules = [{rule}]"
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "now() > event_time",
+        "current_date > DATE'2026-01-01'",
+        "CURRENT_TIMESTAMP > event_time",
+        "rand () > 0.5",
+        "uuid() = card_id",
+        "current_user() = user",
+        "session_user = user",
+        "row_number() OVER (ORDER BY amount) > 1",
+        "amount > (SELECT 1)",
+        "raise_error('x') IS NULL",
+    ],
+)
+def test_what_is_no_rule_of_a_row_is_refused_without_spark(condition: str) -> None:
+    assert refused(ruled(condition)).startswith("streams.one.rules[0].fails_when: ")
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "amout < 0",
+        "nosuch(amount)",
+        "amount <",
+        "amount",
+        "sum(amount) > 1",
+        "explode(array(true))",
+        "card_id IN (FROM range(3) |> LIMIT 1)",
+        "input_file_name() = ''",
+        "monotonically_increasing_id() > 1",
+        "java_method('java.lang.System', 'nanoTime') = card_id",
+        "amount > 0; DROP TABLE x",
+    ],
+)
+def test_what_is_no_rule_of_a_row_is_refused_when_a_run_starts(case: Case, condition: str) -> None:
+    stream = one(ruled(condition))
+    with pytest.raises(SettingsError, match=r"^streams\.one\.rules\[0\]\.fails_when"):
+        checked_rules(stream.sources[0])
+    with pytest.raises(SettingsError, match=r"^streams\.one\.rules\[0\]\.fails_when"):
+        case(stream, [{"card": {"id": "c"}, "amount": 1, "user": "u"}], gold=[])
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["user = 'now()'", "amount < 0 -- rand()", "exists(array(amount), x -> x > 3)", '"uuid()" = user'],
+)
+def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condition: str) -> None:
+    stream = one(ruled(condition))
+    case(
+        stream,
+        [{"card": {"id": "c"}, "amount": 1, "user": "u", "timestamp": NOON_S * 1000}],
+        now=NOON,
+        dead=[],
+    )
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"),
+    [
+        (
+            PAYMENTS.replace("length", "lenght"),
+            "streams.one.length is missing; streams.one.lenght: no key 'lenght': did you mean length?",
+        ),
+        ("kind = 'windowed_sum'", "streams.one.kind: no kind 'windowed_sum': did you mean windowed_sums?"),
+        (
+            "topic = 'a'",
+            (
+                "streams.one: a stream of your own needs kind, windowed_sums, windowed_statistics, "
+                "running_totals, joined_calls, or python"
+            ),
+        ),
+        (
+            "kind = 'windowed_sums'\npython = 'a:B'",
+            "streams.one: kind and python exclude each other; remove one of them",
+        ),
+        (PAYMENTS + "to = true", "streams.one.to = True: expected a string"),
+        (PAYMENTS + "signed = 'no'", "streams.one.signed = 'no': expected a boolean"),
+        (
+            PAYMENTS + "format = 'xml'",
+            "streams.one.format = 'xml': expected 'json', 'avro', 'json-schema' or 'protobuf'",
+        ),
+        (
+            PAYMENTS + "event_time_zone = 'Berlin'",
+            "streams.one.event_time_zone = 'Berlin': expected an IANA time zone, such as Europe/Berlin",
+        ),
+        (
+            PAYMENTS.replace('"card.id"', '{ name = "a", typ = "long" }'),
+            "streams.one.by[0].typ: no key 'typ': did you mean type?",
+        ),
+        (
+            PAYMENTS + "gold.one_1m.emit = 'final'",
+            "streams.one.gold.one_1m: no gold table 'one_1m': did you mean one_5m?",
+        ),
+        (
+            PAYMENTS + "gold.one_5m.emit = 'final'",
+            "streams.one.gold.one_5m.emit: its rows never become final, so none would be sent",
+        ),
+        (
+            PAYMENTS + "rules = [{ name = 'r', column = 'a', fails_when = 'true', message = '{amont}' }]",
+            (
+                "streams.one.rules[0].column: no column 'a': amount, card_id or event_time; "
+                "streams.one.rules[0].message: no column 'amont': did you mean amount?"
+            ),
+        ),
+        (
+            PAYMENTS + "sequence_by = 'version'",
+            "streams.one: source one: sequence_by orders the records of one id; set unique_by",
+        ),
+        (
+            PAYMENTS + "fields = [{ name = 'a', scale = 2 }]",
+            "streams.one: field a: scale is for DECIMAL, from 0 to 9",
+        ),
+    ],
+)
+def test_wrong_keys_are_refused_by_their_full_name(toml: str, message: str) -> None:
+    assert refused(toml) == message
+
+
+def test_all_wrong_keys_of_a_stream_are_named_at_once() -> None:
+    message = refused(
+        "kind = 'running_totals'\ntopic = 'a b'\nthreshold = 0\nvalue = 1\nstart = 'soon'\nbi = 'x'"
+    )
+    assert [
+        part.split(" ")[0].rstrip(":") for part in message.split("; ") if part.startswith("streams.")
+    ] == [
+        "streams.one.topic",
+        "streams.one.start",
+        "streams.one.by",
+        "streams.one.value",
+        "streams.one.threshold",
+        "streams.one.bi",
+    ]
+
+
+def test_a_file_declares_its_streams_by_name() -> None:
+    streams = declared(f"[redis]\nttl = '1d'\n[streams.payments]{PAYMENTS}[streams.sales]\nthreshold = 3")
+    assert list(streams) == ["payments"]
+    assert streams["payments"].gold[0].name == "payments_5m"
+
+
+VALUES: tuple[object, ...] = (
+    *(
+        None,
+        0,
+        -1,
+        3.5,
+        True,
+        float("nan"),
+        10**40,
+        "",
+        "x",
+        "a..b",
+        "5m",
+        "final",
+        "header:",
+        "op=d",
+        "{",
+        "\u202e",
+    ),
+    *([], {}, ["a", "b"], [[]], [1], {"name": "a", "scale": 99}, {"a": {}}, [{"by": "a", "length": "1m"}]),
+)
+WHOLE: dict[str, dict[str, object]] = {
+    "windowed_sums": {"topic": "t", "by": "a", "value": "v", "length": "5m"},
+    "windowed_statistics": {"topic": "t", "value": "v", "windows": [{"by": "a", "length": "1m"}]},
+    "running_totals": {"topic": "t", "by": "a", "value": "v", "threshold": 3},
+    "joined_calls": {
+        "sides": [{"topic": "t1", "payload": "p"}, {"topic": "t2", "payload": "q"}],
+        "pair": ["a", "b"],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_any_value_of_any_key_is_taken_or_refused_in_one_line(kind: str) -> None:
+    taken, said = 0, list[str]()
+    for key in KINDS[kind].model_fields.keys() - {"kind"}:
+        for value in VALUES:
+            try:
+                built("one", {"kind": kind, **WHOLE[kind], key: value})
+                taken += 1
+            except SettingsError as error:
+                said.append(str(error))
+    assert taken > 20
+    assert [one for one in said if not one.startswith("streams.one") or "\n" in one] == []
