@@ -38,7 +38,6 @@ on a path of the contract counts as such a field as a whole.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache, reduce
 
@@ -52,6 +51,7 @@ from lakehouse.engine.records.rules import checked_rules
 from lakehouse.engine.records.shown import shown, shown_bytes, with_value
 from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.execution import by_reference
+from lakehouse.storage.spark.kept import Kept
 from lakehouse.storage.tables import shifted
 from lakehouse.streams.contract import COORDINATES, OWN_TIME, Contract, Field, FieldType
 from lakehouse.streams.definition import Source
@@ -122,9 +122,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
     if not isinstance(watermark, Column):
         watermark = by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
     marked = rows.withColumnsRenamed(_RAW).withColumn("_watermark", watermark)
-    verdict = _verdict(source)
-    judged = reduce(lambda frame, step: step.added_to(frame), verdict.steps, marked)
-    return verdict.result.of(judged)
+    return _verdict(source).of(marked)
 
 
 def skipped(rows: DataFrame, source: Source) -> DataFrame:
@@ -144,16 +142,9 @@ def skipped(rows: DataFrame, source: Source) -> DataFrame:
     return rows.select(*(column.alias(name) for name, column in columns.items()))
 
 
-@dataclass(frozen=True)
-class _Verdict:
-    """The columns that validation adds to raw records, step by step, and the columns of the result."""
-
-    steps: tuple[Columns, ...]
-    result: Columns
-
-
 @cache
-def _verdict(source: Source) -> _Verdict:
+def _verdict(source: Source) -> Kept:
+    """Return the function that judges raw records: it adds columns step by step, and selects the result."""
     contract = source.contract
     in_time = (
         _future_reason(source.future_tolerance_s),
@@ -206,7 +197,9 @@ def _verdict(source: Source) -> _Verdict:
     steps = (*_proven(source), *_parsed(deletions.as_read(source)), *_fields(source), {"reasons": reasons})
     has_raw = F.size("reasons") > 0 if source.unique_by is None else F.lit(True)
     values = {name: known.get(name, F.col(name)) for name in columns}
-    return _Verdict(tuple(map(Columns, steps)), Columns(values | {"raw": F.when(has_raw, raw)} | compared))
+    added = [Columns(step) for step in steps]
+    result = Columns(values | {"raw": F.when(has_raw, raw)} | compared)
+    return Kept(lambda rows: result.of(reduce(lambda frame, step: step.added_to(frame), added, rows)))
 
 
 def filter_clean(judged: DataFrame) -> DataFrame:

@@ -6,8 +6,8 @@ SHA-256 of every jar in jars.sha256.
     python -m lakehouse.storage.spark.installing [spark] [kafka] [s3]
 
 installs the jars for Spark, the local broker, a lake on S3, or several of these; by default the first two.
-One jar for lakes on a disk, and one of those for S3, are compiled from Scala by the compiler among pyspark's
-jars.
+One jar for drivers in local mode, and one of those for S3, are compiled from Scala by the compiler among
+pyspark's jars.
 """
 
 from __future__ import annotations

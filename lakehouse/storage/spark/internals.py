@@ -131,6 +131,12 @@ def _singleton(jvm: Any, owner: str) -> Any:
     return getattr(getattr(jvm, f"{owner}$"), "MODULE$")
 
 
+def compiled(spark: SparkSession, name: str) -> Any | None:
+    """Return a class of lakehouse/storage/spark/scala/disk; null if the JVM lacks that jar."""
+    found = static(spark, f"org.apache.spark.sql.lakehouse.{name}")
+    return None if isinstance(found, JavaPackage) else found
+
+
 def none(spark: SparkSession) -> Any:
     """Return Scala's None."""
     return _none(spark._jvm)

@@ -96,6 +96,17 @@ MEMBERS = (
 )
 """Every JVM member used here that is not part of the public API of Spark, Hadoop or Java."""
 
+COMPILED = (
+    *members(
+        f"{SQL}.lakehouse.KeptPlans",
+        "new()",
+        f"computed({SQL}.classic.Dataset)",
+        f"keep({SQL}.classic.Dataset,{SQL}.classic.Dataset)",
+        f"placeholder({SQL}.classic.Dataset)",
+    ),
+)
+"""Every member of lakehouse/storage/spark/scala/disk that Python calls; without that jar it does without."""
+
 PRIVATE = (
     ("py4j.java_gateway", "JVMView.__getattr__"),
     ("py4j.java_gateway", "JavaClass.__getattr__"),

@@ -32,6 +32,7 @@ OF_DELTA = {
 def test_every_listed_member_is_there(spark: SparkSession) -> None:
     assert internals.missing_here() == []
     assert internals.missing(spark, members.MEMBERS) == []
+    assert internals.missing(spark, members.COMPILED) == []
     assert internals.missing(spark, delta_members.MEMBERS) == []
 
 

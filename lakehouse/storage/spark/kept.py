@@ -1,0 +1,42 @@
+"""Functions of rows whose plan is kept, so that Spark does not make it again for each micro-batch.
+
+Spark analyses, optimizes and plans each frame anew. For a few thousand rows that costs more than the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from lakehouse.storage.spark import internals
+
+
+class Kept:
+    """A function of rows whose plan is kept for later rows of the same schema, under the same settings.
+
+    The function adds, changes and selects columns. What it depends on besides the rows must not change: a
+    value that differs between micro-batches is a column of the rows. The function is applied as usual where
+    its plan cannot be kept, as with a Python function or the time of day, and where the jar is missing that
+    `lakehouse setup` compiles.
+    """
+
+    def __init__(self, function: Callable[[DataFrame], DataFrame]) -> None:
+        self._function = function
+        self._plans: Any = None
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        """Return the function's result. The rows are planned here, by the session's settings of now."""
+        spark, given = rows.sparkSession, internals.java_frame(rows)
+        plans = internals.compiled(spark, "KeptPlans")
+        if plans is None:
+            return self._function(rows)
+        if self._plans is None:
+            self._plans = plans()
+        placeholder = self._plans.placeholder(given)
+        if placeholder is not None:
+            computed = self._function(internals.frame(spark, placeholder))
+            self._plans.keep(given, internals.java_frame(computed))
+        found = self._plans.computed(given)
+        return self._function(rows) if found is None else internals.frame(spark, found)
