@@ -53,9 +53,10 @@ def parsed(arguments: list[str]) -> None:
     command, context, rest = get_command(app), None, arguments
     while True:
         context = command.make_context(rest[0] if rest else "lakehouse", list(rest), parent=context)
-        if not hasattr(command, "resolve_command"):
+        left = [*context._protected_args, *context.args]
+        if not hasattr(command, "resolve_command") or (command.invoke_without_command and not left):
             return
-        _, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        _, command, rest = command.resolve_command(context, left)
         assert command is not None
 
 

@@ -91,7 +91,7 @@ def test_the_table_has_a_line_for_each_key_of_a_stream(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (directory / "lakehouse.toml").write_text("[streams.metrics.gold.metrics_1m]\nemit = 'final'\n")
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "500")
 
     shown = RUNNER.invoke(app, ["settings"])
 
