@@ -161,7 +161,7 @@ def test_unknown_variables_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
         SettingsError,
         match=r"^unknown environment variable LAKEHOUSE_GRACE, docs/settings.md lists all settings; "
         r"unknown environment variable LAKEHOUSE_REDIS_TTL_S, "
-        r"did you mean LAKEHOUSE_REDIS_TTL, LAKEHOUSE_REDIS_URL or LAKEHOUSE_REDIS_PORT\?$",
+        r"did you mean LAKEHOUSE_REDIS_TTL or LAKEHOUSE_REDIS_URL\?$",
     ):
         load_settings()
 
@@ -562,13 +562,14 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(monkeypatch: pytest.Mon
         "LAKEHOUSE_REDIS_PORT_6379_TCP_ADDR": "10.0.0.1",
         "LAKEHOUSE_PORT": "tcp://10.0.0.2:80",
         "LAKEHOUSE_SERVICE_HOST": "10.0.0.2",
-        "LAKEHOUSE_KAFKA_PORT": "19092",
+        "LAKEHOUSE_KAFKA_PORT": "tcp://10.0.0.3:9092",
+        "LAKEHOUSE_TELEMETRY_PORT": "tcp://10.0.0.4:9090",
     }.items():
         monkeypatch.setenv(name, value)
 
     settings = load_settings()
 
-    assert (settings.redis_port, settings.kafka_port) == (0, 19092)
+    assert settings.telemetry.port == -1
 
 
 def test_access_to_s3_is_written_out_for_hadoop_and_for_readers_without_a_jvm(
