@@ -36,7 +36,7 @@ from tests.support.streams import METRICS, METRICS_1M
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
 EVERY_COMMIT = "1"  # so few bytes that each commit is a micro-batch of its own
-ALL_AT_ONCE = "1g"
+ALL_AT_ONCE = 1 << 30
 Message = tuple[str, dict[str, Any] | None]
 
 
@@ -140,7 +140,7 @@ class Export:
         where = f"service_id = '{state.service}' AND window_start = timestamp'{start}'"
         DeltaTable.forPath(self.spark, self.path).delete(where)
 
-    def run(self, max_bytes: str = ALL_AT_ONCE, allow: Sequence[Allow] = ()) -> list[BatchDone]:
+    def run(self, max_bytes: int = ALL_AT_ONCE, allow: Sequence[Allow] = ()) -> list[BatchDone]:
         """Export until caught up and return what the micro-batches did; `notices` is what was said."""
         done: list[BatchDone] = []
         self.notices.clear()

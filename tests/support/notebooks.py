@@ -33,6 +33,7 @@ from pyspark.sql import SparkSession
 
 from lakehouse.common import errors
 from lakehouse.common.errors import TableError
+from lakehouse.common.quantities import show_duration
 from lakehouse.settings import Settings
 from tests.support.processes import QUICK_JVM, ROOT
 
@@ -227,7 +228,9 @@ def _environment(settings: Settings, directory: Path) -> dict[str, str]:
         "LAKEHOUSE_REDIS_URL": settings.redis.url.get_secret_value(),
         "LAKEHOUSE_TOPICS": json.dumps(settings.topics),
         "LAKEHOUSE_STREAMS": json.dumps(settings.streams),
-        "LAKEHOUSE_STREAM_DEFAULTS_FUTURE_TOLERANCE": str(settings.stream_defaults.future_tolerance_s),
+        "LAKEHOUSE_STREAM_DEFAULTS_FUTURE_TOLERANCE": show_duration(
+            settings.stream_defaults.future_tolerance_s
+        ),
         "LAKEHOUSE_SPARK_MASTER": "local[2]",
         "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",
     }
