@@ -35,7 +35,7 @@ from tests.support.pipeline import read_topic
 from tests.support.streams import METRICS, METRICS_1M
 
 START = datetime(2026, 3, 29, 0, 59, tzinfo=UTC)  # over the hour in which Europe's clocks change
-EVERY_COMMIT = "1"  # so few bytes that each commit is a micro-batch of its own
+EVERY_COMMIT = 1  # so few bytes that each commit is a micro-batch of its own
 ALL_AT_ONCE = 1 << 30
 Message = tuple[str, dict[str, Any] | None]
 
