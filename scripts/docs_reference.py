@@ -9,6 +9,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from pydantic import SecretStr
 from typer.cli import get_docs_for_click
 from typer.core import TyperGroup
 from typer.main import get_command
@@ -19,6 +20,7 @@ from lakehouse.serving.app import make_app
 from lakehouse.serving.security.access import Access
 from lakehouse.settings import Settings
 from lakehouse.settings.keys import Key, all_keys
+from lakehouse.settings.model import RedisSettings
 from lakehouse.settings.wording import as_text
 from lakehouse.streams.registry import load
 
@@ -32,11 +34,11 @@ def pages() -> dict[str, str]:
 
 
 def _settings() -> dict[str, str]:
-    connections = [key for key in all_keys().values() if key.section in {"kafka", "s3"}]
+    connections = [key for key in all_keys().values() if key.section in {"kafka", "s3", "schema_registry"}]
     others = [key for key in all_keys().values() if key not in connections]
     return {
         "reference/settings.md": _settings_page("Index of settings", others),
-        "reference/settings-kafka-s3.md": _settings_page("Settings of Kafka and S3", connections),
+        "reference/settings-kafka-s3.md": _settings_page("Settings of Kafka, registry and S3", connections),
     }
 
 
@@ -102,7 +104,8 @@ def _leaves(command: Any, context: Any) -> Iterator[tuple[tuple[str, ...], Any]]
 
 def _rest() -> dict[str, str]:
     with tempfile.TemporaryDirectory() as home:
-        settings = Settings(home=Path(home)).changed({"redis.url": SecretStr("redis://127.0.0.1:6379/0")})
+        redis = RedisSettings(url=SecretStr("redis://127.0.0.1:6379/0"))
+        settings = Settings(home=Path(home), redis=redis)
         streams = load(settings)
         more = [produce_route.router(settings, streams)]
         described = make_app(settings, streams, Access(None), more=more).openapi()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import re
 import shlex
 import tomllib
@@ -21,7 +22,7 @@ import typer
 from pyspark.sql import SparkSession
 
 from lakehouse.cli import main as cli
-from lakehouse.settings import load_settings
+from lakehouse.settings import Settings
 from lakehouse.settings.config_file import CONFIG_VARIABLE
 from lakehouse.settings.keys import variables
 from lakehouse.settings.reading import CACHE_VARIABLE
@@ -145,7 +146,7 @@ def test_python_has_the_module_and_it_takes_the_options(line: Line) -> None:
     parse(typer.main.get_command(module.app), words, name)
 
 
-def test_every_variable_is_a_setting_and_takes_its_value(clean: pytest.MonkeyPatch) -> None:
+def test_every_variable_is_a_setting_and_takes_its_value() -> None:
     given = {
         (line.page, found[1], found[2])
         for line in LINES
@@ -157,10 +158,10 @@ def test_every_variable_is_a_setting_and_takes_its_value(clean: pytest.MonkeyPat
         if name in {CONFIG_VARIABLE, CACHE_VARIABLE}:
             continue
         assert name in variables(), (page, name)
-        if not variables()[name].is_secret and not _OPEN.search(value):
-            with clean.context() as environment:
-                environment.setenv(name, value)
-                load_settings()
+        key = variables()[name]
+        if not key.is_secret and not _OPEN.search(value):
+            section = {key.name: json.loads(value) if key.is_json else value}
+            Settings.model_validate({key.section: section} if key.section else section)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

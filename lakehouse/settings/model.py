@@ -220,8 +220,8 @@ class Settings(Section):
     only_streams: Names = Field(
         default=(),
         description=(
-            "The streams to use, by name or as module:OBJECT, separated by commas. Default: all built-in "
-            "streams, and those of installed packages."
+            "The streams to use, separated by commas. Default: those that tables [streams.NAME] declare, "
+            "else the built-in ones; and those of installed packages."
         ),
     )
     http_hosts: Names = Field(

@@ -90,7 +90,10 @@ def test_all_streams_run_side_by_side_in_one_application(
     services: Endpoints, session_settings: Settings, tmp_path: Path
 ) -> None:
     with place(tmp_path / "home", services, database=9) as here:
-        environment = {**here.environment, "LAKEHOUSE_CALL_GAP_S": "5", "LAKEHOUSE_CALL_GRACE_S": "5"}
+        environment = {
+            **here.environment,
+            "LAKEHOUSE_STREAMS": json.dumps({"calls": {"gap": "5s", "grace": "5s"}}),
+        }
         command = [LAKEHOUSE, "run", "all", "--trigger", "1 second"]
         with running(command, environment, tmp_path / "output") as application:
             load(here, session_settings)

@@ -19,7 +19,6 @@ from tests.support.streams import STREAMS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TIMEOUT_S = 300
-PINNED = ("call_gap_s", "call_grace_s", "quantile_k", "sales_threshold", "expect_dead_letter_rate")
 
 
 def runnable(page: Path) -> list[str]:
@@ -29,10 +28,10 @@ def runnable(page: Path) -> list[str]:
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    chosen = {f"LAKEHOUSE_{name.upper()}": str(getattr(settings, name)) for name in PINNED}
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")},
-        **chosen,
+        "LAKEHOUSE_STREAMS": json.dumps(settings.streams),
+        "LAKEHOUSE_EXPECT_DEAD_LETTER_RATE": str(settings.expect_dead_letter_rate),
         **QUICK_JVM,
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "LAKEHOUSE_HOME": str(settings.home),

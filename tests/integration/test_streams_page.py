@@ -152,16 +152,24 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.soak
-def test_the_package_of_the_page_is_installed_and_run_by_every_command(
-    installed: Path, services: Endpoints, tmp_path: Path
+@pytest.mark.parametrize("way", ["a table", "a package"])
+def test_the_stream_of_the_page_is_run_by_every_command(
+    way: str, installed: Path, services: Endpoints, tmp_path: Path
 ) -> None:
     with place(tmp_path, services, database=10) as here:
         topics = {name: f"{name}-{here.suffix}" for name in ("card-payments", "payments-5m")}
         create_topics(services.access, dict.fromkeys(topics.values(), 2))
+        file = tmp_path / "of_the_page.toml"
+        file.write_text(blocks("docs/streams.md", "toml")[0], encoding="utf-8")
+        table = {"topic": topics["card-payments"], "gold": {"payments_5m": {"to": topics["payments-5m"]}}}
+        declared_by = {
+            "a table": {"LAKEHOUSE_CONFIG": str(file)},
+            "a package": {"PYTHONPATH": f"{here.environment['PYTHONPATH']}{os.pathsep}{installed}"},
+        }
         environment = {
             **here.environment,
-            "PYTHONPATH": f"{here.environment['PYTHONPATH']}{os.pathsep}{installed}",
-            "LAKEHOUSE_TOPICS": json.dumps({**here.topics, **topics}),
+            **declared_by[way],
+            "LAKEHOUSE_STREAMS": json.dumps({"payments": table}),
         }
 
         def lakehouse(*words: str, code: int = 0) -> str:
@@ -186,7 +194,7 @@ def test_the_package_of_the_page_is_installed_and_run_by_every_command(
         letters = json.loads(lakehouse("dead-letters", "list", *only, "--format", "json"))
         assert sum(one["count"] for one in letters["counts"]) >= 10
         audit = lakehouse("audit", *only)
-        assert "card-payments" in audit
+        assert topics["card-payments"] in audit
         checked = lakehouse("expect", "silver.payments", "gold.payments_5m", "bronze.payments")
         assert "gold.payments_5m" in checked
         states = json.loads(lakehouse("status", *only, "--format", "json"))
@@ -210,7 +218,6 @@ def test_the_package_of_the_page_is_installed_and_run_by_every_command(
         assert len(last) == row["windows"]
         assert sum(last.values()) == 990
 
-        # Without the package on the path, its tables are left alone and no command knows it.
-        environment["PYTHONPATH"] = here.environment["PYTHONPATH"]
-        environment["LAKEHOUSE_TOPICS"] = json.dumps(here.topics)
+        # Without the file, or the package on the path, its tables are left alone and no command knows it.
+        environment = here.environment
         lakehouse("run", "all", *only, "--trigger", "available-now", code=2)

@@ -226,6 +226,7 @@ def _environment(settings: Settings, directory: Path) -> dict[str, str]:
         "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
         "LAKEHOUSE_REDIS_URL": settings.redis.url.get_secret_value(),
         "LAKEHOUSE_TOPICS": json.dumps(settings.topics),
+        "LAKEHOUSE_STREAMS": json.dumps(settings.streams),
         "LAKEHOUSE_STREAM_DEFAULTS_FUTURE_TOLERANCE": str(settings.stream_defaults.future_tolerance_s),
         "LAKEHOUSE_SPARK_MASTER": "local[2]",
         "LAKEHOUSE_SPARK_DRIVER_MEMORY": "1g",

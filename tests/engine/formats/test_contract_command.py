@@ -185,7 +185,7 @@ def test_a_hostile_schema_is_compared_in_a_line(
 def test_a_contract_is_registered_and_compared_with_what_the_registry_has(running: Registry) -> None:
     environment = {
         "LAKEHOUSE_SCHEMA_REGISTRY_URL": running.access.url,
-        "LAKEHOUSE_FORMATS": '{"metrics-events": "avro"}',
+        "LAKEHOUSE_STREAMS": '{"metrics": {"format": "avro"}}',
     }
     assert contract(environment, "check", "metrics").returncode == 2, "there is nothing to compare with"
     first = contract(environment, "publish", "metrics")
