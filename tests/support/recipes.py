@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,16 +53,16 @@ def recipes() -> Iterator[Recipe]:
 
 
 @dataclass
-class Kitchen:
+class Shell:
     """A directory for one recipe; `lakehouse` runs in this process, all else in a shell."""
 
     directory: Path
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     spark: SparkSession
     printed: str = field(default="", init=False)
 
-    def cook(self, recipe: Recipe) -> None:
-        """Run the blocks of a recipe in their order; the working directory is the kitchen's."""
+    def run(self, recipe: Recipe) -> None:
+        """Run the blocks of a recipe in their order; the working directory is the shell's own."""
         for language, text in recipe.blocks:
             if language == "toml":
                 with (self.directory / CONFIG).open("a", encoding="utf-8") as file:
@@ -75,15 +75,15 @@ class Kitchen:
     def _run(self, block: str) -> Iterator[str]:
         place = 0
         for found in _COMMAND.finditer(block):
-            self._shell(block[place : found.start()])
+            self._bash(block[place : found.start()])
             words = shlex.split(found[0].replace("\\\n", " "), comments=True)
             ended = run_command(self.environment, *words[1:], spark=self.spark)
             assert ended.returncode == 0, f"{found[0]}{ended.stdout}{ended.stderr}"
             yield ended.stdout
             place = found.end()
-        self._shell(block[place:])
+        self._bash(block[place:])
 
-    def _shell(self, text: str) -> None:
+    def _bash(self, text: str) -> None:
         subprocess.run(["/bin/bash", "-e", "-c", text], cwd=self.directory, check=True, timeout=60)
 
     def _compare(self, shown: str) -> None:
