@@ -38,7 +38,7 @@ def shell(
     monkeypatch.chdir(tmp_path)
     with redis_databases.emptied(services.redis, DATABASE) as redis_url:
         variables = {
-            "COLUMNS": "120",
+            "COLUMNS": "300",
             "LAKEHOUSE_ALERTS_WEBHOOKS": "[]",
             "LAKEHOUSE_TELEMETRY_PORT": "0",
             "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": services.kafka,

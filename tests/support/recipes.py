@@ -1,7 +1,7 @@
 """The recipes of docs/recipes-*.md: their blocks, and a directory in which they run as they are typed.
 
-A block of TOML is lakehouse.toml, and another one of the same recipe is appended to it. A fenced block of sh
-is run, one that is indented is not. What a block of text shows, the commands before it have printed.
+The block of TOML is lakehouse.toml. A fenced block of sh is run, one that is indented is not. What a block of
+text shows, the commands before it have printed.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ class Recipe:
 
     @property
     def config(self) -> str:
-        """The configuration with all that the recipe adds to it."""
-        return "".join(text for language, text in self.blocks if language == "toml")
+        """The whole configuration."""
+        (found,) = (text for language, text in self.blocks if language == "toml")
+        return found
 
 
 def recipes() -> Iterator[Recipe]:
@@ -63,13 +64,11 @@ class Shell:
 
     def run(self, recipe: Recipe) -> None:
         """Run the blocks of a recipe in their order; the working directory is the shell's own."""
+        (self.directory / CONFIG).write_text(recipe.config, encoding="utf-8")
         for language, text in recipe.blocks:
-            if language == "toml":
-                with (self.directory / CONFIG).open("a", encoding="utf-8") as file:
-                    file.write(text)
-            elif language == "sh":
+            if language == "sh":
                 self.printed = "".join(self._run(text))
-            else:
+            elif language == "text":
                 self._compare(text)
 
     def _run(self, block: str) -> Iterator[str]:
