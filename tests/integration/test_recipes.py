@@ -23,12 +23,16 @@ from tests.support.registries import registry
 DATABASE = 8  # of Redis; no other file of tests uses it
 RECIPES = list(recipes())
 LONG = {
+    "Alerts, and Prometheus",
     "Avro with a schema registry",
+    "Begin at the end of a topic",
     "Carry on from a copy",
+    "Keep thirty days",
     "Late records",
     "Mend a rule",
+    "Repeated and corrected records",
 }
-"""More than a few seconds."""
+"""They run several times, or wait for more than Kafka and Redis."""
 
 
 @pytest.fixture

@@ -19,12 +19,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.cli import main as cli
-from lakehouse.cli.commands import audit, copy, dead_letters, expect, maintain, rebuild, sql, try_stream
+from lakehouse.cli.commands import audit, copy, dead_letters, expect, maintain, rebuild, run, sql, try_stream
 from lakehouse.operations import running
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 
-_STARTERS: tuple[Any, ...] = (running, audit, copy, dead_letters, expect, maintain, rebuild, sql)
+_STARTERS: tuple[Any, ...] = (running, audit, copy, dead_letters, expect, maintain, rebuild, run, sql)
 
 
 @dataclass(frozen=True)
