@@ -1,4 +1,4 @@
-"""The default suite of a table without a suite of its own, from the declaration of its stream."""
+"""The default suite for a table without one, derived from its stream's declaration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakehouse.streams.suites import fresh, make_suite, required, unique
 
 
 def suite(subject: Subject) -> ExpectationSuite:
-    """Return the default suite of a table that a stream declares."""
+    """Return the default suite for a table that a stream declares."""
     declared = subject.declared
     if isinstance(declared, Source):
         return make_suite(subject.name, *(landed() if subject.spec.layer == "bronze" else accepted(declared)))
@@ -24,7 +24,7 @@ def suite(subject: Subject) -> ExpectationSuite:
 
 
 def _merged(table: MergedTable) -> list[Expectation]:
-    """Expect unique keys without nulls and, for tumbling windows, aligned ones."""
+    """Expect unique, non-null keys and, for tumbling windows, aligned windows."""
     found: list[Expectation] = [unique(table.keys), required(table.keys, table.keys)]
     if table.window_s is not None and {"window_start", "window_end"} <= set(table.schema.names):
         found += aligned(table.keys, table.window_s)

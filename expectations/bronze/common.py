@@ -1,4 +1,4 @@
-"""Expectations of every bronze table: unchanged Kafka records, without duplicates."""
+"""Expectations of all bronze tables: unchanged Kafka records, without duplicates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite of gold.call_records: calls between two users, open, or closed after their last event."""
+"""The suite of gold.call_records: calls between two users, open or closed after their last event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lakehouse.streams.suites import fresh, make_suite, no_rows, required, rows,
 
 KEYS = ("user1", "user2", "ts")
 SIDES = {"call_analytics": "analytics", "call_metrics": "metrics"}
-"""Names of the payload columns by the silver table with their events."""
+"""The payload column for each silver table that contains its events."""
 COUNTS = tuple(f"{side}_events" for side in SIDES.values())
 
 

@@ -1,4 +1,4 @@
-"""The suite of gold.metrics_summary_10m: statistics per environment, metric and ten minutes."""
+"""The suite of gold.metrics_summary_10m: statistics per environment, metric and ten-minute window."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The suite of gold.product_sales: sales of each product since its last tombstone.
 
-A total may have decreased within the last day only if a tombstone or a return has been merged since: one
-after the row's offset at that time, or any one if records arrived out of order and the row was recomputed.
+A total may have decreased within the last day only if a tombstone or a return was merged since then: one
+after the row's offset at that time or, if records arrived out of order and the row was recomputed, any.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _FALLEN_FOR_NO_REASON = """
         OR lowering.offset > coalesce(try_element_at(merged_before, lowering.partition).last_offset, -1)
       )"""
 
-# A record that explained a fall still does while offsets grow: find new falls, and offsets that did not grow.
+# A record that explains a decrease keeps explaining it as offsets grow, so find only new decreases and
+# offsets that did not grow.
 _FALLEN_SINCE = (
     _FALLEN_FOR_NO_REASON.replace("= 'update_preimage'", "IN ('update_preimage', 'delete')")
     + """
@@ -48,7 +49,7 @@ _FALLEN_SINCE = (
       )"""
 )
 _LAST = "array_max(transform(map_values(partitions), state -> state.last_offset))"
-_SINCE = f"{_LAST} - 100000"  # for a fall explained by an older record, the whole table is checked
+_SINCE = f"{_LAST} - 100000"  # for a decrease explained by an older record, the whole table is checked
 
 _IN_SILVER = "SELECT product FROM {batch} LEFT ANTI JOIN silver_sales_events USING (product)"
 

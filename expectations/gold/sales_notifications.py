@@ -1,7 +1,7 @@
-"""The suite of gold.sales_notifications: sales that brought their product's total to the threshold.
+"""The suite of gold.sales_notifications: sales that raised their product's total to the threshold.
 
-A micro-batch writes notifications before product_sales, which may be behind. So a product's row is only
-expected for notifications up to the last record of their partition in product_sales.
+A micro-batch writes notifications before product_sales, which may be behind. So a product's row is expected
+only for notifications up to the last record of their partition in product_sales.
 """
 
 from __future__ import annotations

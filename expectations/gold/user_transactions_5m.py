@@ -1,4 +1,4 @@
-"""The suite of gold.user_transactions_5m: the amounts spent per user and five minutes."""
+"""The suite of gold.user_transactions_5m: the amount spent per user and five-minute window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expectations of every silver table: records that meet their contract, each with a bronze row."""
+"""Expectations of all silver tables: records that meet their contract, each with a bronze row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lakehouse.streams.suites import fresh, no_rows, required, rows, unique
 
 
 def accepted(source: Source) -> list[Expectation]:
-    """Expect a source's clean records: required fields, an event time not too far ahead, and a bronze row."""
+    """Expect a source's clean records: required fields, event times not too far ahead, and bronze rows."""
     fields = [
         field
         for field in source.contract.fields
@@ -37,5 +37,5 @@ def accepted(source: Source) -> list[Expectation]:
 
 
 def _is_in_every_row(contract: Contract, name: str) -> bool:
-    """Tell whether every row has this required field: a tombstone only has the contract's tombstone field."""
+    """Tell whether every row has this required field: a tombstone has only the contract's tombstone field."""
     return contract.tombstone in (None, name)

@@ -1,7 +1,7 @@
 """The suite of silver.dead_letters: refused records, each with its reasons and status.
 
-A warning is raised if the share of a topic's records that are open letters exceeds `limits.dead_letter_rate`.
-The table need not be fresh.
+The suite warns if the share of a topic's records that are open letters exceeds `limits.dead_letter_rate`. The
+table need not be fresh.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def suite() -> ExpectationSuite:
 
 
 def _open_rate(streams: Sequence[Stream]) -> str:
-    """Return the query for topics with too many open letters, or with open letters but no bronze rows."""
+    """Return a query for topics with too many open letters, or with open letters but no bronze rows."""
     landed = " UNION ALL ".join(
         f"SELECT topic, count(*) AS records FROM bronze_{source.table} GROUP BY topic"
         for stream in streams

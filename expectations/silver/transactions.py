@@ -1,4 +1,4 @@
-"""The suite of silver.transactions: payments of users, with amounts above zero."""
+"""The suite of silver.transactions: users' payments, with amounts above zero."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every package may use: errors, events, printable text, small files of this machine."""
+"""Code shared by all packages: errors, events, printable text, local state files."""

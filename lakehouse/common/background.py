@@ -1,4 +1,4 @@
-"""Background work during a block, in its own thread."""
+"""Background work in a thread, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from contextlib import contextmanager
 def beside(
     name: str, work: Callable[[threading.Event], None], *, patience_s: float | None = None
 ) -> Iterator[None]:
-    """Run the work during the block. It gets an event that is set when the block ends, and must then return.
+    """Run `work` in a daemon thread during the block.
 
-    Leaving the block waits for that, for at most `patience_s`; the end of the process does not wait.
+    `work` gets an event that is set when the block ends, and must then return. Leaving the block waits for it
+    for at most `patience_s` seconds (null: without a limit); process exit does not wait.
     """
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

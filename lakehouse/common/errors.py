@@ -1,4 +1,4 @@
-"""The errors that a user can cause or fix.
+"""Errors that a user can cause or fix.
 
     LakehouseError
     ├── SettingsError         a setting is unknown, malformed or contradicts another
@@ -51,7 +51,7 @@ class AccessDeniedError(ServiceError):
 
 
 class RegistryError(ServiceError):
-    """The schema registry does not answer, or refuses a request; a missing schema is another error."""
+    """The schema registry does not answer or refuses a request. A missing schema is a different error."""
 
 
 class SinkTroubleError(ServiceError):
@@ -67,7 +67,7 @@ class MissingExtraError(LakehouseError):
 
 
 class VersionError(LakehouseError):
-    """The version of Spark or Delta lacks something that this code needs."""
+    """The installed version of Spark or Delta lacks a required feature."""
 
 
 class TableError(LakehouseError):
@@ -75,7 +75,7 @@ class TableError(LakehouseError):
 
 
 class PositionError(LakehouseError):
-    """A query's read position, as recorded in its table, does not fit the table or topic that it reads."""
+    """A query's recorded read position does not fit the table or topic that it reads."""
 
 
 class StreamError(LakehouseError):
@@ -87,7 +87,7 @@ class HeapError(StreamError):
 
 
 class RefusedError(LakehouseError):
-    """A run has caught up, and silver has refused more of its records than the settings allow."""
+    """The run caught up, but silver refused more records than the settings allow."""
 
     exit_code = 3
 
@@ -97,9 +97,9 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first non-empty line of an error's text; if it ends with a colon, also what follows.
+    """Return the first non-empty line of an error's text, and the continuation if it ends with a colon.
 
-    What follows is a list, or the next line. Lines end at line feeds only, because names may contain U+2028.
+    The continuation is a list or the next line. Only line feeds end a line, because names may contain U+2028.
     Delta reports the row that violates a CHECK as `… violated by row with values:` and ` - column : value`
     lines.
     """

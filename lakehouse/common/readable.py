@@ -1,4 +1,4 @@
-"""Raw bytes as printable text, and parsing of times given by users."""
+"""Convert raw bytes to printable text, and parse times given by users."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def readable(data: bytes | None, limit: int | None = None, *, length: int | None = None) -> str | None:
-    """Return bytes on one line: UTF-8 with unprintable characters escaped, otherwise hex; null stays null.
+    """Return bytes as one line: UTF-8 with unprintable characters escaped, otherwise hex; null stays null.
 
-    Text longer than `limit` characters is truncated and followed by its length in bytes. If `data` is only
-    the beginning, `length` is the full length.
+    Text longer than `limit` characters is truncated and followed by its length in bytes. If `data` is
+    truncated, `length` is the full length in bytes.
     """
     if data is None:
         return None
@@ -49,7 +49,7 @@ def parse_moment(text: str, now: datetime) -> datetime:
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:
-    """Return bytes as text, null if they are not UTF-8; truncated data may end within a character."""
+    """Return UTF-8 bytes as text, null if they are not UTF-8; truncated data may end within a character."""
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:

@@ -1,6 +1,6 @@
-"""Kafka records written as JSON lines, the input of `lakehouse try` and `lakehouse produce file`.
+"""Kafka records as JSON lines, the input of `lakehouse try` and `lakehouse produce file`.
 
-A line is a record's value, byte for byte. Or it is an envelope, a JSON object with more of the record:
+A line is a record's value, byte for byte, or an envelope: a JSON object with further fields of the record.
 
     {"key": "ann", "value": {"userId": "ann", "amount": 12.50}, "timestamp_ms": 1777896000000}
     {"key": "pen", "value": null, "partition": 1, "topic": "sales-events-v1", "headers": {"trace": "7f"}}
@@ -55,9 +55,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 @dataclass(frozen=True)
 class Record:
-    """A Kafka record; a value of None is a tombstone.
+    """A Kafka record; a None value is a tombstone.
 
-    If `topic`, `partition`, `offset` or `timestamp_ms` (epoch milliseconds) is None, the consumer of the
+    If `topic`, `partition`, `offset` or `timestamp_ms` (epoch milliseconds) is None, the code that uses the
     record chooses it.
     """
 
@@ -72,7 +72,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Line:
-    """A record, and the file and line (from 1) that it comes from."""
+    """A record with the file and line number (from 1) where it was read."""
 
     record: Record
     file: str
@@ -80,13 +80,13 @@ class Line:
 
     @property
     def place(self) -> str:
-        """The location in the form that editors know, file:line."""
+        """The location as file:line, which editors understand."""
         return f"{self.file}:{self.number}"
 
 
 @contextmanager
 def opened(path: str) -> Iterator[BinaryIO]:
-    """Open a file of lines, or standard input for "-"; raises SettingsError if it cannot be opened."""
+    """Open a file of record lines, or standard input for "-"; raises SettingsError if it cannot be opened."""
     if path == STANDARD_INPUT:
         yield sys.stdin.buffer
         return
@@ -101,7 +101,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterator[Line]:
     """Yield the records of a file's lines; blank lines are skipped.
 
-    Raises SettingsError, with file and line, if an envelope is expected and a line is not one.
+    Raises SettingsError, with file and line, if `envelopes` is set and a line is not an envelope.
     """
     named = "standard input" if file == STANDARD_INPUT else file
     for number, line in enumerate(lines, start=1):
@@ -163,7 +163,7 @@ def _members(text: str) -> dict[str, tuple[Any, str]]:
 
 
 def _after(sign: str, text: str, at: int) -> int:
-    """Return the start of the next token after a sign, which must come next."""
+    """Return the start of the token after `sign`; raises ValueError if `sign` does not come next."""
     at = _skipped(text, at)
     if text[at : at + 1] != sign:
         raise ValueError(f"expected a JSON object; {sign} is missing at character {at + 1}")

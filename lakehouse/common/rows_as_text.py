@@ -1,4 +1,4 @@
-"""Rows as JSON, CSV, and tables for the terminal."""
+"""Format rows as JSON, CSV or terminal tables."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rich.table import Table
 from lakehouse.common.printable import printable, printable_json
 from lakehouse.common.terminal import table_of
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # beginnings that a spreadsheet takes for a formula
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # prefixes that a spreadsheet takes for a formula
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 @dataclass(frozen=True)
 class QueryResult:
-    """The columns and rows of a query's result; `truncated` if there were more than requested."""
+    """The columns and rows of a query's result; `truncated` if there were more rows than requested."""
 
     schema: StructType
     rows: Sequence[Row]
@@ -47,7 +47,7 @@ def plain_rows(answer: QueryResult) -> Iterator[list[Any]]:
 def differing(
     frames: Sequence[DataFrame], most: int, what: str = "what"
 ) -> tuple[int, list[tuple[dict[str, Any], str]]]:
-    """Return the total row count of frames, and up to `most` + 1 rows of each: other columns, then `what`."""
+    """Return the total row count, and up to `most` + 1 rows per frame as (other columns, `what`)."""
     found, examples = 0, list[tuple[dict[str, Any], str]]()
     for frame in frames:
         keys = [name for name in frame.columns if name != what]
@@ -59,7 +59,7 @@ def differing(
 
 
 def as_json(answer: QueryResult) -> str:
-    """Return the result as a JSON array with one object per row and line."""
+    """Return the result as a JSON array, one object per row, each on its own line."""
     names = answer.schema.names
     lines = (printable_json(dict(zip(names, row, strict=True))) for row in plain_rows(answer))
     return "[" + ",\n ".join(lines) + "]"
@@ -68,8 +68,8 @@ def as_json(answer: QueryResult) -> str:
 def as_csv(answer: QueryResult) -> str:
     """Return the result as CSV with a header, one row per line; null is an empty field.
 
-    Text is made printable, and gets a leading ' if a spreadsheet would take it for a formula. Numbers, and
-    text that is a number, are unchanged.
+    Text is made printable, and gets a leading ' if a spreadsheet would take it for a formula. Numbers and
+    numeric text are unchanged.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

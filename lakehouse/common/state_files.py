@@ -12,15 +12,15 @@ from pathlib import Path
 OWNER_ONLY = 0o600
 OTHERS = 0o077
 _OWNER_ALONE = 0o700
-_ANYBODY = 0o666  # restricted by the process's umask
+_ANYBODY = 0o666  # restricted by the process umask
 
 
 def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _ANYBODY) -> None:
     """Replace a file's content atomically: a reader sees either the old or the new text.
 
-    `lasting`: wait until the content would survive a power failure; otherwise the file may be empty after
-    one. `mode` are its permissions. If the write fails, the file is unchanged, and the error names it. A
-    killed process leaves one of the file's `drafts_of`.
+    `lasting`: sync to disk; otherwise the file may be empty after a power failure. `mode`: the file's
+    permissions. If the write fails, the file is unchanged, and the error names it. A killed process leaves a
+    temporary file behind (`drafts_of`).
     """
     draft = _draft_of(path)
     try:
@@ -31,7 +31,7 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
                 os.fsync(file.fileno())
         draft.replace(path)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error  # names the file, not the draft
+        raise OSError(error.errno, error.strerror, str(path)) from error  # name the file, not the draft
     finally:
         draft.unlink(missing_ok=True)
     if lasting:
@@ -50,7 +50,7 @@ def copy_whole(source: Path, target: Path) -> None:
 def drafted(target: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; after the block it is synced and renamed to the target.
 
-    Missing parent directories are created. A killed process leaves one of the target's `drafts_of`.
+    Missing parent directories are created. A killed process leaves a temporary file behind (`drafts_of`).
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     draft = _draft_of(target)
@@ -63,15 +63,15 @@ def drafted(target: Path) -> Iterator[Path]:
 
 
 def make_home(path: Path) -> None:
-    """Create a home directory with mode 0700; an existing directory stays unchanged."""
+    """Create a home directory with mode 0700; an existing directory is left unchanged."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
 
 
 def make_private(path: Path) -> None:
-    """Create a directory in a home, and the home, both with mode 0700; tighten our own existing directory.
+    """Create a directory and its home with mode 0700; restrict an existing directory owned by the user.
 
-    On a file system without permissions it stays open.
+    On a file system without permissions, an existing directory stays accessible to others.
     """
     make_home(path.parent)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)
@@ -95,5 +95,5 @@ def _draft_of(path: Path) -> Path:
 
 
 def drafts_of(path: Path) -> list[Path]:
-    """Return the temporary files that killed processes have left beside a file."""
+    """Return the temporary files that killed processes left beside a file."""
     return list(path.parent.glob(f".{path.name}.*.tmp"))

@@ -1,7 +1,7 @@
-"""The only way to print and to format logs: all output is made printable here.
+"""All printing and log formatting goes through this module, which makes the output printable.
 
-Anything that a command prints can contain a record's key, a broker's error or a file's name. So no other
-module creates a console, echoes or formats log records; ruff enforces it (`banned-api` in pyproject.toml).
+Any output may contain a record's key, a broker's error or a file name. Therefore no other module may create a
+console, echo text or format log records; ruff enforces this (`banned-api` in pyproject.toml).
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from rich.text import Text
 from lakehouse.common.printable import indented, printable, printable_json
 
 _WIDE = 2_000
-"""The width of pipes and files, whose readers need whole ids and lines."""
+"""The width for pipes and files, where whole ids and lines are needed."""
 
 
 class Console(rich.console.Console):
-    """Prints each string, and each `Text`, as one line with unprintable characters escaped.
+    """Print each string, and each `Text`, as one line with unprintable characters escaped.
 
-    The same holds for table cells. Markup such as [red] is not interpreted: colours are styles. Several lines
-    are several strings, or a Group. The width is the terminal's, or COLUMNS; in a pipe or a file nothing is
-    wrapped.
+    The same holds for table cells. Markup such as [red] is not interpreted: use styles for colour. To print
+    several lines, pass several strings or a Group. The width is the terminal's, or COLUMNS; output to a pipe
+    or file is not wrapped.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -40,18 +40,18 @@ class Console(rich.console.Console):
             self.width = _WIDE
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a string as rich's Text."""
+        """Return a string as rich Text."""
         return super().render_str(printable(text), **options)
 
     def render(
         self, renderable: rich.console.RenderableType, options: rich.console.ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Return the output segments of a string, a table or another renderable."""
+        """Return the output segments of a string, table or other renderable."""
         return super().render(_cleaned(renderable) if isinstance(renderable, Text) else renderable, options)
 
 
 def table_of(headings: Iterable[str], rows: Iterable[Iterable[object]], **options: Any) -> Table:
-    """Return a table whose cells wrap instead of being cut; null is an empty cell."""
+    """Return a table whose cells wrap instead of being truncated; null is an empty cell."""
     table = Table(*(Column(heading, overflow="fold") for heading in headings), **options)
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
@@ -64,7 +64,7 @@ def warn(text: str) -> None:
 
 
 def echo(*lines: str, err: bool = False) -> None:
-    """Print each text as one line with unprintable characters escaped, whatever the terminal's width."""
+    """Print each text as one line with unprintable characters escaped, regardless of the terminal width."""
     for line in lines:
         typer.echo(printable(line), err=err)
 
@@ -82,15 +82,15 @@ def log_to_standard_error() -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Formats log records; lines after a record's first, as of a traceback, are indented."""
+    """Format log records, indenting every line of a record except the first."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's lines."""
+        """Return the record's text."""
         return "\n".join(indented(super().format(record)))
 
 
 def guard_standard_error() -> None:
-    """Make Python's own output printable: log records without a handler, and exceptions of threads."""
+    """Make Python's own output printable: log records without a handler, and uncaught thread exceptions."""
     threading.excepthook = _show_failure
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(LogFormatter())
@@ -102,7 +102,7 @@ def _show_failure(failure: threading.ExceptHookArgs) -> None:
 
 
 def _cleaned(text: Text) -> Text:
-    """Return rich's Text with unprintable characters escaped; its styles keep their positions."""
+    """Return a rich Text with unprintable characters escaped; styles keep their positions."""
     if text.plain.isprintable():
         return text
     parts = [printable(character) for character in text.plain]

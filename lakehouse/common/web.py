@@ -1,14 +1,14 @@
-"""HTTP requests under one policy, for OAuth tokens, the schema registry and webhooks.
+"""HTTP requests under a single policy, for OAuth tokens, the schema registry and webhooks.
 
-- Redirects are not followed, so no secret goes to another host. A redirect is an error that names that host.
-- A response, with its headers, has a size limit and a deadline that covers connecting, sending and reading.
-So neither an endless response nor a slow one blocks anything. - URLs begin with https://. `needs_permission`
-tells which do not, and are not on this machine either. - A URL's user and password go only into a header
-(`split_credentials`); messages contain no part of a URL but its host. - The server's certificate must be
-signed by the system's authorities, or by given ones instead.
+- Redirects are not followed, so no secret reaches another host. A redirect is an error that names that host.
+- A response, including its headers, has a size limit and a deadline for connecting, sending and reading.
+  Neither an endless nor a slow response can block the caller.
+- URLs begin with https://. `needs_permission` reports those that do not, unless they lead to this machine.
+- A URL's user and password are sent only in a header (`split_credentials`); messages quote only its host.
+- The server's certificate must be signed by the system's authorities, or by explicitly given ones.
 
 A request is not retried, except once if the server has closed a kept-alive connection in the meantime.
-Callers wait and retry.
+Callers retry after a pause.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakehouse.common.printable import printable
 
 DEADLINE_S = 10.0
 MOST_BYTES = 8 << 20
-_MOST_SAID = 200  # characters of a server's text in a message
+_MOST_SAID = 200  # characters of a server's text quoted in a message
 _PORTS = {"http": 80, "https": 443}
 _UNSAFE = re.compile(r"[^!-~]")
 _REDIRECTS = range(300, 400)
@@ -58,9 +58,9 @@ class Answer:
 
 
 def check_url(url: str, *, credentials: bool = False, query: bool = True) -> None:
-    """Raise ValueError, which quotes no part of it, for text that is not a web server's URL.
+    """Raise ValueError if a text is not an http or https URL; the message quotes no part of it.
 
-    `credentials`, `query`: whether the URL may have a user and password, or a query.
+    `credentials`: the URL may contain a user and password. `query`: it may contain a query or fragment.
     """
     try:
         parts = urlsplit(url)
@@ -95,7 +95,7 @@ def is_loopback(host: str) -> bool:
 
 
 def split_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """Return the URL without credentials and fragment, and a header with the credentials, if any."""
+    """Return the URL without credentials or fragment, and an Authorization header if it had credentials."""
     parts = urlsplit(url)
     credentials, at, place = parts.netloc.rpartition("@")
     bare = parts._replace(netloc=place, fragment="").geturl()
@@ -103,14 +103,14 @@ def split_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def authorization(user: str, password: str) -> dict[str, str]:
-    """Return the header for a user and password; none without a user."""
+    """Return the Authorization header for a user and password; empty without a user."""
     return {"Authorization": _basic(f"{user}:{password}".encode())} if user else {}
 
 
 def trusted(authorities: str) -> ssl.SSLContext:
-    """Return the TLS context that trusts these authorities, in PEM; if empty, the system's.
+    """Return a TLS context that trusts these PEM certificate authorities; if empty, the system's.
 
-    Raises ValueError if they are not certificates.
+    Raises ValueError if the text is not PEM certificates.
     """
     try:
         return ssl.create_default_context(cadata=authorities or None)
@@ -119,27 +119,28 @@ def trusted(authorities: str) -> ssl.SSLContext:
 
 
 def cut(text: object) -> str:
-    """Return the first line of a server's text, safe for a message."""
+    """Return the first line of a server's text, made safe for a message."""
     line = printable(first_line(text))
     return line if len(line) <= _MOST_SAID else f"{line[:_MOST_SAID]}…"
 
 
 def said(answer: Answer) -> str:
-    """Return the beginning of a response's body, safe for a message."""
+    """Return the beginning of a response's body, made safe for a message."""
     return (
         cut(answer.body[: 4 * _MOST_SAID].decode(errors="replace")) if answer.body.strip() else "nothing else"
     )
 
 
 def host_of(url: str) -> str:
-    """Return a URL's host, for messages."""
+    """Return a URL's host for use in messages."""
     return urlsplit(url).hostname or ""
 
 
 class WebClient:
-    """One web server; inside its block the connection is kept alive between requests.
+    """A client of one web server; within a `with` block, the connection is kept alive between requests.
 
-    `url` has no credentials. `proxy` is a proxy's URL, which may have credentials; null: the environment's.
+    `url` must not contain credentials. `proxy` is the proxy's URL, possibly with credentials; if null or
+    empty, the environment's proxy is used.
     """
 
     def __init__(
@@ -165,7 +166,7 @@ class WebClient:
         self.close()
 
     def close(self) -> None:
-        """Close the connection, if there is one."""
+        """Close the connection if it is open."""
         if self._connection is not None:
             self._connection.end()
             self._connection = None
@@ -179,9 +180,9 @@ class WebClient:
         body: bytes | None = None,
         reads_body: bool = True,
     ) -> Answer:
-        """Send a request for the URL, or for a path below it, and return the response.
+        """Send a request to the URL, or to a path below it, and return the response.
 
-        Raises WebError for a redirect, a response that is too large, and a timeout.
+        Raises WebError if the request fails or times out, or the response is a redirect or too large.
         """
         try:
             answer, location = self._asked(method, below, dict(headers or {}), body, reads_body=reads_body)
@@ -210,7 +211,7 @@ class WebClient:
         self, method: str, below: str, headers: dict[str, str], body: bytes | None, *, reads_body: bool
     ) -> tuple[Answer, str]:
         limits = _Limits(time.monotonic() + DEADLINE_S, MOST_BYTES)
-        # Keep the connection only if nothing of this response can be left in it.
+        # Keep the connection only if it cannot contain unread data of this response.
         connection, self._connection = self._connection or self._made(), None
         path = f"{self._path.rstrip('/')}{below}" if below else self._path or "/"
         target = f"{connection.before_path}{path}{f'?{self._query}' if self._query else ''}"
@@ -231,13 +232,13 @@ class WebClient:
     def _made(self) -> _Connection:
         tls = None if self._scheme == "http" else self._tls or trusted("")
         proxy = self._proxy or getproxies().get(self._scheme, "")
-        # Unencrypted requests to this machine never go through a proxy.
+        # Unencrypted requests to this machine bypass the proxy.
         is_direct = not proxy or proxy_bypass(self._host) or (tls is None and is_loopback(self._host))
         return _Connection(self._host, self._port, tls, None if is_direct else _relay(proxy))
 
 
 def _whole(answer: http.client.HTTPResponse) -> bytes:
-    content = answer.read(MOST_BYTES)  # the limit includes the headers, so it is reached first
+    content = answer.read(MOST_BYTES)  # headers count towards the limit, so it is reached first
     if answer.length:
         raise ConnectionError("its answer is cut off")
     return content
@@ -245,7 +246,7 @@ def _whole(answer: http.client.HTTPResponse) -> bytes:
 
 @dataclass(frozen=True)
 class _Relay:
-    """A proxy; `headers` has its credentials."""
+    """A proxy; `headers` contains its credentials."""
 
     host: str
     port: int
@@ -253,7 +254,7 @@ class _Relay:
 
 
 def _relay(url: str) -> _Relay:
-    """Return a proxy from its URL; raises WebError for a TLS proxy or a malformed URL."""
+    """Parse a proxy's URL; raises WebError for a TLS proxy or a malformed URL."""
     bare, credentials = split_credentials(url if "://" in url else f"http://{url}")
     parts = urlsplit(bare)
     try:
@@ -267,7 +268,7 @@ def _relay(url: str) -> _Relay:
 
 
 class _TooLargeError(Exception):
-    """The response has more bytes than allowed."""
+    """The response exceeds the size limit."""
 
 
 class _Limits:
@@ -277,21 +278,21 @@ class _Limits:
         self._until, self._left = until, most_bytes
 
     def left_s(self) -> float:
-        """Return the remaining seconds; raises TimeoutError if there are none."""
+        """Return the remaining seconds; raises TimeoutError once the deadline has passed."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
     def count(self, size: int) -> None:
-        """Count received bytes; raises _TooLargeError if they exceed the limit."""
+        """Count received bytes; raises _TooLargeError when they exceed the limit."""
         self._left -= size
         if self._left < 0:
             raise _TooLargeError
 
 
 class _Connection(http.client.HTTPConnection):
-    """A connection whose socket calls all stay within `limits`; `end` closes it."""
+    """A connection whose socket calls all respect `limits`; `end` closes it."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None, relay: _Relay | None) -> None:
         super().__init__(host, port)
@@ -304,7 +305,7 @@ class _Connection(http.client.HTTPConnection):
         self.of_relay = relay.headers if relay is not None and is_relayed else {}
 
     def connect(self) -> None:
-        """Open the socket, through the proxy and with TLS if they are used."""
+        """Open the socket, through the proxy and with TLS if configured."""
         relay = self._relay
         self._open = self._reached((self.host, self.port) if relay is None else (relay.host, relay.port))
         if relay is not None and self._tls is not None:
@@ -315,7 +316,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock = cast("socket.socket", _Socket(self._open, self))
 
     def end(self) -> None:
-        """Close the socket, even with unread data."""
+        """Close the socket, even if unread data remains."""
         self.close()
         if self._open is not None:
             self._open.close()
@@ -345,13 +346,13 @@ class _Connection(http.client.HTTPConnection):
 
 
 class _Socket:
-    """The part of a socket that http.client uses. Its owner closes it, once a response has been read."""
+    """The socket interface that http.client uses. The owner closes the socket after reading the response."""
 
     def __init__(self, inner: socket.socket, owner: _Connection) -> None:
         self._inner, self._owner = inner, owner
 
     def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return a reader of the response."""
+        """Return a reader for the response."""
         return io.BufferedReader(_Incoming(self._inner, self._owner.limits))
 
     def sendall(self, data: bytes) -> None:
@@ -362,11 +363,11 @@ class _Socket:
             view = view[self._inner.send(view) :]
 
     def close(self) -> None:
-        """Do nothing: the owner closes the socket."""
+        """Do nothing; the owner closes the socket."""
 
 
 class _Incoming(io.RawIOBase):
-    """The incoming bytes, within limits."""
+    """The incoming bytes, subject to the owner's limits."""
 
     def __init__(self, inner: socket.socket, limits: _Limits) -> None:
         super().__init__()
@@ -377,7 +378,7 @@ class _Incoming(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Read the available bytes, after waiting for the first one."""
+        """Wait for data, then read the available bytes."""
         self._inner.settimeout(self._limits.left_s())
         size = self._inner.recv_into(buffer)
         self._limits.count(size)

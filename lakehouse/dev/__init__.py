@@ -1,1 +1,1 @@
-"""For a laptop and for authors of streams: local services, samples, demo and scaffold."""
+"""Tools for local development and stream authors: services, samples, the demo and the scaffold."""

@@ -1,10 +1,10 @@
-"""The pytest plugin of lakehouse: fixtures for tests of streams.
+"""The lakehouse pytest plugin: fixtures for tests of streams.
 
     lakehouse_spark   the only Spark session of the run; a conftest may override it
     case              `lakehouse.testing.Case`: records in, literal rows out
     assert_same_gold  `lakehouse.testing.SameGold`: order, micro-batches and crashes do not change gold
 
-A run that uses none of them costs nothing: Spark is imported with the first one.
+A run that uses no fixture costs nothing: Spark is imported only when the first one is requested.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _OF_KAFKA = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Silence the warnings of Kafka's client, of which importing a stream would cause two hundred."""
+    """Silence the Kafka client's warnings: importing a stream would cause two hundred of them."""
     for one in _OF_KAFKA:
         config.addinivalue_line("filterwarnings", one)
 
 
 @pytest.fixture(scope="session")
 def lakehouse_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark for small data, started once for all tests; it can open lakes."""
+    """Yield a Spark session for small data, started once for all tests; it can open lakes."""
     from lakehouse.testing.session import small_session
 
     with small_session(tmp_path_factory.mktemp("lakehouse")) as spark:
@@ -43,7 +43,7 @@ def lakehouse_spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkS
 
 @pytest.fixture
 def case(lakehouse_spark: SparkSession) -> Case:
-    """Run records through a stream, and compare the results with literal rows."""
+    """Run records through a stream and compare the results with literal rows."""
     from lakehouse.testing.cases import Case
 
     return Case(lakehouse_spark)
@@ -51,7 +51,7 @@ def case(lakehouse_spark: SparkSession) -> Case:
 
 @pytest.fixture
 def assert_same_gold(lakehouse_spark: SparkSession) -> SameGold:
-    """Assert that neither the order of records, nor micro-batches and retries, change gold."""
+    """Assert that the order of records, micro-batch boundaries and retries do not change gold."""
     from lakehouse.testing.same_gold import SameGold
 
     return SameGold(lakehouse_spark)

@@ -1,1 +1,1 @@
-"""Moves records through the layers, exactly once: judging, merging, exporting, and the loop that runs it."""
+"""Move records through the layers exactly once: validation, merging, exports, and the loop that runs them."""

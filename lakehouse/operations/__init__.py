@@ -1,1 +1,1 @@
-"""Everything around a running lake: what runs, watches, checks, repairs, maintains and copies it."""
+"""Run, monitor, check, repair, maintain and copy a lake."""

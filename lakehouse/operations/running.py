@@ -1,4 +1,4 @@
-"""Runs layers with all that belongs to a run: output, telemetry, upkeep, standby, and how it ends."""
+"""Run layers with everything that belongs to a run: output, telemetry, upkeep, standby and exit status."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def run_layers(
     standby: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Run the layers of the streams with a line for every micro-batch.
+    """Run the layers of the streams, with a line of output for every micro-batch.
 
-    On a terminal, a run with an interval shows a line per stream instead, which it redraws.
+    On a terminal, a run with an interval instead redraws one line per stream.
 
-    The caller chooses `trigger`, `allow`, `skip` and `is_backfill`; the other options are set here. With
-    `gated_by`, all streams of the lake, gold is exported only while its suites hold. With `standby`, the run
-    works only while no other such run of the same layers and streams does, and warms up while it waits.
-    `verbose` prints tracebacks, which otherwise only go to the log.
+    The caller sets `trigger`, `allow`, `skip` and `is_backfill`; the other options are set here. With
+    `gated_by` (all streams of the lake), gold is exported only while its suites hold. With `standby`, the run
+    waits, warmed up, while another such run of the same layers and streams is active. `verbose` prints
+    tracebacks, which otherwise go only to the log.
 
-    Returns after catching up, or after SIGTERM or Ctrl-C once the micro-batch is finished. A step that fails
-    is reported in a line and retried while others continue. Raises LakehouseError for what still fails at the
-    end, and for what a user can mend: RefusedError if it has caught up and silver has refused too much.
-    Starts, stops and failures are kept in ops.events.
+    Returns after catching up, or, after SIGTERM or Ctrl-C, once the current micro-batch is finished. A failed
+    step is reported on one line and retried while others continue. Raises LakehouseError for steps that still
+    fail at the end and for errors that a user can fix, such as RefusedError if silver has refused too many
+    records by the time the run has caught up. Starts, stops and failures are recorded in ops.events.
     """
     trigger, named = options.trigger, _named(layers)
     _check(layers, options, standby=standby)
@@ -93,7 +93,7 @@ def run_layers(
             log_file=log_file,
             on_notice=unraised(lines.notice),
             gate=_gate(lake, gated_by, settings, lines.notice) if gated_by else None,
-            at_once=2 if brief else 1,  # one plans while the other reads or writes
+            at_once=2 if brief else 1,  # one step plans while the other reads or writes
             upkeep=_upkeep(lake, streams, settings, lines.notice),
         )
 
@@ -138,9 +138,9 @@ def run_layers(
 
 
 def _conclude(refusals: RefusalCounts, lines: Lines, stop: Stop, *, may_refuse: bool) -> None:
-    """Say what the run has refused, and how it ended.
+    """Report the run's refusals, and how it ended.
 
-    Raises RefusedError if that is more than allowed of what it has caught up with, and if it may.
+    With `may_refuse`, raises RefusedError if a run that caught up refused more than the settings allow.
     """
     too_much = []
     for stream, one in refusals.ended():
@@ -155,7 +155,7 @@ def _conclude(refusals: RefusalCounts, lines: Lines, stop: Stop, *, may_refuse: 
 
 
 def _check(layers: Sequence[LayerName], options: RunOptions, *, standby: bool) -> None:
-    """Raise SettingsError for what is no trigger, and for options that have no meaning in this run."""
+    """Raise SettingsError for an invalid trigger, and for options that have no effect in this run."""
     trigger = options.trigger
     check_trigger(trigger)
     if standby and trigger == AVAILABLE_NOW:
@@ -180,7 +180,7 @@ def _lines(
     *,
     is_live: bool,
 ) -> tuple[Lines, AbstractContextManager[None]]:
-    """Return the run's output, and a block during which it is shown."""
+    """Return the run's output, and a context manager that shows it."""
     console = Console()
     if settings.run.log_format == "json":
         return JsonLines(
@@ -203,9 +203,9 @@ def _lines(
 def _telemetry(
     streams: Sequence[Stream], settings: Settings, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
-    """Yield the run's metrics, and the port that serves them: null for none.
+    """Yield the run's metrics and the port that serves them; null if they are not served.
 
-    The streams' backlog is served there as well.
+    The same port serves the streams' backlog.
     """
     metrics, port = DriverMetrics(streams), settings.telemetry.port
     if port < 0:
@@ -225,7 +225,7 @@ def _telemetry(
 def noted_run(
     streams: Sequence[Stream], layers: Sequence[LayerName], trigger: str, stop: Stop
 ) -> Iterator[None]:
-    """Note when the layers of each stream start and stop, and how the run ended."""
+    """Record when the layers of each stream start and stop, and how the run ended."""
 
     def note_each(kind: Kind, text: str, ended: str | None = None) -> None:
         how = {"layers": list(layers), "trigger": trigger} | ({} if ended is None else {"ended": ended})
@@ -251,7 +251,7 @@ def _upkeep(
     lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
 ) -> Upkeep | None:
     every_s = settings.maintenance.every_s
-    if every_s is None:  # never
+    if every_s is None:  # maintenance is off
         return None
     every = timedelta(seconds=every_s)
     todo = tasks(streams, settings)
@@ -262,6 +262,6 @@ def _gate(
     lake: Lake, streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
 ) -> Gate:
     with needed("expect", "--gate"):
-        from lakehouse.operations.quality.gate import SuiteGate  # takes seconds, which others need not wait
+        from lakehouse.operations.quality.gate import SuiteGate  # takes seconds, so only gated runs import it
 
     return SuiteGate(lake, streams, settings, on_notice)

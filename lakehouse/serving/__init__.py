@@ -1,1 +1,1 @@
-"""The REST API: gold read from Redis and from Delta, without a JVM."""
+"""The REST API: serves gold rows from Redis and Delta, without a JVM."""

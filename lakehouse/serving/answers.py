@@ -20,7 +20,7 @@ _JSON = "application/json"
 class Origin:
     """The source of a response; both numbers are null if the table does not exist yet.
 
-    `is_final`: whether the response is final, so that nothing in it will change; null if that is unknown.
+    `is_final`: whether everything in the response is final and will not change; null if unknown.
     """
 
     source: str
@@ -30,44 +30,44 @@ class Origin:
 
     @property
     def members(self) -> dict[str, Any]:
-        """The members that describe the source in a response's body."""
+        """The fields of a response's body that describe its source."""
         stamp = {"source": self.source, "generation": self.generation, "version": self.version}
         return stamp | {"isFinal": self.is_final}
 
     @property
     def etag(self) -> str:
-        """The ETag, which changes whenever the response may change."""
+        """The ETag, which changes whenever the response may have changed."""
         known = (self.source, self.generation, self.version)
         return f'"{"-".join(str(one) for one in known if one is not None)}"'
 
 
 def answered(request: Request, origin: Origin, body: Mapping[str, Any]) -> Response:
-    """Return a body with its origin; 304 without a body if the client has this version."""
+    """Return a body with its origin, or 304 without a body if the client already has this version."""
     return _leaving(request, origin.etag, _dumped({**body, **origin.members}))
 
 
 def answered_rows(
     request: Request, origin: Origin, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
 ) -> Response:
-    """Return what `answered` does, with `rows`: JSON inserted unchanged so that numbers stay exact."""
+    """Like `answered`, with `rows` as JSON inserted unchanged so that numbers stay exact."""
     head = _dumped(dict(before))[:-1]
     tail = _dumped({**after, **origin.members})[1:]
     return _leaving(request, origin.etag, f"{head},{rows},{tail}")
 
 
 def unkept(origin: Origin, before: Mapping[str, Any], rows: str) -> Response:
-    """Return raw record data, which no browser or proxy may store; `rows` as in `answered_rows`."""
+    """Return raw record data, which browsers and proxies must not store; `rows` as in `answered_rows`."""
     text = f"{_dumped(dict(before))[:-1]},{rows},{_dumped(origin.members)[1:]}"
     return Response(_encoded(text), headers=UNKEPT, media_type=_JSON)
 
 
 def plain(body: object, status: int = HTTPStatus.OK) -> Response:
-    """Return a body that does not come from a single table, so without origin and ETag."""
+    """Return a body that does not come from a single table, and so has no origin or ETag."""
     return Response(_encoded(_dumped(body)), status, media_type=_JSON)
 
 
 def in_camel_case(value: Any) -> Any:
-    """Return values for JSON, with keys in camelCase and times (UTC) in ISO 8601."""
+    """Return a value for JSON, with keys in camelCase and times (UTC) in ISO 8601."""
     if isinstance(value, Mapping):
         return {camel(name): in_camel_case(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -76,7 +76,7 @@ def in_camel_case(value: Any) -> Any:
 
 
 def camel(name: str) -> str:
-    """Return the camelCase name in JSON of a column or field."""
+    """Return a column's or field's name in camelCase, as used in JSON."""
     first, *others = name.split("_")
     return first + "".join(map(str.title, others))
 

@@ -1,4 +1,4 @@
-"""The application that `lakehouse serve` runs: all routes, and the objects that they share."""
+"""The application that `lakehouse serve` runs: all routes and their shared objects."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def make_app(
     actions: Actions | None = None,
     redis_timeout_s: float = TIMEOUT_S,
 ) -> FastAPI:
-    """Return the application for the settings' lake and Redis, for callers that `access` admits.
+    """Return the application for the configured lake and Redis, open to callers that `access` admits.
 
-    `more` are further routes. A Redis that takes longer than `redis_timeout_s` counts as unavailable. By
-    default, `actions` run this installation's commands.
+    `more` holds additional routes. Redis counts as unavailable if it takes longer than `redis_timeout_s`. By
+    default, `actions` runs this installation's commands.
     """
     tables = [table for stream in streams for table in stream.tables]
     names = [stream.name for stream in streams]
@@ -59,7 +59,7 @@ def make_app(
     gold, letters, ops = Gold(settings.lake, tables), Letters(settings.lake), Ops(settings.lake)
     actions = actions or Actions()
     changes = Changes(lambda: gold.versions() | letters.versions() | ops.versions())
-    # A row's TTL starts when its event lands, which may be earlier than its time by the future tolerance.
+    # A row's TTL starts when its event lands. The row's own time may be later, by up to the future tolerance.
     whole_s = settings.redis.ttl_s - settings.stream_defaults.future_tolerance_s
     lookups = Lookups(tables, gold, live, whole_s=whole_s)
     observer = Observer(streams, settings)
@@ -98,8 +98,8 @@ def make_app(
         app.include_router(routes)
     app.include_router(reference.router(app))
     app.add_middleware(Bodies)
-    app.add_middleware(Entrance, access=access)  # before a body is read
-    app.add_middleware(Page)  # before the entrance
+    app.add_middleware(Entrance, access=access)  # runs before a body is read
+    app.add_middleware(Page)  # runs before Entrance
     app.add_middleware(Front, hosts=access.hosts)
-    app.add_middleware(Counted, metrics=metrics)  # before all others
+    app.add_middleware(Counted, metrics=metrics)  # runs first
     return app

@@ -1,8 +1,8 @@
 """CLI commands, run one at a time as child processes for callers with the scope `operate`.
 
-An action runs the ordinary command, with all its guarantees; the output shows its progress. The last hundred
-actions are kept until the server stops. An action that is cancelled, takes too long, or still runs when the
-server stops gets SIGTERM, then SIGKILL if it does not end.
+An action runs the ordinary command with all its guarantees; its output shows the progress. The last hundred
+actions are kept until the server stops. An action that is cancelled, exceeds the time limit, or is still
+running when the server stops gets SIGTERM, then SIGKILL if it does not exit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _log = logging.getLogger(__name__)
 
 
 class ActionStatus(StrEnum):
-    """The state of an action."""
+    """The states of an action."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -45,10 +45,10 @@ class ActionStatus(StrEnum):
 
 @dataclass
 class Action:
-    """One run of a command: who started it, when (UTC), its output, and how it ended.
+    """One run of a command: its caller, times (UTC), output and exit code.
 
-    `result` is the JSON object that it printed on standard output; null for other output. `cancelled_by` is
-    the caller who cancelled it; null if nobody did.
+    `result` is the JSON object printed on standard output; null for any other output. `cancelled_by` is the
+    caller who cancelled it; null if it was not cancelled.
     """
 
     id: str
@@ -63,7 +63,7 @@ class Action:
 
     @property
     def status(self) -> ActionStatus:
-        """The action's state; a cancelled action that still exits with 0 has succeeded."""
+        """The action's state. A cancelled action that still exits with 0 counts as succeeded."""
         if self.exit_code is None:
             return ActionStatus.RUNNING
         if self.exit_code == 0:
@@ -81,9 +81,9 @@ class _Running:
 
 
 class Actions:
-    """Runs commands of `program`, by default this installation's `lakehouse`, for `deadline_s` at most.
+    """Run commands of `program`, by default this installation's `lakehouse`, for at most `deadline_s`.
 
-    Python's `-P` keeps modules of the working directory out of that program.
+    Python's `-P` prevents the program from importing modules from the working directory.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Actions:
         self._running: _Running | None = None
 
     async def start(self, command: Sequence[str], actor: str) -> Action:
-        """Start a command; raises Problem 409 while another one runs."""
+        """Start a command; raises Problem 409 while another is running."""
         async with self._starting:
             if self._running is not None:
                 busy = self._running.action
@@ -124,7 +124,7 @@ class Actions:
             return action
 
     def cancel(self, id_: str, actor: str) -> Action | None:
-        """Ask an action to stop, which may take a while; return the action, null if it is unknown."""
+        """Ask an action to stop, which may take a while; return the action, or null if it is unknown."""
         running = self._running
         if running is not None and running.action.id == id_ and running.action.cancelled_by is None:
             _log.info("%s cancels action %s of %s", actor, id_, running.action.actor)
@@ -133,7 +133,7 @@ class Actions:
         return self.get(id_)
 
     def get(self, id_: str) -> Action | None:
-        """Return an action, null if it is unknown."""
+        """Return an action, or null if it is unknown."""
         return self._actions.get(id_)
 
     def newest(self) -> list[Action]:
@@ -141,7 +141,7 @@ class Actions:
         return list(reversed(self._actions.values()))
 
     async def close(self) -> None:
-        """Ask a running action to stop, and kill it if it does not."""
+        """Ask a running action to stop, and kill it if it does not exit."""
         if self._running is not None:
             await self._end(self._running)
 
@@ -153,7 +153,7 @@ class Actions:
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
-        """Start stopping an action, unless it is already being stopped; return the task."""
+        """Start stopping an action if not already stopping it; return the task."""
         if running.ending is None:
             running.ending = asyncio.create_task(_ended(running))
         return running.ending
@@ -184,7 +184,7 @@ async def _ended(running: _Running) -> None:
 
 
 async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
-    """Collect the lines of the output, truncating long ones; return the end of the output, at most 1 MiB."""
+    """Collect output lines, truncating long ones; return the last 1 MiB of the output."""
     rest, last = b"", b""
     while piece := await stream.read(65_536):
         last = (last + piece)[-_MOST_RESULT:]
@@ -197,7 +197,7 @@ async def _take(stream: asyncio.StreamReader, lines: deque[str]) -> bytes:
 
 
 def _line(printed: bytes) -> str:
-    """Decode a line, truncated if it is long."""
+    """Decode a line, truncating it if it is long."""
     line = printed[: _MOST_LINE * 4].decode(errors="replace").rstrip("\r")
     return line if len(line) <= _MOST_LINE else f"{line[:_MOST_LINE]} …"
 

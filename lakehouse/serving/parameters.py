@@ -1,4 +1,4 @@
-"""Request parameters: times as people write them, and pages; `next` leads from one page to the following."""
+"""Request parameters: times in common notations, and paging, where `next` points to the next page."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _MILLIS = re.compile(r"-?\d{1,15}", re.ASCII)
 _MOST_MILLIS = 253_402_300_800_000  # the year 10000
 _SIGNED = 16
 _KEY = secrets.token_bytes(32)
-"""Signs cursors. Each process has its own key, so cursors are valid as long as the server runs."""
+"""The key that signs cursors. Each process has its own, so cursors are valid only until the server stops."""
 
 
 def micros(parameter: str, text: str) -> int:
     """Parse epoch milliseconds, or ISO 8601 with an offset, to microseconds since the epoch.
 
-    Raises Problem for anything else, and for times from the year 10000 on.
+    Raises Problem for any other text, and for times in or after the year 10000.
     """
     text = text.strip()
     if _MILLIS.fullmatch(text):
@@ -36,7 +36,7 @@ def micros(parameter: str, text: str) -> int:
         if -_MOST_MILLIS < millis < _MOST_MILLIS:
             return millis * 1000
     try:
-        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus in a query is decoded as a space
+        moment = datetime.fromisoformat(text.replace(" ", "+"))  # a plus in a query decodes to a space
         if moment.tzinfo is not None:
             return (moment - EPOCH) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
@@ -46,7 +46,7 @@ def micros(parameter: str, text: str) -> int:
 
 
 def iso(millis: int | None) -> str | None:
-    """Format epoch milliseconds as ISO 8601 UTC, or as digits beyond the years 1 to 9999; null stays null."""
+    """Format epoch milliseconds as ISO 8601 UTC, or as digits outside the years 1 to 9999; null if null."""
     if millis is None:
         return None
     try:
@@ -57,9 +57,9 @@ def iso(millis: int | None) -> str | None:
 
 
 def cursor(table: str, values: Sequence[Any]) -> str:
-    """Return an opaque text that marks the end of a page: the sort values of its last row.
+    """Return an opaque text that marks the end of a page by the sort values of its last row.
 
-    It names no version: the next page comes from the newest version, and repeats no row.
+    It does not pin a version: the next page is read from the newest version, without repeating rows.
     """
     text = json.dumps([table, *values], ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     return base64.urlsafe_b64encode(_signature(text) + text).rstrip(b"=").decode()
@@ -97,7 +97,7 @@ Cursor = Annotated[
 
 @dataclass(frozen=True)
 class Paging:
-    """The page that a request asks for."""
+    """The page that a request asks for: the maximum number of items, and the cursor (null: first page)."""
 
     limit: int
     cursor: str | None
@@ -107,7 +107,7 @@ class Paging:
         return None if self.cursor is None else from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:
-        """Return a page of a complete list, and `next`, whose cursor has the number of items before it."""
+        """Return a page of a complete list, and `next`, whose cursor counts the items before it."""
         (first,) = self.after(name, [int]) or (0,)
         end = first + self.limit
         following = cursor(name, [end]) if end < len(items) else None

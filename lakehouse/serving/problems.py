@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457): the cause, the place and the remedy; never a stack trace."""
+"""Errors as problem+json (RFC 9457): cause, location and remedy; never a stack trace."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from lakehouse.common.nearest import did_you_mean, nearest
 
 MEDIA_TYPE = "application/problem+json"
 UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Headers that forbid clients to store a response, and to guess its media type."""
+"""Headers that forbid clients to store a response or guess its media type."""
 _CHOICES = re.compile(r"'([^']*)'")
 _log = logging.getLogger(__name__)
 
 
-class Problem(Exception):  # noqa: N818 - RFC 9457's word
-    """An error response: its status, detail, additional members and headers."""
+class Problem(Exception):  # noqa: N818 - RFC 9457's term
+    """An error response: its status, detail, extra members and headers."""
 
     def __init__(
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **members: Any
@@ -51,7 +51,7 @@ def response(problem: Problem) -> Response:
 
 
 def install(app: FastAPI) -> None:
-    """Make the app answer every error with a problem."""
+    """Make the app return every error as a problem."""
     app.exception_handler(Problem)(_of_ours)
     app.exception_handler(RequestValidationError)(_of_parameters)
     app.exception_handler(HTTPException)(_of_routing)
@@ -72,7 +72,7 @@ async def _of_parameters(_request: Request, error: RequestValidationError) -> Re
 
 
 def _said(error: Mapping[str, Any]) -> str:
-    """Return a parameter's error message, with the nearest of the allowed values if it has any."""
+    """Return a parameter's error message, with the nearest allowed value if there is one."""
     found = nearest(str(error.get("input")), _CHOICES.findall(str((error.get("ctx") or {}).get("expected"))))
     said = str(error["msg"])
     return f"{said}; {did_you_mean(found)}" if found else said

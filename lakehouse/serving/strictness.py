@@ -1,9 +1,9 @@
-"""Strict requests: unknown parameters, and unknown names as their values, are refused.
+"""Refuse requests with unknown parameters, or with unknown names as their values.
 
-If a misspelt filter were ignored, the response would contain everything. So a route answers 400 for a
-parameter that it does not declare, a second value where it takes one, and a value that is not a known name.
+If a misspelt filter were ignored, the response would contain everything. So a route answers 400 for an
+undeclared parameter, a second value for a parameter that takes one, and a value that is not a known name.
 
-Everything of FastAPI that it does not document is here (docs/internals.md); nobody else touches it.
+All use of undocumented FastAPI internals is confined to this module (docs/internals.md).
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from lakehouse.serving.problems import Problem
 
 
 def path_of(scope: Scope) -> str | None:
-    """Return the path of a request's route as it is declared, null if no route has taken the request."""
+    """Return the path of a request's route as declared, or null if no route matched."""
     return getattr(scope.get("route"), "path", None)
 
 
 def parameters_of(request: Request) -> dict[str, bool] | None:
-    """Return the names of the query parameters that a request's route takes, and whether one may be repeated.
+    """Return the query parameters of a request's route, and whether each may be repeated.
 
-    Null if no route has taken the request.
+    Null if no route matched.
     """
     route = request.scope.get("route")
     return dict(_declared(route.dependant)) if isinstance(route, APIRoute) else None
 
 
 def _declared(dependant: Dependant) -> Iterator[tuple[str, bool]]:
-    """Yield the parameters of a route and of what it depends on."""
+    """Yield the parameters of a route and of its dependencies."""
     for field in dependant.query_params:
         yield field.alias, get_origin(field.field_info.annotation) in {list, set, tuple}
     for one in dependant.dependencies:
@@ -46,13 +46,13 @@ def _declared(dependant: Dependant) -> Iterator[tuple[str, bool]]:
 
 _LONGEST = 64
 _MOST = 20
-"""Maximum number of errors that a response lists."""
+"""The most errors that a response lists."""
 
 
 def refuse_unknown_parameters(request: Request) -> None:
-    """Raise Problem 400 for parameters that the route does not declare, or takes only once.
+    """Raise Problem 400 for parameters that the route does not declare, or that are wrongly repeated.
 
-    This is a dependency of every route, so no route needs its own list.
+    This is a dependency of every route, so routes need no lists of their own.
     """
     declared = parameters_of(request) if request.query_params else None
     if declared is None:

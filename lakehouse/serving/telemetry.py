@@ -22,9 +22,9 @@ _OTHER = "other"
 
 
 class ServerMetrics:
-    """Counts a server's requests, in a registry that also has the metrics of `lakehouse status`.
+    """Count a server's requests, in a registry that also contains the metrics of `lakehouse status`.
 
-    Labels are methods, declared routes and status codes, so their number is bounded by the server's routes.
+    Labels are methods, declared routes and status codes, so their number is bounded.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -45,7 +45,7 @@ class ServerMetrics:
         )
 
     def count(self, scope: Scope, status: int, took_s: float) -> None:
-        """Count a request by its scope after the response."""
+        """Count an answered request by its scope."""
         method = scope["method"] if scope["method"] in _METHODS else _OTHER
         route = path_of(scope) or _OTHER
         self._requests.labels(method, route, status).inc()
@@ -53,14 +53,14 @@ class ServerMetrics:
 
 
 class Counted:
-    """Passes every request on, and counts it when its response begins."""
+    """Pass every request on, and count it when its response begins."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request."""
+        """Pass a request on and count it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -83,9 +83,9 @@ class Counted:
 
 
 def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
-    """Return a blocking check of whether Redis and gold can be read; the server is ready with one of them.
+    """Return a blocking check of whether Redis and gold can be read; either makes the server ready.
 
-    The reasons name the unavailable store, but not its address, because probes need no token.
+    The reasons name the unavailable stores but not their addresses, because probes need no token.
     """
 
     def look() -> Readiness:

@@ -1,7 +1,8 @@
-"""Stores that gold rows are exported to; this is what a sink of your own imports (docs/sinks.md).
+"""Stores that gold rows are exported to; import from here to write a custom sink (docs/sinks.md).
 
-A change is a row's newest state in a micro-batch of gold's change feed. A sink gets all changes of a
-micro-batch, and may get the same micro-batch again. The stores are listed in `lakehouse.sinks.registry`.
+A change is the newest state of a row within a micro-batch of gold's change feed. A sink receives all changes
+of a micro-batch, and may receive the same micro-batch more than once. `lakehouse.sinks.registry` lists the
+stores.
 """
 
 from lakehouse.common.errors import SinkTroubleError

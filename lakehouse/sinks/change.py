@@ -1,4 +1,4 @@
-"""Gold rows to send, and the span of a table's changes that they come from."""
+"""Gold rows to send, and the span of the table's changes that they come from."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CHUNK_CHARACTERS = 32 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row to send: the message's key, its JSON (null: deleted), its version, and its place in Redis.
+    """A gold row to send: message key, JSON (null: deleted), version, and its place in Redis.
 
-    Rows with the same `partition_by` go to one partition, that of a record with this key; null: that of
-    `key`. If `has_message` is false, the row is not sent to a topic. `own` is the row's form in stores that
-    do not take the message, by the name of the sink.
+    `partition_by` determines the partition, as if it were the record's key; if null, `key` does. If
+    `has_message` is false, the row is not sent to a topic. `own` maps a sink's name to the row in that sink's
+    own format, for sinks that do not store the message.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Span:
-    """The changes that a micro-batch sends: a table, by its name in positions, and two positions."""
+    """The changes that a micro-batch sends: the table, by its name in positions, and the start and end."""
 
     table: str
     before: Position
@@ -44,7 +44,7 @@ class Span:
 
     @property
     def reached(self) -> Reached:
-        """The end, as stored in a consumer group."""
+        """The end position, as stored in a consumer group."""
         said = json.dumps({"table": self.table, "files": self.after.files})
         return Reached(self.after.version, said)
 

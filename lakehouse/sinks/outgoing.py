@@ -1,7 +1,7 @@
-"""Outgoing rows: selects the exported rows of a table's change feed, as messages, in the order of sending.
+"""Select the exported rows of a table's change feed as messages, in sending order.
 
-They may be far larger in memory than in files, so they are measured before the driver gets any: a few come at
-once, many in parts of bounded size.
+Rows may be far larger in memory than in files, so they are measured before the driver collects any: a few are
+collected at once, many in parts of bounded size.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ _PART_BYTES = 16 << 20
 _ORDER = "_order"
 _KIND = "_change_type"
 Own = Mapping[str, Column]
-"""A row's form in stores that do not take the message, by the name of the sink."""
+"""A row in the formats of sinks that do not store the message, by sink name."""
 NO_OWN: Own = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows with the fields of a Change, their number, and the size of their messages and keys."""
+    """Rows with the fields of a Change, their count, and the total size of their messages and keys."""
 
     _rows: DataFrame
     count: int
     size_bytes: int
 
     def all_at_once(self) -> list[Change]:
-        """Return the rows in the order in which they are sent."""
+        """Return the rows in sending order."""
         return _collected(self._rows)
 
     def in_parts(self) -> Iterator[Change]:
-        """Yield the rows in the same order; the driver holds one part at a time."""
+        """Yield the rows in sending order; the driver holds one part at a time."""
         return self._in_parts(F.col(_ORDER))
 
     def latest_first(self) -> Iterator[Change]:
-        """Yield the existing rows, each member's latest first, then the deleted ones; in parts as well."""
+        """Yield existing rows, each member's latest first, then deleted rows; the driver holds one part."""
         return self._in_parts(F.struct(F.col("value").isNull(), -F.col("order"), _ORDER))
 
     def _in_parts(self, order: Column) -> Iterator[Change]:
-        parts = 1 + self.size_bytes // _PART_BYTES  # each part is a job
+        parts = 1 + self.size_bytes // _PART_BYTES  # each part is a Spark job
         ordered = self._rows.withColumn(_ORDER, order).repartitionByRange(parts, _ORDER)
         rows = ordered.sortWithinPartitions(_ORDER).drop(_ORDER)
         return map(_change, streamed(rows))
@@ -63,9 +63,9 @@ class Outgoing:
 def within(
     newest: DataFrame, table: MergedTable, own: Own = NO_OWN, *, rows: int, size_bytes: int
 ) -> list[Change] | None:
-    """Return the changes to send, in order; null if they exceed a limit.
+    """Return the changes to send, in sending order; null if they exceed a limit.
 
-    One job, for rows of the feed that fit in one task. The driver gets at most one row beyond the limits.
+    Runs one job, for feed rows that fit in one task. The driver collects at most one row beyond the limits.
     """
     size = reduce(Column.__add__, _sizes())
     before = Window.partitionBy(F.lit(1)).orderBy(_ORDER).rowsBetween(Window.unboundedPreceding, -1)
@@ -79,7 +79,7 @@ def within(
 
 @contextmanager
 def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterator[Outgoing]:
-    """Convert rows of the feed into the changes to send, and keep them persisted during the block."""
+    """Convert feed rows into the changes to send, and keep them persisted during the block."""
     rows = _leaving(newest, table, own).persist()
     try:
         found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
@@ -90,10 +90,10 @@ def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterat
 
 
 def _leaving(newest: DataFrame, table: MergedTable, own: Own) -> DataFrame:
-    """Return rows of the feed as changes to send, with a column for their order.
+    """Return feed rows as changes to send, with a column that defines the sending order.
 
-    They are sent in the order of their versions, then of their keys. Within one commit, deletes come first,
-    so that the last message under a key is an existing row. A deleted row has a separate key.
+    They are sent by version, then by key. Within a commit, deletes come first, so that the last message with
+    a given key is that of an existing row. A deleted row gets the tombstone key.
     """
     export, view = table.export, table.export.redis
     deleted = F.col("_change_type") == "delete"
@@ -129,10 +129,11 @@ def _change(row: Row) -> Change:
 
 
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep the last change of every row in the feed: its new state, or the delete.
+    """Keep the last change of every row in the feed: its new state, or its deletion.
 
-    Rows are identified by the table's keys. So an UPDATE of a key is a delete of the old row: its preimage
-    has no postimage in the commit. A change that only clears fold state, as maintenance does, is ignored.
+    Rows are identified by the table's keys. An UPDATE of a key therefore counts as a delete of the old row,
+    whose preimage has no postimage in the commit. Changes that only clear fold state, as maintenance does,
+    are ignored.
     """
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     compared = tuple(name for name in table.schema.names if name not in (*table.keys, *state))
@@ -145,13 +146,13 @@ def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Images:
-    """Columns that compare the images of a row in a feed, built once for each table.
+    """Columns that compare the images of a row in a feed, built once per table.
 
     beside    the row's next change, and the version of its previous one, in order from the newest
     counts    whether a change does more than clear fold state, and is not the preimage of an update
-    position  the number of a change among those of its row, from the newest
+    position  the number of a change within its row, counted from the newest
     is_last   whether it is the newest
-    kind      the kind of a change: a preimage without a postimage is a delete
+    kind      the kind of change: a preimage without a postimage is a delete
     """
 
     beside: Columns
@@ -181,15 +182,15 @@ def _images(keys: tuple[str, ...], compared: tuple[str, ...], state: str | None)
 
 
 def newest_since(spark: SparkSession, path: str, table: MergedTable, since: datetime) -> DataFrame:
-    """Return the last change of every row that was changed at `since` (UTC) or later, as of now.
+    """Return the last change of every row changed at or after `since` (UTC), as of now.
 
-    The frame has _change_type, _commit_version and _commit_timestamp.
+    The frame also has _change_type, _commit_version and _commit_timestamp.
     """
     return filter_newest(tables.read_changes_since(spark, path, since), table)
 
 
 def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
-    """Return rows of the table as the changes of a commit that inserted them at a time (UTC)."""
+    """Return the table's rows as changes, as if one commit had inserted them all at a given time (UTC)."""
     by = F.col(rows.columns[0])
     return rows.withColumns(
         {
@@ -207,10 +208,10 @@ def filter_leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
 
 
 def message_of(table: MergedTable) -> Column:
-    """Return the message of a row of the table."""
+    """Return the message for a row of the table."""
     return F.to_json(table.export.value(), {"ignoreNullFields": "false"})
 
 
 def group_of(table: MergedTable) -> Column:
-    """Return the name of a row's group in Redis; the writer keeps its own keys per group."""
+    """Return the name of a row's group in Redis, escaped because the writer's own keys contain it."""
     return escaped(table.export.redis.group(), GROUP_SEPARATORS)

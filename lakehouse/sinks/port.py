@@ -1,12 +1,12 @@
-"""The interface of stores that get gold's rows: what the export needs of one, and its guarantees.
+"""The interface of the stores that gold rows are exported to, and its guarantees.
 
     registry.py ── SinkKind ── make(Exported) ──> Sink          every store but one
                    LeadKind ── make(Exported) ──> Lead          the store that a micro-batch waits for
 
 A micro-batch goes to its lead first: if that fails, the step fails, and the same micro-batch is retried. The
-export does not wait for sinks. If one fails, the lake records that it is behind, and it is filled again on a
-schedule, so an unavailable store delays no other. The export's position is recorded in the lake after all
-stores.
+export does not wait for sinks. If a sink fails, the lake records that it is behind and it is refilled on a
+schedule, so an unavailable store never delays another. The lake records the export's position after all
+stores have been written.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from lakehouse.storage.tables import Lake, Position, Progress
 from lakehouse.streams.definition import MergedTable
 
 Example = tuple[dict[str, Any], str]
-"""A difference: the row's key, by the names of its parts, and what is wrong with it."""
+"""A difference: the row's key as a mapping of its parts, and a description of the difference."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported gold table: its path, its settings, and the receivers of notices.
+    """An exported gold table, with its path, the settings and callbacks.
 
-    `notice` gets lines for the user. `note_unsent` gets the place (a topic or a store's name), rows that it
-    refuses for good, and the time (UTC).
+    `notice` is called with a line for the user; `note_unsent` with a place (a topic or a store's name), the
+    rows that it permanently refuses, and the time (UTC).
     """
 
     lake: Lake
@@ -53,17 +53,17 @@ class Exported:
 
     @property
     def name(self) -> str:
-        """The step's name, for messages."""
+        """The export step's name, for messages."""
         return f"export.{self.table.name}"
 
     @cached_property
     def generation(self) -> int:
-        """When the table was created or, as a copy, adopted, in ms since the epoch."""
+        """When the table was created or, if it is a copy, adopted, in ms since the epoch."""
         return tables.generation_ms(self.spark, self.path)
 
     @cached_property
     def sent_as(self) -> str:
-        """The table's name in positions."""
+        """The table's name as recorded in positions."""
         return tables.sent_as(self.spark, self.path)
 
     def standing_at(self, version: int) -> DataFrame:
@@ -73,7 +73,7 @@ class Exported:
         return filter_leaving(rows, self.table)
 
     def changed_between(self, first: int, end: int) -> DataFrame:
-        """Return the newest state of exported rows that were changed from version `first` to before `end`.
+        """Return the newest state of exported rows changed in versions `first` to `end` - 1.
 
         Reading the frame fails if VACUUM has removed files.
         """
@@ -83,10 +83,10 @@ class Exported:
 
 @dataclass(frozen=True)
 class Sending:
-    """A micro-batch to send: the span of the table's changes, and the time (UTC).
+    """A micro-batch to send: its span of the table's changes, and the current time (UTC).
 
-    `is_first`: nothing of the table has been sent before. `begins_anew`: its rows differ from those of an
-    earlier attempt, because VACUUM has removed changes. `is_large`: its rows do not fit in memory.
+    `is_first`: no row of the table has been sent before. `begins_anew`: the rows differ from those of an
+    earlier attempt, because VACUUM has removed changes. `is_large`: the rows do not fit in memory.
     """
 
     span: Span
@@ -97,33 +97,33 @@ class Sending:
 
 
 class Sink(Protocol):
-    """The rows of one gold table in a store. For one thread, and one micro-batch at a time.
+    """A store for one gold table's rows. Not thread-safe; one micro-batch at a time.
 
-    If the store is out of reach or full, or refuses, methods raise SinkTroubleError: one line without
-    passwords. After that the sink is filled before it gets another micro-batch.
+    If the store is unreachable or full, or refuses a request, methods raise SinkTroubleError with a one-line
+    message that contains no password. The sink is then filled before it gets another micro-batch.
     """
 
     name: str
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch; one that has not ended is discarded."""
+        """Begin a micro-batch; discards an unfinished one."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write the micro-batch's next rows; in a store without transactions, they may be visible at once."""
+        """Write the micro-batch's next rows; a store without transactions may show them at once."""
 
     def end(self) -> int:
-        """Make the rows visible; return how many have changed in the store, 0 if it had all of them."""
+        """Make the rows visible; return how many changed in the store, 0 if it already had all of them."""
 
     def lacks_rows(self) -> bool:
-        """Tell whether the store has lost rows; called often, so false while the store is unreachable."""
+        """Tell whether the store has lost rows; false if unreachable. Called often, so keep it cheap."""
 
     def require(self) -> None:
-        """Raise SinkTroubleError unless the store answers at once."""
+        """Raise SinkTroubleError unless the store answers promptly."""
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send the rows that the store lacks of those already sent, and return how many have changed in it.
+        """Send the rows up to `reached` that the store lacks, and return how many changed in it.
 
-        `reached` is the position up to which the table has been sent; null before the first time.
+        `reached` is the position up to which the table has been sent; null before the first.
         """
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows that the lead is done with: how many were sent just now, and which it refuses for good."""
+    """Rows that the lead has processed, how many it sent just now, and those it permanently refuses."""
 
     changes: Sequence[Change]
     sent: int = 0
@@ -140,23 +140,23 @@ class Slice:
 
 
 class Lead(Protocol):
-    """The store that a micro-batch waits for: its transactions hold the position of the step.
+    """The store that a micro-batch waits for; its transactions hold the step's position.
 
-    `name` is the store's, `place` that of the table's rows in it. Raises ServiceError if the store is out of
-    reach, and PositionError if another export has sent something else meanwhile.
+    `name` is the store's name; `place` is where it keeps the table's rows. Methods raise ServiceError if the
+    store is unreachable, and PositionError if another export has sent different rows meanwhile.
     """
 
     name: str
     place: str
 
     def sent(self) -> Progress | None:
-        """Return the position up to which the table has been sent; null before the first time."""
+        """Return the position up to which the table has been sent; null before the first."""
 
     def begun(self) -> Span | None:
-        """Return the span of the last micro-batch that was committed in parts; null for none."""
+        """Return the span of the last micro-batch committed in slices; null if there was none."""
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
-        """Send the rows in order, and yield them slice by slice, each after its commit."""
+        """Send the rows in order, and yield each slice after its commit."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -164,9 +164,9 @@ class Lead(Protocol):
 
 @dataclass(frozen=True)
 class Findings:
-    """An audit's result: the number of rows compared, the number of differences, some examples, and notes.
+    """An audit's result: the numbers of rows compared and of differences, some examples, and notes.
 
-    `not_compared` lists the rows that could not be compared, and why. The audit is then not clean.
+    `not_compared` describes rows that could not be compared, and why; if any, the audit is not clean.
     """
 
     compared: int = 0
@@ -180,8 +180,8 @@ class Findings:
 class Audited:
     """An audit's input for a store: a gold table, and the version up to which it has been sent.
 
-    `now` is UTC. `rows_at` returns the table's rows as of a version, or as of the last one with the same
-    rows.
+    `now` is in UTC. `rows_at` returns the table's rows as of a version, or as of the latest version with the
+    same rows.
     """
 
     exported: Exported
@@ -192,7 +192,7 @@ class Audited:
 
 @dataclass(frozen=True)
 class Unsent:
-    """The entries of ops.unsent_rows for a table and a place: refused rows, and whether changes are lost."""
+    """A table's entries in ops.unsent_rows for a place: refused rows, and whether changes were lost."""
 
     rows: DataFrame
     has_removed: bool
@@ -203,9 +203,9 @@ class AuditedLead:
     """An audit's input for the lead's place: a gold table, and the lake's records about it.
 
     noted        the sent position recorded in the lake; null if nothing has been sent
-    version_of   the version of a position, the newest one with the same rows; null for none
-    unsent       the rows that were not sent to the place; null for none
-    copied_from  the lake that this one is a copy of; null for none
+    version_of   returns the latest version with the same rows as a position; null if there is none
+    unsent       returns the rows not sent to the place; null if there are none
+    copied_from  the lake that this lake is a copy of; null if it is not a copy
     """
 
     exported: Exported
@@ -218,19 +218,19 @@ class AuditedLead:
 
 @dataclass(frozen=True)
 class SinkKind:
-    """A store that gold can be exported to, for code that knows no store by name.
+    """A store that gold can be exported to, described for code that knows no store by name.
 
     name        its name in `Export.sinks`, in log lines and in metrics
     label       its display name
     is_set      whether it is configured
     require     raises ServiceError unless the configured store works
-    make        creates the sink of a gold table
-    audit       compares it with gold, both ways; raises ServiceError if it is out of reach
-    doubts      warnings about the rows in a store that works, one line each
-    reads_back  how far back in time the change feed is read to fill a store that lacks rows
-    own         a row's form there, as a column over gold's rows: `Change.own[name]`; null: the message
-    unfit       why a table, as declared, cannot be there: names that are too long, or reserved
-    try_row     writes a row of a table, and leaves no trace; raises ServiceError if it would be refused
+    make        creates the sink for a gold table
+    audit       compares the store with gold, both ways; raises ServiceError if it is unreachable
+    doubts      warnings about the rows in a working store, one line each
+    reads_back  how far back the change feed is read to fill a store that lacks rows
+    own         the row in the store's own format, as a column over gold; null: the message
+    unfit       why the store cannot hold a table as declared: names that are too long, or reserved
+    try_row     writes a row and leaves no trace; raises ServiceError if the store would refuse it
     """
 
     name: str
@@ -250,8 +250,8 @@ class SinkKind:
 class LeadKind:
     """The kind of the lead store.
 
-    place  the place of a table's rows in it; null for a table that is not sent there
-    make   creates the lead of a gold table; null for such a table
+    place  where the store keeps a table's rows; null for a table that is not sent to it
+    make   creates the lead for a gold table; null for such a table
     audit  compares gold with the place
     """
 

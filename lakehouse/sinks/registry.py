@@ -1,4 +1,4 @@
-"""Every store that gold can be exported to, for code that knows no store by name."""
+"""The list of stores that gold can be exported to, for code that knows no store by name."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def used(settings: Settings) -> list[SinkKind]:
 
 
 def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
-    """Return the configured sinks that a table is exported to, in the order of writing.
+    """Return the configured sinks that a table is exported to, in writing order.
 
     Raises SettingsError if the table names an unknown sink.
     """
@@ -42,7 +42,7 @@ def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
 
 
 def require_fit(stream: Stream) -> None:
-    """Raise SettingsError if a table does not fit a store it may be exported to, even one not configured."""
+    """Raise SettingsError if a table does not fit a store it may be exported to, configured or not."""
     for table in stream.tables:
         named = table.export.sinks
         for kind in (kind for kind in SINKS if named is None or kind.name in named):
@@ -55,7 +55,7 @@ def require_fit(stream: Stream) -> None:
 
 
 def needed_by(streams: Iterable[Stream], settings: Settings) -> list[SinkKind]:
-    """Return the sinks that a table of the streams is exported to; raises SettingsError as `used_by` does."""
+    """Return the sinks that tables of the streams are exported to; raises SettingsError as `used_by` does."""
     found = {kind.name for stream in streams for table in stream.tables for kind in used_by(table, settings)}
     return [kind for kind in SINKS if kind.name in found]
 

@@ -1,4 +1,4 @@
-"""Rows that a topic or a store refuses, and the check for changes too large for their topic."""
+"""Find changes too large for their topic, and describe rows that a topic or store refuses."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 from lakehouse.sinks.change import Change
 from lakehouse.storage.kafka.internals import record_bytes
 
-_OVERHEAD = 128  # upper bound of what a record and its batch need beside key and value
+_OVERHEAD = 128  # upper bound for a record and its batch, apart from key and value
 _LONGEST_CHARACTER = 4
 
 
 TOO_LARGE, REFUSED = "too_large", "refused"
-"""Reasons; the second one is followed by the store's message."""
+"""Reasons; REFUSED is followed by the store's message."""
 
 
 @dataclass(frozen=True)
 class UnsentRow:
-    """A row's state that its topic or store refuses: its identity, the reason, and size and limit in bytes.
+    """A row state refused by its topic or store: its identity, the reason, and size and limit in bytes.
 
-    The size is that of the record in a batch of its own, as the client computes it: key and value in UTF-8,
-    and up to 95 bytes, at most 20 of them more than the broker counts. Null: size is not the reason.
-    `value_sha256` is the digest of the message's value, in hex, and empty for a delete.
+    The size is that of the record alone in a batch, as the client computes it: key and value in UTF-8 plus up
+    to 95 bytes, at most 20 more than the broker counts. A null size means that size is not the reason.
+    `value_sha256` is the hex digest of the message's value, empty for a delete.
     """
 
     key: str
@@ -37,14 +37,14 @@ class UnsentRow:
 
 @dataclass(frozen=True)
 class Weighed:
-    """Changes that their topic accepts, in order, and those that it does not."""
+    """Changes that their topic accepts, in order, and those that it refuses."""
 
     fitting: list[Change]
     refused: tuple[UnsentRow, ...]
 
 
 def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
-    """Split the changes that go to the topic by whether their records exceed its limit."""
+    """Split the changes that go to the topic by whether their records exceed its size limit."""
     fitting, refused = [], []
     for change in [change for change in changes if change.has_message]:
         found = _too_large(change, limit_bytes)

@@ -1,4 +1,4 @@
-"""Measures how long an export waits for each store."""
+"""Measure how long an export waits for each store."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _T = TypeVar("_T")
 
 
 class Stopwatch:
-    """Adds up the seconds spent on one store, while rows also go to others. For one thread at a time."""
+    """Add up the seconds spent on one store while rows also go to others. Not thread-safe."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Count the time of the block."""
+        """Count the time spent in the block."""
         started = time.monotonic()
         try:
             yield
@@ -26,7 +26,7 @@ class Stopwatch:
             self.seconds += time.monotonic() - started
 
     def over(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the items, and count the time that producing each takes."""
+        """Yield the items, counting the time taken to produce each."""
         remaining = iter(items)
         while True:
             with self.running():

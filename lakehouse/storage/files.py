@@ -1,8 +1,8 @@
-"""Access to the lake's files without a JVM: on a local disk, or elsewhere through pyarrow.
+"""Access the lake's files without a JVM: on a local disk, or elsewhere through pyarrow.
 
-The address and credentials of an object store come from the environment (AWS_…), as for deltalake. There,
-finding a file takes one request, reading it two, and listing a thousand names one. Unreachable files raise
-OSError.
+As for deltalake, the address and credentials of an object store come from the environment (AWS_...). In an
+object store, finding a file takes one request, reading it takes two, and one request lists a thousand names.
+Unreachable files raise OSError.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 _OBJECT_STORES = ("s3://", "gs://", "abfs://", "abfss://")
 _AT_ONCE = 16
-_READ_WHOLE = 8 * 1024 * 1024  # bytes; parts of a larger file are requested one by one
-_ONE_REQUEST = "?allow_delayed_open=true"  # writes a small object, instead of three
+_READ_WHOLE = 8 * 1024 * 1024  # bytes; larger files are read in parts, on request
+_ONE_REQUEST = "?allow_delayed_open=true"  # writes a small object in one request instead of three
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 
 
 @dataclass(frozen=True)
 class Found:
-    """A file that exists: `stamp` changes when it is replaced; times are in epoch milliseconds."""
+    """An existing file: `stamp` changes when the file is replaced; times are in epoch milliseconds."""
 
     stamp: Hashable
     modified_ms: int
@@ -42,7 +42,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Stored:
-    """A listed file: its path relative to the directory, its size, and its modification time, epoch ms."""
+    """A listed file: path relative to the listed directory, size, and modification time (epoch ms)."""
 
     path: str
     size_bytes: int
@@ -50,24 +50,24 @@ class Stored:
 
 
 class Files(ABC):
-    """The files below a path; names are relative to it. Thread-safe.
+    """Files below a path; names are relative to it. Thread-safe.
 
-    `is_far`: every access costs a request, so several are made concurrently (`each`).
+    If `is_far`, every access is a network request, so `each` makes several of them concurrently.
     """
 
     is_far: bool
 
     @abstractmethod
     def exist(self) -> bool:
-        """Tell whether the directory exists; in an object store only if it has files."""
+        """Return whether the directory exists; in an object store, only a directory with files exists."""
 
     @abstractmethod
     def find(self, name: str) -> Found | None:
-        """Return a file; null if it does not exist."""
+        """Return a file, or None if it does not exist."""
 
     @abstractmethod
     def names(self, directory: str = "") -> list[str]:
-        """Return the names in a directory, sorted; none if it does not exist."""
+        """Return the names in a directory, sorted; empty if the directory does not exist."""
 
     @abstractmethod
     def open(self, name: str) -> pa.NativeFile:
@@ -75,7 +75,7 @@ class Files(ABC):
 
     @abstractmethod
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
-        """Return the function's result for each item; concurrently if that saves time."""
+        """Call the function for each item and return the results in order; concurrently if faster."""
 
 
 def files_of(path: str) -> Files:
@@ -84,12 +84,12 @@ def files_of(path: str) -> Files:
 
 
 def is_object_store(path: str) -> bool:
-    """Tell whether a Hadoop path is in an object store that pyarrow can list."""
+    """Return whether a Hadoop path is in an object store that pyarrow can list."""
     return location(path).startswith(_OBJECT_STORES)
 
 
 def arrow_directory(path: str) -> tuple[FileSystem, str]:
-    """Return pyarrow's file system for a Hadoop path, and the path in it."""
+    """Return pyarrow's file system for a Hadoop path, and the path within that file system."""
     from pyarrow.fs import LocalFileSystem
 
     if is_local(path):
@@ -102,9 +102,9 @@ def arrow_directory(path: str) -> tuple[FileSystem, str]:
 
 
 def stored_below(path: str) -> list[Stored] | None:
-    """Return every file below a directory of an object store; none if the directory does not exist.
+    """Return every file below a directory of an object store; empty if the directory does not exist.
 
-    Null for other file systems, because pyarrow may have no access to them, as with HDFS.
+    Return None for other file systems, such as HDFS, which pyarrow may be unable to access.
     """
     from pyarrow.fs import FileSelector, FileType
 
@@ -212,7 +212,7 @@ def _text(stream: pa.NativeFile) -> str:
 
 @lru_cache(maxsize=4)
 def _system(scheme: str, authority: str, _variables: tuple[tuple[str, str], ...]) -> tuple[FileSystem, str]:
-    """Return a client, created with these variables; other credentials give another client."""
+    """Return a cached client for a store; changed credentials (AWS_...) create a new client."""
     import pyarrow as pa
     from pyarrow.fs import FileSystem
 

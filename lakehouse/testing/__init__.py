@@ -1,6 +1,6 @@
-"""Tests of a stream with literal records, for the package that defines the stream.
+"""Test a stream with literal records, in the package that defines it.
 
-Once lakehouse is installed, pytest has the fixtures of `lakehouse.dev.pytest_plugin`:
+Once lakehouse is installed, the fixtures of `lakehouse.dev.pytest_plugin` are available in pytest:
 
     def test_amounts_add_up(case):
         case(ORDERS, [{"userId": "ann", "amount": 2}], gold=[{"user_id": "ann", "total": 2}])
@@ -9,7 +9,7 @@ Once lakehouse is installed, pytest has the fixtures of `lakehouse.dev.pytest_pl
         assert_same_gold(ORDERS, [{"userId": "ann", "amount": amount} for amount in range(1, 9)])
 
 `declared` returns the streams of a `lakehouse.toml`, to be tested in the same way. For other test runners,
-this package has the fixtures as functions of a Spark session.
+this package offers the same functions; pass them a Spark session.
 """
 
 from lakehouse.common.record_lines import Record

@@ -1,4 +1,4 @@
-"""One test case of a stream: records in, literal rows out, in plain frames without tables."""
+"""Test a stream: records in, literal rows out, in plain frames without tables."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _MESSAGE = ("key", "value", "text")
 
 @dataclass(frozen=True)
 class Case:
-    """Runs records through a stream's functions, and compares the results.
+    """Run records through a stream's functions and compare the results.
 
     Each of `batches` is one micro-batch. A record is a `Record`, or just its value: a dict, text, bytes, or
-    None (a tombstone). For a stream that reads several topics, a batch is a dict of records by topic, or its
-    Records name their topic. Records land at `now`, which is also the clock's time: a datetime or ISO 8601,
-    by default the wall clock. At the end, the clock advances to `later` without a record.
+    None (a tombstone). If the stream reads several topics, a batch is a dict of records by topic, or each
+    Record names its topic. Records land at `now`, which is also the clock's time: a datetime or ISO 8601
+    text, by default the wall clock. Finally, the clock advances to `later` without further records.
 
-    Expected results are lists of dicts, one for every row of the table, in any order:
+    Expected results are lists of dicts, one per row of the table, in any order:
 
     silver  clean rows, by table if the stream reads several topics
     dead    one row per reason of a dead letter: record (its index among all given records, from 0), rule,
@@ -43,8 +43,8 @@ class Case:
     sent    messages of all micro-batches, in the order in which each table sends them, by topic if there are
             several: key, value (an object, or None for a tombstone) and text (the value as sent)
 
-    Tables and columns that are left out are not compared. A float may differ by a relative 1e-9; other
-    numbers are exact. Raises AssertionError with the missing and the unexpected rows.
+    Omitted tables and columns are not compared. Floats are compared with a relative tolerance of 1e-9, other
+    numbers exactly. Raises AssertionError listing the missing and unexpected rows.
     """
 
     spark: SparkSession
@@ -60,16 +60,16 @@ class Case:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Run the case, and return the outcome, for further checks and further micro-batches."""
+        """Run the case, and return the outcome for further checks and micro-batches."""
         outcome = Outcome(Folding(self.spark, stream, is_small=True), moment(now), [])
         return outcome.then(*batches, silver=silver, dead=dead, gold=gold, sent=sent, later=later)
 
 
 @dataclass
 class Outcome:
-    """The results of a stream for all records so far.
+    """A stream's results for all records so far.
 
-    `clock` is the clock's time, UTC.
+    `clock` is the clock's time (UTC).
     """
 
     folding: Folding
@@ -86,10 +86,10 @@ class Outcome:
         now: datetime | str | None = None,
         later: datetime | str | None = None,
     ) -> Outcome:
-        """Process more micro-batches, and compare the results, as a `Case` does.
+        """Process more micro-batches and compare the results, as `Case` does.
 
-        Silver and gold are compared in their final state; dead letters and messages are only those of these
-        batches.
+        Silver and gold are compared in their final state; only the dead letters and messages of these batches
+        are compared.
         """
         first, messages = len(self.records), dict[str, list[dict[str, Any]]]()
         self.clock = self.clock if now is None else moment(now)
@@ -114,7 +114,7 @@ class Outcome:
         return self
 
     def rows(self, table: str) -> list[dict[str, Any]]:
-        """Return the rows of a table such as gold.user_totals: times in UTC, maps as dicts."""
+        """Return the rows of a table such as gold.user_totals; times are in UTC, maps are dicts."""
         return _rows_of(self.folding.frame(table))
 
     def _take(self, batch: Batch) -> None:
@@ -126,14 +126,14 @@ class Outcome:
         self.folding.take(taken, landed_at=self.clock)
 
     def _note_messages(self, noted: dict[str, list[dict[str, Any]]]) -> None:
-        """Add the messages of the last micro-batch to those noted by topic."""
+        """Add the last micro-batch's messages to those collected by topic."""
         for message in self.folding.messages(stored=False):
             value = None if message.value is None else json.loads(message.value, parse_float=Decimal)
             sent = {"key": message.key, "value": value, "text": message.value}
             noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
-        """Return the reasons of dead letters, from record number `first` on, which counts as record 0."""
+        """Return the reasons of dead letters, counting record number `first` as record 0."""
         records = enumerate(self.records[first:])
         places = {(one.topic, one.partition, one.offset): place for place, one in records}
         found = []
@@ -153,7 +153,7 @@ class Outcome:
 
 
 def _by_name(what: str, expected: Rows | None, names: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-    """Return expected rows by table or topic; raises ValueError if a name is missing or unknown."""
+    """Return the expected rows by table or topic; raises ValueError for a missing or unknown name."""
     if expected is None:
         return {}
     if not isinstance(expected, Mapping):
@@ -171,7 +171,7 @@ def _rows_of(frame: DataFrame) -> list[dict[str, Any]]:
 
 
 def _in_utc(value: Any) -> Any:
-    """Return a value with all its times converted to UTC."""
+    """Return a value with all times in it converted to UTC."""
     if isinstance(value, datetime):
         return value.astimezone(UTC)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Comparison of actual rows with literal expected ones, in the columns that the expected rows name."""
+"""Compare actual rows with literal expected rows, in the columns that the expected rows name."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def differences(
     *,
     in_order: bool = False,
 ) -> list[str]:
-    """Return lines that describe how rows differ from the expected ones; none if they agree.
+    """Return lines describing how rows differ from the expected ones; empty if they agree.
 
-    Every row must have its counterpart, in the same position with `in_order`. Columns that no expected row
+    Every row must have a counterpart, with `in_order` in the same position. Columns that no expected row
     names are not compared. Raises ValueError for an unknown column.
     """
     named = list(dict.fromkeys(column for row in expected for column in row))
@@ -49,8 +49,9 @@ def differences(
 def is_same(expected: Any, found: Any) -> bool:
     """Tell whether a value equals the expected one.
 
-    An object may have more fields than expected. A float may differ by a relative 1e-9; other numbers, and
-    decimals as text, are exact. A time may be expected as ISO 8601, bytes as text and text as bytes.
+    An object may have more fields than expected. Floats are compared with a relative tolerance of 1e-9; other
+    numbers, and decimals given as text, exactly. Times may be given as ISO 8601, bytes as text and text as
+    bytes.
     """
     if isinstance(expected, Mapping) and isinstance(found, Mapping):
         return all(name in found and is_same(one, found[name]) for name, one in expected.items())
@@ -92,7 +93,7 @@ def _in_order(expected: Sequence[Row], found: Sequence[Row]) -> dict[int, int]:
 
 
 def _matched(expected: Sequence[Row], found: Sequence[Row]) -> dict[int, int]:
-    """Return a maximum matching: the index of a found row for as many expected rows as possible."""
+    """Return a maximum matching, from indices of expected rows to indices of found rows."""
     fits = [[place for place, row in enumerate(found) if is_same(one, row)] for one in expected]
     taken: dict[int, int] = {}
 

@@ -1,10 +1,10 @@
-"""A stream's tables in plain frames: validation, aggregation, merges and exports without a lake.
+"""Keep a stream's tables in plain frames: validation, aggregation, merges and exports without a lake.
 
-This is the plainest implementation of what `lakehouse.streams.definition` promises to a stream's functions,
-without Delta, Kafka or a streaming query: `judge` gets the watermark of the records accepted before; `fold`
-gets the current rows that are within reach or due; a row replaces the one with its key, a row marked DELETED
-is removed; and keys that need it are recomputed from all clean rows so far. `lakehouse try` and
-`lakehouse.testing` show and compare the results.
+This is the simplest implementation of what `lakehouse.streams.definition` promises to a stream's functions,
+without Delta, Kafka or a streaming query. `judge` gets the watermark of the records accepted so far. `fold`
+gets the current rows that are within reach or due. A row replaces the row with the same key, and a row marked
+DELETED is removed. Keys that need it are recomputed from all clean rows so far. `lakehouse try` shows the
+results, and `lakehouse.testing` compares them.
 
     folding = Folding(spark, TRANSACTIONS)
     folding.take({"transactions": records}, landed_at=noon)
@@ -63,9 +63,9 @@ Rows = Mapping[str, DataFrame]
 
 @dataclass(frozen=True)
 class Message:
-    """The message for a row of a gold or side table: to a topic or, if that is null, to stores only.
+    """The message for a row of a gold or side table, to a topic or, if that is null, only to stores.
 
-    `value` is JSON, null for a tombstone. For stores such as Redis, `key` is the row's key there.
+    `value` is JSON; null for a tombstone. For stores such as Redis, `key` is the row's key in the store.
     """
 
     table: str
@@ -76,7 +76,7 @@ class Message:
 
 @dataclass(frozen=True)
 class _Facts:
-    """Times of partials, UTC: the greatest event time for the clock, and their first and last time."""
+    """Times of partials (UTC): the greatest event time for the clock, and the first and last times."""
 
     reached: datetime | None = None
     first: datetime | None = None
@@ -86,8 +86,8 @@ class _Facts:
 class Folding:
     """A stream's tables after some micro-batches.
 
-    `topic` maps a topic's default name to its actual name. `is_small`: all rows together are few, so one task
-    processes them.
+    `topic` maps a topic's default name to its actual name. `is_small`: there are few rows in total, so one
+    task processes them.
     """
 
     def __init__(
@@ -114,9 +114,9 @@ class Folding:
         self._merged: dict[str, datetime | None] = {}
 
     def numbered(self, source: Source, records: Iterable[Record]) -> list[Record]:
-        """Return a source's records with the topic, partition and offset under which they land.
+        """Return a source's records with the topic, partition and offset where they land.
 
-        A record without a partition gets partition 0. A record without an offset gets the next one of its
+        A record without a partition gets partition 0. A record without an offset gets the next offset in its
         partition.
         """
         topic, found = self._topic(source.topic), list[Record]()
@@ -132,14 +132,14 @@ class Folding:
     ) -> None:
         """Process one micro-batch: the records of each source, by table name.
 
-        `now` is the clock's time while gold is merged; null: the time of landing.
+        `now` is the clock's time while gold is merged; null: the landing time.
         """
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
     def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
-        """Return the clean rows, by table, of records that land at this time; the others become dead letters.
+        """Return the clean rows, by table, of records landing at this time; the others become dead letters.
 
-        Rows that they correct or delete are removed from silver, and with the next merge from gold.
+        Rows that they correct or delete are removed from silver and, at the next merge, from gold.
         """
         return {
             source.table: self._judged(source, records.get(source.table, ()), landed_at)
@@ -147,10 +147,10 @@ class Folding:
         }
 
     def merge(self, clean: Rows, *, now: datetime, twice: bool = False) -> None:
-        """Merge clean rows of every source into gold, as one micro-batch.
+        """Merge clean rows of all sources into gold, as one micro-batch.
 
-        `twice`: the first attempt ends between the writes of the side tables and the main table, as if the
-        process had been killed there.
+        `twice`: simulate a first attempt that was killed between the writes of the side tables and the main
+        table.
         """
         self._number += 1
         self._feeds = {}
@@ -163,7 +163,7 @@ class Folding:
         self._left = {}
 
     def tick(self, now: datetime) -> None:
-        """Apply the wall clock's changes that are due at this time, without records."""
+        """Apply the wall clock's changes that are due at `now`, without records."""
         self._number += 1
         self._feeds = {}
         for table in self.stream.gold:
@@ -174,9 +174,10 @@ class Folding:
                 self._put(table, due.withColumns({name: becomes[name] for name in becomes}))
 
     def frame(self, table: str) -> DataFrame:
-        """Return a silver or gold table's rows so far, or the dead letters.
+        """Return the current rows of a silver or gold table, or the dead letters.
 
-        Dead letters have topic, partition, offset, key, value, headers, kafka_timestamp and reasons.
+        Dead letters have the columns topic, partition, offset, key, value, headers, kafka_timestamp and
+        reasons.
         """
         layer, name = table.split(".")
         if layer == "gold":
@@ -188,7 +189,7 @@ class Folding:
         return reduce(DataFrame.unionByName, self._clean[name])
 
     def leaving(self, table: str) -> list[Change]:
-        """Return what the last micro-batch or tick exports of a gold or side table, in export order."""
+        """Return what the last micro-batch or tick exports from a gold or side table, in export order."""
         (kept,) = (one for one in self.stream.tables if one.name == table)
         feeds = self._feeds.get(table, [])
         if not feeds:
@@ -203,7 +204,7 @@ class Folding:
     def messages(self, *, stored: bool = True) -> list[Message]:
         """Return the messages of the last micro-batch or tick, table by table, in export order.
 
-        Without `stored`, tables without a topic are left out.
+        Without `stored`, tables without a topic are skipped.
         """
         found = []
         for table in self.stream.tables:
@@ -223,7 +224,7 @@ class Folding:
         return gathered(rows, few=self._is_small)
 
     def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
-        """Return the records that are clean under the watermark so far; the others become dead letters."""
+        """Return the records that are clean by the current watermark; the others become dead letters."""
         rows = landed(self.numbered(source, records), landed_at)
         if not rows:
             return self._clean[source.table][0]
@@ -240,7 +241,7 @@ class Folding:
         return clean
 
     def _settled(self, source: Source, judged: DataFrame) -> DataFrame:
-        """Return the verdicts after comparison by id; rows that are replaced are removed from silver."""
+        """Return the verdicts after comparison by id, and remove the replaced rows from silver."""
         name, places = source.table, list(COORDINATES)
         standing = self.frame(f"silver.{name}")
         letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))
@@ -273,7 +274,7 @@ class Folding:
     def _merge(
         self, table: GoldTable, clean: DataFrame, now: datetime, left: DataFrame | None, *, twice: bool
     ) -> None:
-        """Merge clean rows into a table; `left` are rows that were removed from silver, null for none."""
+        """Merge clean rows into a table; `left` holds rows removed from silver, null if there are none."""
         partials = table.preaggregate(clean).localCheckpoint()
         gone = None if left is None else table.preaggregate(left).localCheckpoint()
         facts = _facts_of(table, partials if gone is None else partials.unionByName(gone))
@@ -317,10 +318,10 @@ class Folding:
         return held(reduce(DataFrame.unionByName, found).distinct()) if found else None
 
     def _put_side(self, side: SideTable, folded: DataFrame, theirs: Sequence[tuple[DataFrame, Any]]) -> None:
-        """Write the new rows of a side table, as `layers.merging` does.
+        """Write a side table's new rows, as `layers.merging` does.
 
-        Rows whose keys are in `theirs`, frames of keys, are compared first: those that no longer exist are
-        deleted.
+        `theirs` holds frames of keys: existing rows with these keys are compared with the new ones, and those
+        that no longer exist are deleted.
         """
         rows = side.rows(folded)
         if theirs:
@@ -333,7 +334,7 @@ class Folding:
         self._put(side, rows)
 
     def _put(self, table: MergedTable, rows: DataFrame) -> None:
-        """Upsert rows by key, and keep the change feed."""
+        """Upsert rows by key, and add the changes to the change feed."""
         columns = {column.name: column.dataType for column in table.schema}
         new = rows.select(
             *(F.col(name).cast(type_).alias(name) for name, type_ in columns.items()),
@@ -348,9 +349,10 @@ class Folding:
 
 
 def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ...]]:
-    """Return numbered records as bronze rows that landed at a time, UTC, with its columns in order.
+    """Return numbered records as bronze rows that landed at a time (UTC), with bronze's columns in order.
 
-    A record without a timestamp gets the landing time; a number that is not a valid time is kept beside it.
+    A record without a timestamp gets the landing time; a number that is not a valid time goes to a separate
+    column.
     """
     rows: list[tuple[Any, ...]] = []
     for record in records:
@@ -408,7 +410,7 @@ def _waits_at(now: datetime, clock: WallClock) -> Column:
 
 
 def _greatest_own_time(clean: DataFrame) -> datetime | None:
-    """Return the greatest own time; read as microseconds, because local times can be ambiguous."""
+    """Return the greatest own time, read in microseconds because local times can be ambiguous."""
     found = clean.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else from_micros(found.micros)
 

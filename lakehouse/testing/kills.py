@@ -1,4 +1,4 @@
-"""Simulated crashes: a write fails, before or after it takes effect, while the process lives on."""
+"""Simulate crashes: a write fails before or after it takes effect, while the process lives on."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ class CrashError(Exception):
 def crash_at(
     write: Callable[..., Any], number: int, *, after: bool, for_good: bool = False
 ) -> Callable[..., Any]:
-    """Return a write function that works, except that its call with this number raises CrashError.
+    """Wrap a write function so that call `number` raises CrashError.
 
-    With `for_good`, all later calls fail too, as in a process that has ended.
+    The call takes effect first if `after` is set. With `for_good`, all later calls fail too, as in a process
+    that has ended.
     """
     calls = 0
 
@@ -41,22 +42,22 @@ def crash_at(
 
 
 def write_batch(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
-    """Let a step write a micro-batch, which it may have planned earlier."""
+    """Let a step write a micro-batch, which may have been planned earlier."""
     with step.write(batch, now) as passed:
         return passed.result
 
 
 def take_next(step: Step, *, now: datetime) -> BatchResult | None:
-    """Let a step write the micro-batch that it plans from its tables; null if there is none."""
+    """Let a step plan and write its next micro-batch; null if there is none."""
     batch = step.plan({})
     return None if batch is None else write_batch(step, batch, now=now)
 
 
 def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -> dict[str, int]:
-    """Let silver and gold read their backlog, restarting after each crash; return the crash counts by step.
+    """Let silver and gold process their backlog, restarting after each crash; return crash counts by step.
 
-    A step crashes once in each micro-batch: before its first write, after it, before its second, after that,
-    and so on in rotation.
+    A step crashes once per micro-batch, in rotation: before or after its first write, before or after its
+    second.
     """
     crashes: dict[str, int] = {}
     cleaning = silver.steps(lake, stream, max_bytes, Permitted())

@@ -12,23 +12,23 @@ from lakehouse.common.record_lines import Record
 from lakehouse.streams.definition import Source, Stream
 
 Given: TypeAlias = Record | Mapping[str, Any] | str | bytes | None
-"""A record, or its value: an object (a Decimal keeps all its digits), text, bytes, or null (a tombstone)."""
+"""A record, or its value: an object (Decimals keep all digits), text, bytes, or null (a tombstone)."""
 
 Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
-"""The records of one micro-batch; for a stream with several topics, these by topic."""
+"""The records of one micro-batch; for a stream with several topics, optionally by topic."""
 
 
 def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
-    """Return the records of a batch in their given order, each with its source.
+    """Return a batch's records in the given order, each with its source.
 
-    A record's topic is the one under which it is given, otherwise its own, otherwise the stream's only one.
-    Raises ValueError if that is not a topic of the stream.
+    A record's topic is the key under which it is given, or else its own topic, or else the stream's only
+    topic. Raises ValueError if that is not a topic of the stream.
     """
     return [(_source_of(stream, topic), record) for topic, record in _named(batch)]
 
 
 def moment(time: datetime | str | None) -> datetime:
-    """Return a datetime or ISO 8601 time in UTC; without a zone it is UTC, null is the wall clock."""
+    """Convert a datetime or ISO 8601 text to UTC; without a zone it is UTC, null is the current time."""
     if time is None:
         return datetime.now(UTC)
     found = datetime.fromisoformat(time) if isinstance(time, str) else time
@@ -59,7 +59,7 @@ def _value(given: Mapping[str, Any] | str | bytes | None) -> bytes | None:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON; a Decimal is a number with all its digits, a datetime is ISO 8601."""
+    """Return a value as JSON: a Decimal becomes a number with all its digits, a datetime ISO 8601."""
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{json.dumps(name)}:{_json(one)}' for name, one in value.items())}}}"
     if isinstance(value, (list, tuple)):

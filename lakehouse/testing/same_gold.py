@@ -1,4 +1,4 @@
-"""Tests that gold is a function of silver, for one stream.
+"""Test that a stream's gold is a function of its silver.
 
 Neither the order of records, nor micro-batch boundaries, nor crashes may affect gold.
 """
@@ -41,7 +41,7 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class _Way:
-    """Micro-batches of clean rows; those in `retried` are written again after a crash between tables."""
+    """Micro-batches of clean rows; those in `retried` are written again after a crash between two tables."""
 
     batches: Sequence[Sequence[Place]]
     retried: Sequence[bool]
@@ -49,21 +49,21 @@ class _Way:
 
 @dataclass(frozen=True)
 class SameGold:
-    """Asserts that gold does not depend on the order of records, micro-batch boundaries or retries.
+    """Assert that gold does not depend on the order of records, micro-batch boundaries or retries.
 
     The records are validated once. The clean rows are merged in one batch, and then in `ways` other ways: in
     random order, split at random into up to four micro-batches, some of which are retried as after a crash
-    between the write of a side table and that of its main table. Records keep their partitions and offsets,
-    because lagging partitions and replayed dead letters arrive late: gold may depend on offsets, but not on
-    the order of arrival. With `keep_order`, each partition arrives in the order of its offsets.
+    between the writes of a side table and its main table. Records keep their partitions and offsets, because
+    lagging partitions and replayed dead letters arrive late: gold may depend on offsets but not on the order
+    of arrival. With `keep_order`, each partition arrives in offset order.
 
     With `lake`, an empty directory, the records go through Delta tables instead: silver and gold crash before
-    and after each of their writes and restart, and then the audit compares every layer. This takes about a
+    and after each of their writes and restart, and then an audit compares every layer. This takes about a
     minute.
 
-    `now` is the clock's time, a datetime or ISO 8601, by default the wall clock. `seed` repeats the ways of
-    an earlier run; by default it is random. Raises AssertionError with the seed, the way and the rows that
-    differ, and if no record is clean.
+    `now` is the clock's time, a datetime or ISO 8601 text, by default the wall clock. `seed` repeats the ways
+    of an earlier run; by default it is random. Raises AssertionError with the seed, the way and the differing
+    rows, or if no record is clean.
     """
 
     spark: SparkSession
@@ -98,7 +98,7 @@ class SameGold:
     def _merged(
         self, stream: Stream, clean: Mapping[str, pa.Table], way: _Way, now: datetime
     ) -> dict[str, DataFrame]:
-        """Return gold and side tables after merging clean rows in a given way."""
+        """Return gold and side tables after merging clean rows in the given way."""
         folding = Folding(self.spark, stream, is_small=True)
         for batch, is_retried in zip(way.batches, way.retried, strict=True):
             rows = {
@@ -112,7 +112,7 @@ class SameGold:
         return {table.name: folding.frame(f"gold.{table.name}") for table in stream.tables}
 
     def _crash(self, stream: Stream, records: Batch, lake: Lake, now: datetime, rng: Random) -> None:
-        """Make every micro-batch crash on a lake, in two halves, and audit the result."""
+        """Make every micro-batch on a lake crash, landing the records in two halves, and audit the result."""
         numbering, cuts = Folding(self.spark, stream), dict[str, list[list[Record]]]()
         sources = {source.table: source for source in stream.sources}
         for source, record in records_of(stream, records):
@@ -168,7 +168,7 @@ def _way(clean: Mapping[str, pa.Table], rng: Random, *, keep_order: bool) -> _Wa
 
 
 def _within_partitions(clean: Mapping[str, pa.Table], order: Sequence[Place]) -> list[Place]:
-    """Return the places reordered so that each partition's are in the order of their offsets."""
+    """Reorder the places so that those of each partition are in offset order."""
     partitions = {table: rows.column("partition").to_pylist() for table, rows in clean.items()}
     of = {place: (place[0], partitions[place[0]][place[1]]) for place in order}
     ordered = {key: iter(sorted(place for place in order if of[place] == key)) for key in set(of.values())}
@@ -190,7 +190,7 @@ def _compared(stream: Stream, table: MergedTable, found: DataFrame, expected: Da
 
 
 def _said(check: Check) -> list[str]:
-    """Return lines that describe a check with differences; none for a check without."""
+    """Return lines describing a check with differences; empty for a check without."""
     if not check.differences:
         return []
     shown = (f"    {printable_json(one.key)}: {one.what}" for one in check.examples[:_EXAMPLES])
@@ -199,7 +199,7 @@ def _said(check: Check) -> list[str]:
 
 
 def _described(way: _Way) -> list[str]:
-    """Return a line for each micro-batch: its rows, by their index among the clean rows of their table."""
+    """Return a line for each micro-batch: the indices of its rows among their table's clean rows."""
     is_one = len({table for batch in way.batches for table, _ in batch}) == 1
     lines = []
     for number, (batch, is_retried) in enumerate(zip(way.batches, way.retried, strict=True)):

@@ -1,4 +1,4 @@
-"""A Spark session for small data, used by `lakehouse try` and tests."""
+"""A Spark session for small data, used by `lakehouse try` and by tests."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ SMALL = {
 }
 """Options that make small queries cheap.
 
-A Delta log is read in one task. Plans are not re-optimized between stages. Rows are interpreted, as in
-production where they are few, and the JVM uses only its first compiler. Broadcasts, sorts and aggregations
-take at least one memory page, which would otherwise have 16 MB.
+A Delta log is read in one task. Plans are not re-optimized between stages. Expressions are interpreted, as in
+production for few rows, and the JVM uses only its first compiler. Broadcasts, sorts and aggregations take at
+least one memory page, which would otherwise be 16 MB.
 """
 
 
 @contextmanager
 def small_session(home: Path, name: str = "lakehouse tests") -> Iterator[SparkSession]:
-    """Yield such a session, stopped after the block; `home` is for its logs. It can open lakes.
+    """Yield a session for small data, stopped after the block; it can open lakes and logs to `home`.
 
     Raises the errors of `build_session`, such as ServiceError if `lakehouse setup` has not fetched the jars.
     """

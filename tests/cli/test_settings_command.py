@@ -85,3 +85,15 @@ def test_init_leaves_a_file_alone(directory: Path) -> None:
 
     assert isinstance(refused.exception, SettingsError)
     assert (directory / "lakehouse.toml").read_text() == "grace_s = 5\n"
+
+
+def test_the_table_has_a_line_for_each_key_of_a_stream(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (directory / "lakehouse.toml").write_text("[streams.metrics.gold.metrics_1m]\nemit = 'final'\n")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    shown = RUNNER.invoke(app, ["settings"])
+
+    (line,) = (line for line in shown.stdout.splitlines() if line.startswith("streams."))
+    assert line.split() == ["streams.metrics.gold.metrics_1m.emit", "final", f"{directory}/lakehouse.toml"]

@@ -50,7 +50,7 @@ LIMITS: Row = {
     "fresh_since": "TIMESTAMP '2026-03-29 11:00:00Z'",
     "dead_letter_rate": "0.5",
     "sales_threshold": "2000",
-    "stream_defaults.future_tolerance_s": "300",
+    "future_tolerance_s": "300",
 }
 
 

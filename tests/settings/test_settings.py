@@ -719,3 +719,41 @@ def test_a_secret_that_cannot_be_used_is_refused_without_its_text(
 
     assert said in str(refusal.value)
     assert "p/w" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "variable"),
+    [
+        ("[kafka]\nsasl_password = 'hunter2'", "kafka.sasl_password", "LAKEHOUSE_KAFKA_SASL_PASSWORD"),
+        ("[redis]\nurl = 'redis://:hunter2@cache:6379/0'", "redis.url", "LAKEHOUSE_REDIS_URL"),
+        (
+            "[alerts]\nwebhooks = ['https://me:hunter2@a.example']",
+            "alerts.webhooks",
+            "LAKEHOUSE_ALERTS_WEBHOOKS",
+        ),
+    ],
+)
+def test_a_secret_in_the_file_is_refused_with_its_variable(
+    directory: Path, text: str, key: str, variable: str
+) -> None:
+    write_toml(directory, text)
+
+    with pytest.raises(SettingsError) as refused:
+        load_settings()
+
+    assert str(refused.value) == (
+        f"{key} in lakehouse.toml holds a secret, which the file must not: set {variable}, or "
+        f"{variable}_FILE to the path of a file that has it"
+    )
+
+
+def test_streams_of_the_environment_are_merged_into_those_of_the_file(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toml(directory, "[streams.sales]\nthreshold = 2500\nstart = 'latest'")
+    monkeypatch.setenv("LAKEHOUSE_STREAMS", '{"sales": {"threshold": 3000}, "calls": {"enabled": false}}')
+
+    assert load_settings().streams == {
+        "sales": {"threshold": 3000, "start": "latest"},
+        "calls": {"enabled": False},
+    }

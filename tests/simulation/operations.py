@@ -27,7 +27,7 @@ from tests.simulation.world import ANY_TIME, Copied, World
 from tests.support import outputs, pipeline
 
 _PATIENCE_S = 30.0
-_MAY_DIFFER = {"lake", "allowed_lateness_s"}
+_MAY_DIFFER = {"lake", "stream_defaults"}
 
 
 @dataclass(frozen=True)

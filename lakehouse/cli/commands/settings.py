@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,9 +48,10 @@ def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) ->
     for heading in ("setting", "value", "from"):
         table.add_column(heading, overflow="fold")
     for name, (value, origin) in rows.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         style = "dim" if origin == _DEFAULT else None
-        table.add_row(*map(printable, (name, text, origin)), style=style)
+        for key, one in _single(name, value):
+            text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+            table.add_row(*map(printable, (key, text, origin)), style=style)
     Console().print(table, markup=False)
 
 
@@ -68,6 +70,15 @@ def init() -> None:
     except OSError as error:
         raise SettingsError(f"{path} could not be written: {error}") from None
     echo(f"{path.absolute()} has every setting, commented out")
+
+
+def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the single values of a table by their full names, such as streams.sales.threshold."""
+    if not isinstance(value, Mapping) or not value:
+        yield name, value
+        return
+    for key, one in value.items():
+        yield from _single(f"{name}.{key}", one)
 
 
 def _shown(key: Key, value: Any) -> Any:

@@ -1,1 +1,1 @@
-"""`lakehouse demo`: the main job on local services, checked."""
+"""`lakehouse demo`: run all streams end to end on local services, and check the results."""

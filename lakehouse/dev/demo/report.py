@@ -41,7 +41,7 @@ class Done:
 
 @dataclass(frozen=True)
 class _Shown:
-    """The report on a stream: a comparison of gold with silver (two equal figures), and some rows."""
+    """The report on a stream: a query for two figures that must be equal, and a query for sample rows."""
 
     what: str
     books: str
@@ -118,7 +118,7 @@ _BY_REASON = """
 
 
 def show_layer(layer: LayerName, lake: Lake, settings: Settings, console: Console) -> None:
-    """Print some rows of what a layer has written."""
+    """Print some of the rows that a layer has written."""
     spark = lake.spark
     define_views(lake, load(settings))
     if layer == "bronze":
@@ -136,7 +136,7 @@ def show_layer(layer: LayerName, lake: Lake, settings: Settings, console: Consol
 
 
 def summarise(lake: Lake, done: Done, console: Console) -> None:
-    """Print the result of a demo run; raises LakehouseError if the row counts do not balance."""
+    """Print the results of a demo run; raises LakehouseError if the row counts do not balance."""
     spark = lake.spark
     console.print()
     table, checked = _books(spark, done)
@@ -154,7 +154,7 @@ def summarise(lake: Lake, done: Done, console: Console) -> None:
 
 
 def what_next(settings: Settings, console: Console) -> None:
-    """Print commands to continue with."""
+    """Print commands to try next."""
     lines: Sequence[str] = (
         f"export LAKEHOUSE_HOME={shlex.quote(str(settings.home))}",
         '.venv/bin/lakehouse sql "SELECT * FROM gold.metrics_1m ORDER BY p99 DESC LIMIT 10"',
@@ -205,7 +205,7 @@ def _plain(figure: Any) -> str:
 
 
 def _count(spark: SparkSession, of_what: str) -> int:
-    return int(ask(spark, f"SELECT count(*) FROM {of_what}", limit=1).rows[0][0])  # noqa: S608 - our names
+    return int(ask(spark, f"SELECT count(*) FROM {of_what}", limit=1).rows[0][0])  # noqa: S608 - own names
 
 
 def _redis_lines(settings: Settings) -> Sequence[str]:

@@ -1,7 +1,7 @@
-"""All four streams, end to end on embedded services: the code of `make demo`.
+"""Run all four streams end to end on local services: the code of `make demo`.
 
-Everything is under `<home>/demo` and is recreated by each run. The services stop at the end; with `--serve`,
-they stop on request. The tables remain, for `lakehouse sql` and `lakehouse serve`.
+Everything is under `<home>/demo` and is recreated by each run. The services are stopped at the end or, with
+`--serve`, on request. The tables remain for `lakehouse sql` and `lakehouse serve`.
 """
 
 from __future__ import annotations
@@ -49,21 +49,21 @@ _STEPS = {
 def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -> None:
     """Run every stream end to end and print the results.
 
-    `serve_at`: keep services, layers and a server at this port running until SIGTERM or Ctrl-C. Raises
-    LakehouseError for errors that a user can fix, and if the row counts do not balance.
+    `serve_at`: keep the services, the layers and a server on this port running until SIGTERM or Ctrl-C.
+    Raises LakehouseError for errors that a user can fix, and if the row counts do not balance.
     """
     home = settings.home / "demo"
     update = {
         "home": home,
         "lake": str(home / "lake"),
         "topics": {},
-        # Small micro-batches, so that there are several to see, and later ones have a watermark.
+        # Small micro-batches, so that there are several to watch, and later ones have a watermark.
         "run.max_records": max(1, max(EVENTS.values()) // 4),
         "run.max_bytes": 2097152,
     }
     settings = settings.changed(update)
     make_home(home.parent)
-    stop_services(settings)  # services of an earlier run would continue without their files
+    stop_services(settings)  # services of an earlier run would lose their files
     shutil.rmtree(home, ignore_errors=True)
     console.print("lakehouse demo: four streams from Kafka to gold and out again", style="bold")
     console.print(f"everything lies under {home}")
@@ -138,7 +138,7 @@ def _run_layers(lake: Lake, settings: Settings, done: Done, console: Console, st
         if stop.requested:
             return
         show_layer(layer, lake, settings, console)
-        # A layer passes on at most as many rows as it received.
+        # A layer passes on no more rows than it received.
         expected = sum(next(iter(batch.result.written.values()), 0) for batch in batches)
 
 

@@ -1,7 +1,7 @@
-"""The processes of `lakehouse demo --serve`: all layers and the server, until they are stopped.
+"""The processes of `lakehouse demo --serve`: all layers and the server, until stopped.
 
-Both are the ordinary commands, in processes of their own, with their output in files in the demo's home. If
-one ends by itself, the other is stopped.
+Both are the ordinary commands in separate processes, with output to files in the demo's home. If one exits,
+the other is stopped.
 """
 
 from __future__ import annotations
@@ -27,14 +27,13 @@ _ADDRESS = re.compile(r"running on (http://\S+:\d+)")
 
 
 def serve_until_stopped(settings: Settings, port: int, console: Console) -> None:
-    """Run every layer and the server until SIGTERM or Ctrl-C; both have ended when this returns.
+    """Run all layers and the server until SIGTERM or Ctrl-C; both have exited when this returns.
 
-    `port` 0 picks a free one. Raises ServiceError if one of them ends by itself; the message names its log
-    file.
+    `port` 0 picks a free port. Raises ServiceError, naming the log file, if either exits by itself.
     """
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event
-        # The server starts first, and therefore stops last.
+        # The server starts first and therefore stops last.
         serve = ["serve", "--port", str(port), "--enable-produce"]
         server = stack.enter_context(_started("server", serve, settings))
         jobs = stack.enter_context(_started("jobs", ["run", "all"], settings))
@@ -59,7 +58,7 @@ class _Child:
         self.log = log
 
     def require(self) -> None:
-        """Raise ServiceError if it has ended."""
+        """Raise ServiceError if the process has exited."""
         code = self.process.poll()
         if code is not None:
             raise ServiceError(f"the {self.name} ended with exit code {code}; {self.log} says why")
@@ -67,7 +66,7 @@ class _Child:
 
 @contextmanager
 def _started(name: str, command: list[str], settings: Settings) -> Iterator[_Child]:
-    """Run a command during the block, in a session that the terminal's Ctrl-C does not reach."""
+    """Run a command during the block, in a session of its own, out of reach of the terminal's Ctrl-C."""
     log = settings.home / f"{name}.log"
     with log.open("wb") as file:
         process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Ways to break a contract: each function takes a valid record and returns a message with one fault.
+"""Break contracts: each breakage takes a valid record and returns a message with a single fault.
 
 A stream's breakages are a dictionary of such functions by name; a `Breaker` applies them in turn.
 """
@@ -20,14 +20,14 @@ _FUTURE = "timestamp_in_the_future"
 
 
 class Breaker:
-    """Breaks records in every given way, in rotation; a time in the future is `ahead_s` ahead."""
+    """Break records in each of the given ways in turn; times in the future are `ahead_s` ahead."""
 
     def __init__(self, breakages: Mapping[str, Breakage], ahead_s: float) -> None:
         self._turns = cycle(breakages.items())
         self._ahead_ms = round(ahead_s * 1000)
 
     def __call__(self, record: Record) -> tuple[str, bytes | None]:
-        """Return the kind of the next malformed sample, and its value made from a valid record."""
+        """Return the next malformed sample's kind, and its value, made from a valid record."""
         name, broken = next(self._turns)
         if name == _FUTURE:
             record = {**record, _TIME: record[_TIME] + self._ahead_ms}
@@ -45,14 +45,14 @@ def kinds(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
-    """Return the faults that any message can have: not text, not JSON, not an object.
+    """Return the faults that any message can have: it is not text, not JSON or not an object.
 
-    The arguments are field names: `text` is a string in which a character is truncated; `number` and `words`
-    are the content of messages that are only a number or only words.
+    The arguments are field names. `text` is a string field in which a character is truncated; `number` and
+    `words` supply the content of messages that are just a number or just words.
     """
     words = tuple(words)
 
-    def truncated_utf8(record: Record) -> bytes:  # a multi-byte character truncated after its first byte
+    def truncated_utf8(record: Record) -> bytes:  # a multi-byte character cut off after its first byte
         whole = "é"
         return dumps({**record, text: f"caf{whole}"}).replace(whole.encode(), whole.encode()[:1])
 
@@ -77,7 +77,7 @@ def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str,
 
 
 def of_a_tombstone() -> dict[str, Breakage]:
-    """Return the null value as a fault, for a stream without tombstones."""
+    """Return the null value as a fault, for streams without tombstones."""
     return {"tombstone": lambda _: None}
 
 
@@ -122,22 +122,22 @@ def of_the_time() -> dict[str, Breakage]:
 
 
 def dumps(record: object) -> bytes:
-    """Return a value as a message, as a producer would send it."""
+    """Return a value as a message, in the form a producer would send."""
     return compact(record).encode()
 
 
 def without(field: str) -> Breakage:
-    """Omit a field."""
+    """Return a breakage that omits a field."""
     return lambda record: dumps({name: value for name, value in record.items() if name != field})
 
 
 def with_value(field: str, value: object) -> Breakage:
-    """Replace a value."""
+    """Return a breakage that replaces a field's value."""
     return lambda record: dumps({**record, field: value})
 
 
 def with_literal(field: str, literal: bytes) -> Breakage:
-    """Insert a literal value that json.dumps cannot write."""
+    """Return a breakage that inserts a literal that json.dumps cannot write."""
     mark = "\x00"
     return lambda record: dumps({**record, field: mark}).replace(dumps(mark), literal)
 

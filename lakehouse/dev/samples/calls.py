@@ -1,20 +1,20 @@
-"""Sample calls between pairs of users: records of two topics that belong together by their times.
+"""Generate sample calls between pairs of users: records of two topics, matched by time.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, one_sided=0.1)
 
-A call has one or more records, with neighbours less than `gap_s` apart; the next call of the same pair is at
-least three times that later:
+A call has one or more records, with neighbours less than `gap_s` apart; the same pair's next call is at least
+three times `gap_s` later:
 
     ada1-zoë0   a--m-----a                                    m-a---m
     bob2-eve7         m---m-a--------a
                       |--| < gap_s   |--------- ≥ 3 × gap_s
 
-Calls begin at the given times. A later record of a call has its own time, at most the one that was due: the
-generator simulates records that are sent in the order of their times. The last calls are shortened in time,
-not in records, so that the end of the run leaves at most one of them one-sided.
+Calls begin at the given times. A later record of a call has its own time, never after the given one, because
+records are sent in time order. The last calls are compressed in time but keep all their records, so the end
+of the run leaves at most one of them one-sided.
 
-The kinds of sample are those of `mixing`. Late samples within the allowed lateness form calls of their own,
-of pairs without earlier calls; those beyond it are single records of such pairs.
+The kinds of sample are those in `mixing`. Late samples within the allowed lateness form separate calls, of
+pairs without earlier calls; those beyond it are single records of such pairs.
 
 The same arguments give the same bytes.
 """
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 
 TOPICS = ("analyticsTopic", "metricsTopic")
 PAYLOADS = ("analytics", "metrics")
-"""The payload field of each topic's records."""
+"""The payload field in each topic's records."""
 HOT_CALLER = "switchboard"
 HOT_PAIR = HOT_CALLER, user(0)
 
 _HOT_PAIR = -1
 _CALLERS = 1000
-_JOINED = 0.8  # of gap_s: the maximum between two records of a call
-_APART = 3  # times gap_s: the minimum between two calls of a pair
-_WITHIN = 0.75  # of the allowed lateness: beyond this a late call is not continued
+_JOINED = 0.8  # times gap_s: the longest time between two records of a call
+_APART = 3  # times gap_s: the shortest time between two calls of a pair
+_WITHIN = 0.75  # of the allowed lateness: a late call older than this gets no more records
 _ODD_SHARE = 0.15
 
 _Sides = tuple[int, ...]
@@ -63,9 +63,9 @@ def samples(
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    `one_sided` is the probability that a call has records in one topic only, `alone` that it has a single
-    record. `hot_pair` is the probability that a record is one of HOT_PAIR, which is in a single call
-    throughout. `hot_caller` is the probability that a pair has HOT_CALLER as its first user.
+    `one_sided` is the probability that a call has records in only one topic, `alone` that it has a single
+    record. `hot_pair` is the probability that a record belongs to HOT_PAIR, which is in one call throughout.
+    `hot_caller` is the probability that a pair's first user is HOT_CALLER.
 
     Raises SettingsError for a probability outside 0 to 1.
     """
@@ -99,7 +99,7 @@ class _Mixed(NamedTuple):
 
 
 class _Open(NamedTuple):
-    """A call with outstanding records: when the next one is due, the pair, and the sides of all of them."""
+    """A call with outstanding records: when the next one is due, the pair, and the remaining sides."""
 
     due_ms: int
     pair: int
@@ -107,26 +107,26 @@ class _Open(NamedTuple):
 
 
 class _Calls:
-    """The calls in progress, and the pairs that may begin another."""
+    """The calls in progress, and the pairs that may start another."""
 
     def __init__(
         self, rng: random.Random, records: int, mixed: _Mixed, gap_s: float, allowed_lateness_s: int
     ) -> None:
         self._rng = rng
         self._uniform = rng.random
-        self._records = records  # outstanding, of which the open calls need `owed`
+        self._records = records  # outstanding records, of which open calls need `_owed`
         self._owed = 0
         self._mixed = mixed
         self._joined_ms = round(1000 * gap_s * _JOINED)
         self._apart_ms = round(1000 * gap_s * _APART)
         self._latest_ms = 1000 * allowed_lateness_s * _WITHIN
         self._open: list[_Open] = []  # a heap by due_ms
-        self._resting: deque[tuple[int, int]] = deque()  # (time from which it is free, pair), in order
+        self._resting: deque[tuple[int, int]] = deque()  # (time from which the pair is free, pair), in order
         self._pairs = self._hot_pairs = 0
         self._late: _Open | None = None
 
     def valid(self, time_ms: int) -> Sample:
-        """Return the next record of a call that has one due, otherwise the first record of another call."""
+        """Return the next record of a call that has one due, or else the first record of another call."""
         self._records -= 1
         must_end = self._owed > self._records
         if self._mixed.hot_pair and not must_end and self._uniform() < self._mixed.hot_pair:
@@ -147,7 +147,7 @@ class _Calls:
         return self._record(pair, sides[0], time_ms, "valid")
 
     def late(self, time_ms: int, behind_ms: int, kind: str) -> Sample:
-        """Return a record of a call in the past: the next of the current one, or the first of another."""
+        """Return a record of a past call: the next one of the current call, or the first of another."""
         if kind == "late_beyond":
             return self._record(self._new_pair(), int(self._uniform() * 2), time_ms - behind_ms, kind)
         if self._late is not None and time_ms - self._late.due_ms < self._latest_ms:
@@ -159,12 +159,12 @@ class _Calls:
         return self._record(pair, sides[0], moment_ms, kind)
 
     def _plan(self, most: int) -> _Sides:
-        """Return the sides of the records of another call, in order; `most` is their maximum number."""
+        """Return the sides of another call's records, in order; at most `most` of them."""
         uniform = self._uniform
         if self._mixed.alone and uniform() < self._mixed.alone:
             most = 1
         one_sided = most == 1 or uniform() < self._mixed.one_sided
-        # Only plans that are short enough: the first ones have one record, or two.
+        # Consider only plans that are short enough; plans are ordered by length, from one or two records.
         plans = _ONE_SIDED[:most] if one_sided else _TWO_SIDED[: most - 1]
         of_a_length = plans[int(uniform() * len(plans))]
         return of_a_length[int(uniform() * len(of_a_length))]
@@ -189,7 +189,7 @@ class _Calls:
 
 
 def _pair(number: int) -> tuple[str, str]:
-    """Return two users, a different pair for every number; below zero, the first user is HOT_CALLER."""
+    """Return a different pair of users for every number; below zero, the first user is HOT_CALLER."""
     if number < 0:
         return HOT_CALLER, user(_HOT_PAIR - number)
     caller = number % _CALLERS
@@ -205,12 +205,12 @@ def _payload(side: int, rng: random.Random) -> bytes:
     return b',"metrics":{"latencyMs":%.1f,"loss":{"in":%.3f,"out":0}}' % (10 + 90 * uniform(), uniform())
 
 
-# Further payloads: absent, null, or any JSON value, including strings that read like another value.
+# Other payloads: absent, null, or any JSON value, including strings that look like other values.
 _ODD_VALUES: list[object] = [None, None, "dropped", "голос", "12", "null", "", 17, 4.25, True, [1, "two"], {}]
 _ODD = tuple((b"", *(f',"{name}":{compact(value)}'.encode() for value in _ODD_VALUES)) for name in PAYLOADS)
 _MOODS = tuple(mood.encode() for mood in ("calm", "curious", "verärgert", "😊"))
 
-# The sides of a call's records, by length: 1 to 3 records of one side, 2 to 5 of both.
+# The sides of a call's records, by length: 1 to 3 records on one side, 2 to 5 on both.
 _ONE_SIDED = tuple(tuple((side,) * length for side in (0, 1)) for length in (1, 2, 3))
 _TWO_SIDED = tuple(
     tuple(sides for sides in product((0, 1), repeat=length) if len(set(sides)) > 1) for length in (2, 3, 4, 5)

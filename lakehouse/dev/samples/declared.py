@@ -1,10 +1,10 @@
-"""Sample events of any stream, generated from its contracts.
+"""Generate sample events for any stream from its contracts.
 
     samples(stream.sources, 1000, spread_times(1000, end_ms=now, span_s=600), seed=1)
 
-Each text field has twenty values, and numbers are positive. The stream's own rules are not known here, so a
-sample may break one. The kinds of sample are those of lakehouse.dev.samples.mixing. The same arguments
-give the same bytes.
+Each text field takes one of twenty values, and numbers are positive. The stream's own rules are not known
+here, so a sample may break one. The kinds of sample are those in lakehouse.dev.samples.mixing. The same
+arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def samples(
     seed: int,
     shares: Shares = NO_FAULTS,
 ) -> Iterator[Sample]:
-    """Return an iterator over `count` samples, one for each of `times_ms`, of the sources in turn.
+    """Return an iterator over `count` samples, one for each of `times_ms`, from each source in turn.
 
     Raises SettingsError for shares that exceed one in total.
     """
@@ -112,7 +112,7 @@ def _time(contract: Contract, time_ms: int) -> Any:
 
 
 def _key(contract: Contract, record: Record) -> bytes | None:
-    """Return a record's Kafka key: the field of tombstones, otherwise its first required string."""
+    """Return a record's Kafka key: the tombstone field, or else the first required string field."""
     texts = [field for field in contract.fields if field.required and field.type is FieldType.STRING]
     of_tombstones = [field for field in texts if field.name == contract.tombstone]
     for field in (of_tombstones or texts)[:1]:
@@ -121,7 +121,7 @@ def _key(contract: Contract, record: Record) -> bytes | None:
 
 
 def _breakages(contract: Contract) -> Iterator[tuple[str, Callable[[Record], bytes | None]]]:
-    """Yield ways to break a record of the contract, each with its name."""
+    """Yield named ways to break a record of the contract."""
     yield "not_utf8", lambda record: b"\xff\xfe" + _dumps(record)
     yield "truncated_json", lambda record: _dumps(record)[:-2]
     yield "array", lambda record: _dumps([record])

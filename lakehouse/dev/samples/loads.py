@@ -1,4 +1,4 @@
-"""Loads of sample events: of which stream, how many, how fast and with which faults.
+"""Describe and send loads of sample events: which stream, how many, how fast and with which faults.
 
 send(Load("metrics", events=100_000, malformed=0.01), settings)
 send(Load("calls", events=60_000, rate=1_000, shape={"one_sided": 0.2}), settings)
@@ -32,16 +32,16 @@ from lakehouse.streams.registry import choose_one
 
 
 def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
-    """Return the sources of streams, by their topics' actual names."""
+    """Return the streams' sources, by the actual names of their topics."""
     return {settings.topic(source.topic): source for stream in streams for source in stream.sources}
 
 
 def encoded(
     samples: Iterator[Sample], topics: Sequence[str], sources: Mapping[str, Source]
 ) -> Iterator[Sample]:
-    """Return JSON samples encoded in the format of their topic; as JSON if the topic has no source.
+    """Encode JSON samples in their topic's format, or leave them as JSON if the topic has no source.
 
-    The contracts are registered as schemas. Raises RegistryError if the registry refuses one.
+    The contracts are registered as schemas. Raises RegistryError if the registry rejects one.
     """
     used = [sources.get(topic) for topic in topics]
     if all(source is None or source.format == "json" for source in used):
@@ -61,7 +61,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Generator:
-    """The default topics and generator of a stream's samples; `shape`: arguments that the stream decides."""
+    """A stream's topics and sample generator; `shape` returns generator arguments from the stream."""
 
     topics: tuple[str, ...]
     samples: Callable[..., Iterator[Sample]]
@@ -83,14 +83,14 @@ GENERATORS: Mapping[str, Generator] = {
 
 @dataclass(frozen=True)
 class Load:
-    """Events of a stream to send, all at once (no `rate`) or at a rate per second.
+    """Events of a stream to send, all at once (without `rate`) or at a rate per second.
 
-    A stream of another package is given as a Stream: its samples are generated from its contracts.
+    Pass a stream of another package as a Stream: its samples are generated from its contracts.
 
-    Without a rate, event times are spread over the `span_s` before now. `malformed`, `late` and `duplicates`
-    are shares of the events; `shape` has arguments that only this stream's generator knows. `behind_s` makes
-    all event times this much earlier, as for a producer whose clock or connection lags. The same seed gives
-    the same events except for their times.
+    Without a rate, event times are spread over the last `span_s` seconds. `malformed`, `late` and
+    `duplicates` are shares of the events; `shape` holds arguments specific to this stream's generator.
+    `behind_s` shifts all event times back, as for a producer whose clock or connection lags. The same seed
+    gives the same events except for their times.
     """
 
     stream: str | Stream
@@ -106,14 +106,14 @@ class Load:
 
     @property
     def name(self) -> str:
-        """The name of the stream."""
+        """The stream's name."""
         return self.stream if isinstance(self.stream, str) else self.stream.name
 
     def _under(self, settings: Settings) -> Stream:
         return choose_one(self.stream, settings) if isinstance(self.stream, str) else self.stream
 
     def topics(self, settings: Settings) -> tuple[str, ...]:
-        """Return the topics that the events go to."""
+        """Return the topics that the events are sent to."""
         return tuple(settings.topic(source.topic) for source in self._under(settings).sources)
 
     def samples(self, settings: Settings) -> Iterator[Sample]:
@@ -155,8 +155,8 @@ def send(
 ) -> Summary:
     """Create missing topics, send the load and wait for the last acknowledgement.
 
-    Samples of a Stream are encoded in its sources' formats. Raises RegistryError if a registry refuses a
-    schema, the errors of `producing.produce`, and SettingsError for shares that exceed one in total.
+    Samples of a Stream are encoded in its sources' formats. Raises RegistryError if a registry rejects a
+    schema, SettingsError if the shares exceed one in total, and the errors of `producing.produce`.
     """
     topics = load.topics(settings)
     streams = [] if isinstance(load.stream, str) else [load.stream]

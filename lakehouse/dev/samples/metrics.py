@@ -1,9 +1,9 @@
-"""Sample metrics events: 20 services × 5 metrics, with late, duplicate and malformed events on request.
+"""Generate sample metrics: 20 services × 5 metrics, optionally with late, duplicate and malformed events.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(malformed=0.01))
 
-One series can get a share of all events, and the number of services can be set. The kinds of sample are those
-of lakehouse.dev.samples.mixing. The same arguments give the same bytes.
+One series can be given a share of all events, and the number of services can be set. The kinds of sample are
+those in lakehouse.dev.samples.mixing. The same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def samples(
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
     `hot_series` is the probability that an event belongs to the first metric of HOT_SERVICE, which otherwise
-    has no events. If `services` is set, the series of that many services take turns, instead of random ones
-    of the 20.
+    has no events. If `services` is set, the series of that many services take turns, instead of a random
+    choice among the 20.
 
     Raises SettingsError for a probability outside 0 to 1.
     """
@@ -104,7 +104,7 @@ def samples(
     return mix(count, times_ms, rng, shares, valid=valid, malformed=malformed_one)
 
 
-# The valid path: everything but the value and the time is encoded once per series.
+# The fast path for valid samples: everything but the value and the time is encoded once per series.
 
 
 class _Series(NamedTuple):
@@ -146,7 +146,7 @@ def _error_rate(rng: random.Random) -> bytes:
 
 
 def _queue_depth(rng: random.Random) -> bytes:
-    return b"%d" % (-18.0 * math.log(1.0 - rng.random()))  # whole numbers: JSON has one kind of number
+    return b"%d" % (-18.0 * math.log(1.0 - rng.random()))  # whole numbers: JSON has only one number type
 
 
 _VALUES = (_cpu_usage, _memory_mb, _request_latency_ms, _error_rate, _queue_depth)
@@ -165,7 +165,7 @@ def _numbered(number: int) -> _Series:
 
 _SERIES = tuple(_series(service, number) for service in SERVICES for number in range(len(METRICS)))
 _HOT = _series(HOT_SERVICE, 0)
-# One event in twenty names no environment.
+# One event in twenty has no environment.
 _TAILS = (
     *(f',"environment":{compact(ENVIRONMENTS[0])}}}'.encode(),) * 11,
     *(f',"environment":{compact(ENVIRONMENTS[1])}}}'.encode(),) * 5,

@@ -1,13 +1,13 @@
-"""Common parts of the sample generators: the mix of kinds, lateness, duplicates, formats of times, and users.
+"""Shared parts of the sample generators: the mix of kinds, lateness, duplicates, time formats, and users.
 
-A generator defines how a valid and a malformed sample are made; `mix` decides which of them comes when. These
-kinds exist for all streams, with the result that the pipeline must produce:
+A generator defines how valid and malformed samples are made; `mix` decides their order. All streams have
+these kinds, with the result that the pipeline must produce:
 
     valid           accepted
-    late_within     behind the times around it, by less than the allowed lateness: accepted
-    late_beyond     behind by more than the allowed lateness: a dead letter
-    duplicate       an earlier valid sample again, byte for byte: accepted (a record has no id)
-    malformed:…     breaks the contract in the named way, see the stream's MALFORMED_KINDS: a dead letter
+    late_within     behind the surrounding times by less than the allowed lateness: accepted
+    late_beyond     behind them by more than the allowed lateness: a dead letter
+    duplicate       repeats an earlier valid sample byte for byte: accepted (records have no id)
+    malformed:…     breaks the contract in the named way (MALFORMED_KINDS): a dead letter
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NAMES = (
 
 
 def user(number: int) -> str:
-    """Return a user's name, a different one for every number; no name contains a hyphen."""
+    """Return a distinct user name for each number; no name contains a hyphen."""
     return f"{_NAMES[number % len(_NAMES)]}{number // len(_NAMES)}"
 
 
@@ -64,7 +64,7 @@ DAY_S = 24 * 3600
 DEFAULT_LATENESS_S = 7 * DAY_S
 DEFAULT_AHEAD_S = 3600.0
 ISO_SHARE = 0.02
-"""The share of times that are written in ISO 8601, not as numbers."""
+"""The share of times written in ISO 8601 instead of as numbers."""
 
 _BLOCK = 1000  # the shares hold within every block of this many samples
 _ROUNDING = 1e-9
@@ -81,11 +81,11 @@ _VALID, _LATE, _DUPLICATE, _MALFORMED, _TOMBSTONE = range(5)
 
 @dataclass(frozen=True)
 class Shares:
-    """Shares of all samples, exact except for rounding; the rest is valid.
+    """Shares of all samples, exact except for rounding; the remaining samples are valid.
 
-    A duplicate is the second sending of an event and counts as a sample of its own. One late sample in four
-    is beyond the allowed lateness; all of them are if that is 0. A malformed sample from the future is
-    `ahead_s` ahead of its time. Tombstones exist for sales, and for streams of other packages.
+    A duplicate repeats an event and counts as a sample. One late sample in four is beyond the allowed
+    lateness; if that is 0, all of them are. A malformed sample from the future is `ahead_s` ahead of its
+    time. Only sales and streams of other packages have tombstones.
 
     Raises SettingsError for shares that exceed one in total.
     """
@@ -110,7 +110,7 @@ class Shares:
             )
 
     def valid(self, count: int) -> int:
-        """Return how many of `count` samples are valid ones."""
+        """Return how many of `count` samples are valid."""
         return max(0, count - sum(round(count * share) for share in self._by_slot().values()))
 
     def slots(self, count: int, rng: random.Random) -> Iterator[int]:
@@ -154,8 +154,8 @@ def mix(
 ) -> Iterator[Sample]:
     """Yield `count` samples, one for each of `times_ms`, made by the given functions.
 
-    Each gets the sample's time; `late` also gets how far to be behind it, and the kind. The default for
-    `late` is a valid sample of the earlier time.
+    Each function is called with the sample's time; `late` also with how far to be behind it in ms, and the
+    kind. By default, a late sample is a valid sample with the earlier time.
     """
     uniform = rng.random
     lateness = cycle(_lateness_draws(rng, shares.allowed_lateness_s))
@@ -193,31 +193,31 @@ def require_share(name: str, share: float, whole: str) -> None:
 
 
 def in_turn(count: float) -> Iterator[int]:
-    """Cycle through the whole numbers from 0 to below `count`, so that each comes equally often."""
+    """Cycle through the integers from 0 to `count` - 1."""
     return cycle(range(int(count)))
 
 
 def compact(value: object) -> str:
-    """Return a value as JSON without spaces, with non-ASCII characters unescaped."""
+    """Return a value as JSON without spaces, and with non-ASCII characters unescaped."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def stamp(time_ms: int, uniform: Callable[[], float]) -> bytes:
-    """Return a time as JSON: mostly epoch milliseconds, sometimes an ISO 8601 string."""
+    """Return a time as JSON: usually epoch milliseconds, sometimes an ISO 8601 string."""
     if uniform() < ISO_SHARE:
         return b'"%b"' % iso(time_ms, uniform)
     return b"%d" % time_ms
 
 
 def iso(time_ms: int, uniform: Callable[[], float]) -> bytes:
-    """Return a time in ISO 8601, exact to the millisecond, with the offset of a random zone."""
+    """Return a time in ISO 8601, exact to the millisecond, with a random zone's offset."""
     zone = _ZONES[int(uniform() * len(_ZONES))]
     moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
     return moment.astimezone(zone).isoformat(timespec="milliseconds").encode()
 
 
 def _take(repeatable: list[Sample], uniform: Callable[[], float]) -> Sample:
-    """Remove a random sample, in constant time, so that each event is repeated at most once."""
+    """Remove and return a random sample in constant time, so that each event is repeated at most once."""
     position = int(uniform() * len(repeatable))
     repeatable[position], repeatable[-1] = repeatable[-1], repeatable[position]
     return repeatable.pop()
@@ -227,7 +227,7 @@ def _lateness_draws(rng: random.Random, allowed_s: int) -> list[tuple[str, Calla
     longest_s = min(_MAX_WITHIN_S, allowed_s / 2)
     shortest_s = min(1.0, longest_s / 2)
 
-    def within_ms() -> int:  # equally often seconds, minutes and hours
+    def within_ms() -> int:  # seconds, minutes and hours are equally likely
         return round(1000 * shortest_s * math.pow(longest_s / shortest_s, rng.random()))
 
     def beyond_ms() -> int:

@@ -1,4 +1,4 @@
-"""`POST /produce`: sends sample events, only if the server was started with --enable-produce."""
+"""`POST /produce`: send sample events; exists only if the server was started with --enable-produce."""
 
 from __future__ import annotations
 

@@ -3,13 +3,13 @@
     summary = produce(KafkaAccess("127.0.0.1:9092"), "metrics-events", samples, rate=10_000, total=600_000)
     summary = produce(KafkaAccess("127.0.0.1:9092"), ("analyticsTopic", "metricsTopic"), samples)
 
-The producer is idempotent with acks=all: an acknowledged record is in the log exactly once, and records of
-one key are in the order in which they were sent. A failed record was refused by the broker or not
-acknowledged in time; in the second case it may still be in the log.
+The producer is idempotent with acks=all: an acknowledged record is in the log exactly once, and records with
+the same key are in sending order. A failed record was refused by the broker or not acknowledged in time; in
+the latter case it may still be in the log.
 
 The pace follows an absolute schedule: event n (from 0) is due (n + 1) / rate seconds after the start. Events
 are sent in bursts of ten milliseconds. A burst is never sent before its last event is due; a delayed burst is
-sent at once, so that delays are caught up and errors do not add up.
+sent immediately, so delays are made up and errors do not accumulate.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
     {
         "acks": "all",
         "enable.idempotence": True,
-        # Twice a burst: the broker's work depends on the number of requests; at 10,000/s this saves about a
+        # Twice a burst: the broker's work depends on the number of requests. At 10,000/s, this saves about a
         # third compared with 5 ms.
         "linger.ms": 20,
-        # lz4 takes as much CPU from producer and broker together, and Python clients cannot read it without a
-        # library that they do not include.
+        # lz4 takes as much CPU from producer and broker together, and Python clients cannot read it without
+        # an extra library.
         "compression.type": "none",
         "partitioner": "murmur2_random",  # Java's: a key's partition does not depend on the producer
         "queue.buffering.max.messages": 100_000,
@@ -59,7 +59,7 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
 
 @dataclass(frozen=True)
 class SendingProgress:
-    """A run's progress. `total` is None if unknown."""
+    """A run's progress so far; `total` is None if unknown."""
 
     sent: int
     acknowledged: int
@@ -72,8 +72,8 @@ class SendingProgress:
 class Summary:
     """A run's result: every sample sent is either acknowledged or failed.
 
-    `duration_s` is from the start to the last acknowledgement, `actual_rate` is sent / duration_s, and
-    `kinds` counts the samples sent by Sample.kind. `stopped`: `stop` ended the run.
+    `duration_s` is the time from the start to the last acknowledgement, `actual_rate` is sent / duration_s,
+    and `kinds` counts the samples sent by Sample.kind. `stopped`: the `stop` callback ended the run.
     """
 
     sent: int
@@ -96,15 +96,16 @@ def produce(
     on_progress: Callable[[SendingProgress], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Summary:
-    """Send `samples` to `topics` and wait until every one is acknowledged or failed.
+    """Send `samples` to `topics`, and wait until each is acknowledged or has failed.
 
-    `topics` is one name or several; a sample goes to the topic at its `source`. `rate` is in events per
-    second, None for as fast as possible; `total` ends the run even if there are more samples. `on_progress`
-    is called about four times a second. `stop` is called between bursts, several times a second: once it
-    returns true, nothing more is sent, and the run waits for what was sent.
+    `topics` is one name or several; a sample goes to the topic at index `source`. `rate` is in events per
+    second; None sends as fast as possible. `total` limits the number of samples. `on_progress` is called
+    about four times a second. `stop` is called between bursts, several times a second: once it returns true,
+    nothing more is sent, and the run waits for outstanding samples.
 
     Raises ServiceError if no broker answers, and ProduceError if a topic does not exist. A sample that cannot
-    be delivered raises nothing: it is counted in `failed`, and `first_error` has the first one's reason.
+    be delivered raises nothing: it is counted in `failed`, and `first_error` holds the reason for the first
+    such failure.
     """
     names = (topics,) if isinstance(topics, str) else topics
     if rate is not None and not 0 < rate < math.inf:
@@ -139,9 +140,9 @@ def bursts(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Iterator[int]:
-    """Yield how many events to send now, sleeping until they are due; `total` of them altogether.
+    """Yield how many events to send now, sleeping until they are due; they add up to `total`.
 
-    During a long wait, 0 is yielded from time to time, so that the caller can do other work.
+    During a long wait, yields 0 from time to time so that the caller can do other work.
     """
     start = clock()
     size = _UNPACED_BURST if rate is None else max(1, round(rate * _BURST_S))
@@ -160,7 +161,7 @@ def bursts(
 
 
 class _Deliveries:
-    """Counts the broker's answers to messages."""
+    """Count the broker's acknowledgements and errors."""
 
     def __init__(self, access: KafkaAccess, topics: Sequence[str]) -> None:
         self._access = access
@@ -190,7 +191,7 @@ class _Deliveries:
 
 
 class _Run:
-    """One call of `produce`: what has been sent so far, and the wait for the rest."""
+    """One call of `produce`: counts what has been sent, and waits for the rest."""
 
     def __init__(
         self,
@@ -216,7 +217,7 @@ class _Run:
         self._next_progress = self._start + _PROGRESS_S
 
     def send(self, burst: list[Sample]) -> None:
-        """Pass a burst to the client, then process the acknowledgements that have arrived."""
+        """Hand a burst to the client, then process the acknowledgements that have arrived."""
         send, topics = self._producer.produce, self._topics
         done = 0
         while done < len(burst) and not self._broken:
@@ -240,7 +241,7 @@ class _Run:
         self._report()
 
     def over(self) -> bool:
-        """Tell whether to stop sending: on request, or because the client accepts no more messages."""
+        """Tell whether to stop sending, on request or because the client accepts no more messages."""
         self._stopped = self._stopped or self._stop()
         return self._stopped or self._broken
 
@@ -248,7 +249,7 @@ class _Run:
         """Wait for outstanding messages; each is acknowledged or fails within the delivery timeout."""
         while self._served(lambda: self._producer.flush(_TURN_S)):
             self._report()
-        if self._broken:  # the client does not report the messages that it still had
+        if self._broken:  # the client does not report messages still in its queue
             self._deliveries.failed = self._sent - self._deliveries.acknowledged
         duration_s = time.monotonic() - self._start
         self._report(last=True)
@@ -264,7 +265,7 @@ class _Run:
         )
 
     def _served(self, serve: Callable[[], int]) -> int:
-        """Let the client run its callbacks in a call that returns a number; 0 after a fatal error."""
+        """Make a client call that runs its callbacks and returns a number; 0 after a fatal error."""
         try:
             return 0 if self._broken else serve()
         except KafkaException as end:

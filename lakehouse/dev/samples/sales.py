@@ -1,10 +1,10 @@
-"""Sample sales: 24 products, the first ones sold most, with some returns, and tombstones on request.
+"""Generate sample sales of 24 products, the first selling most, with some returns and optional tombstones.
 
-One product can get a share of all sales, and the number of the others can be set.
+One product can be given a share of all sales, and the number of other products can be set.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(tombstones=0.001))
 
-The kinds of sample are those of lakehouse.dev.samples.mixing, and
+The kinds of sample are those in lakehouse.dev.samples.mixing, and
 
     tombstone       a null value under a product's key: accepted, resets the product's total to zero
 
@@ -52,9 +52,9 @@ def samples(
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    A tombstone has its time as Kafka's timestamp. `hot_product` is the probability that a sale is of
-    HOT_PRODUCT, which otherwise has no sales. If `products` is set, that many products take turns, instead of
-    random ones of the 24.
+    A tombstone's time is its Kafka timestamp. `hot_product` is the probability that a sale is of HOT_PRODUCT,
+    which otherwise has no sales. If `products` is set, that many products take turns, instead of a random
+    choice among the 24.
 
     Raises SettingsError for a probability outside 0 to 1.
     """

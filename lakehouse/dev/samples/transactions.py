@@ -1,8 +1,8 @@
-"""Sample transactions of a thousand users or more; one user can get a share of all.
+"""Generate sample transactions of a thousand or more users; one user can be given a share of all.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, hot_user=0.5)
 
-The kinds of sample are those of lakehouse.dev.samples.mixing. The same arguments give the same bytes.
+The kinds of sample are those in lakehouse.dev.samples.mixing. The same arguments give the same bytes.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def samples(
 ) -> Iterator[Sample]:
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
-    `hot_user` is the probability that an event is one of HOT_USER, who otherwise has none. If `users` is set,
-    that many users take turns, instead of random ones of the thousand.
+    `hot_user` is the probability that an event belongs to HOT_USER, who otherwise has none. If `users` is
+    set, that many users take turns, instead of a random choice among the thousand.
 
     Raises SettingsError for a probability outside 0 to 1.
     """

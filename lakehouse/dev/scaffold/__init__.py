@@ -1,1 +1,1 @@
-"""`lakehouse new stream`: generates a package with a stream from a file of sample records."""
+"""`lakehouse new stream`: generate a package with a stream from a file of sample records."""

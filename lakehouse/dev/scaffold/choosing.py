@@ -1,4 +1,4 @@
-"""Selection of the event time, key and value among the fields of the samples."""
+"""Choose the event time, key and value among the fields of the samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KEYS = (FieldType.STRING, FieldType.LONG)
 
 @dataclass(frozen=True)
 class Chosen:
-    """A chosen field, and why it was chosen; the reason is empty if the user named the field."""
+    """A chosen field and the reason for the choice, which is empty if the user named the field."""
 
     field: Seen
     why: str
@@ -25,7 +25,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class ChosenTime:
-    """The field with the event time, the format of its values, and why it was chosen."""
+    """The event-time field, the format of its values, and the reason for the choice."""
 
     field: Seen
     time: Time
@@ -33,9 +33,9 @@ class ChosenTime:
 
 
 def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
-    """Return the field with the event time; null if none looks like one.
+    """Return the event-time field; null if no field looks like one.
 
-    Raises SettingsError if the named field does not exist or its values are not times.
+    Raises SettingsError if the named field does not exist, or its values are not times.
     """
     times = {field.path: time for field in fields if (time := time_of(field)) is not None}
     if named is not None:
@@ -55,7 +55,7 @@ def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """A role of a field: its option, its description in messages, its types, and the rank of a candidate."""
+    """A field's role: its option, its description in messages, its types, and how to rank candidates."""
 
     option: str
     what: str
@@ -64,7 +64,7 @@ class _Part:
 
 
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return the numeric value field; raises SettingsError if there is none."""
+    """Return a numeric value field; raises SettingsError if there is none."""
     return _choose(_Part("--value", "a number", _NUMBERS, _value_rank), fields, taken, named)
 
 
@@ -76,7 +76,7 @@ def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | Non
 def choose_pair(
     by: Sequence[str], fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
 ) -> tuple[Seen, Seen]:
-    """Return the two ends of a call, strings in every record of every topic; raises SettingsError without."""
+    """Return the two ends of a call: strings in all records of all topics; raises SettingsError if none."""
     first, *others = fields.values()
     common = [
         field
@@ -97,7 +97,7 @@ def choose_pair(
 
 
 def choose_payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequence[Seen]]) -> Seen:
-    """Return the payload, a field that only this topic has, preferably an object or array.
+    """Return the payload: a field that only this topic has, preferably an object or array.
 
     Raises SettingsError if there is none.
     """
@@ -139,7 +139,7 @@ def _named(option: str, path: str, fields: Sequence[Seen]) -> Seen:
 
 
 def _is_likely(field: Seen, time: Time) -> bool:
-    """Tell whether a field is a time: by its format or, for numbers, also by its name."""
+    """Tell whether a field is probably a time, by its format or, for numbers, by its name."""
     return time.unit is None or bool(_hints(field))
 
 
@@ -156,7 +156,7 @@ def _value_rank(field: Seen) -> tuple[int, ...]:
 
 
 def _key_rank(field: Seen) -> tuple[int, ...]:
-    """Return how likely a field is a key: its values repeat, its name suggests it, it is a string."""
+    """Return how likely a field is to be a key: its values repeat, its name suggests it, it is a string."""
     is_shared = len(set(map(str, field.values))) < max(len(field.values), 2)
     is_text = field.type is FieldType.STRING
     return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)

@@ -1,7 +1,7 @@
-"""Code snippets for the files of a new package.
+"""Generate code snippets for the files of a new package.
 
-Names in samples are untrusted. Text from samples or from the command line enters a file only through
-`escaped`, as text in code, a docstring or a comment, or in Markdown through `span`.
+Names in samples are untrusted. Text from samples or the command line is written to a file only through
+`escaped` (in code, docstrings and comments) or `span` (in Markdown).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TAKEN = frozenset(
     | {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}  # system columns of every PostgreSQL table
     | {"place", "last", "new", "notifications", "state", "first", "earliest", "unique_id", "sequence"}
 )
-"""Column names that are used by the kinds' own tables and transformations."""
+"""Column names used by the kinds' own tables and transformations."""
 _SHORT = 96
 _LONGEST_COLUMN = 40
 _BYTE, _SHORT_CODE = 0x100, 0x10000
@@ -47,9 +47,9 @@ _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def escaped(value: str) -> str:
-    """Return text on one line, escaped for a Python string in double quotes, single or triple.
+    """Return text as one line, escaped for a Python string in double or triple double quotes.
 
-    Unprintable characters are escaped, such as line ends, NUL and those that change the direction of text.
+    Unprintable characters such as line ends, NUL and direction marks are escaped.
     """
     return "".join(map(_escape, value))
 
@@ -65,7 +65,7 @@ def comment(value: str) -> str:
 
 
 def span(value: str) -> str:
-    """Return text as a Markdown code span on one line, in which nothing is markup."""
+    """Return text as a one-line Markdown code span in which nothing is interpreted as markup."""
     inside = printable(value)
     fence = "`" * (1 + max(map(len, re.findall("`+", inside)), default=0))
     space = " " if inside.startswith("`") or inside.endswith("`") or not inside.strip(" ") else ""
@@ -74,7 +74,7 @@ def span(value: str) -> str:
 
 @dataclass(frozen=True)
 class About:
-    """The description of a stream: a sentence with a {} for each name, and names from samples and users."""
+    """A stream's description: a sentence with a {} for each name, and the untrusted names."""
 
     sentence: str
     names: tuple[str, ...]
@@ -86,7 +86,7 @@ class About:
 
     @property
     def in_markdown(self) -> str:
-        """The sentence in Markdown."""
+        """The sentence, as Markdown."""
         return self.sentence.format(*(span(shown(name)) for name in self.names))
 
 
@@ -101,7 +101,7 @@ def _escape(character: str) -> str:
 
 
 def literal(value: Any, indent: int = 0) -> str:
-    """Return a JSON value as Python; if it does not fit on one line, each part gets its own."""
+    """Return a JSON value as Python code; if it exceeds one line, each part gets its own."""
     if isinstance(value, Mapping):
         parts = [f"{text(name)}: {literal(one, indent + 4)}" for name, one in value.items()]
         return _bracketed("{", parts, "}", indent)
@@ -121,9 +121,9 @@ def _bracketed(opening: str, parts: Sequence[str], closing: str, indent: int) ->
 
 
 class Columns:
-    """The columns of a table's fields: each is the field's path in words, numbered if that name is taken.
+    """Column names for a table's fields, made from their paths and numbered if already taken.
 
-    `taken` are names that the table itself needs.
+    `taken` holds names that the table itself needs.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -131,7 +131,7 @@ class Columns:
         self._by_path: dict[str, str] = {}
 
     def take(self, field: Seen, *makes: str) -> str:
-        """Return the field's column, and reserve it and those derived from it; in `makes` {} is its name."""
+        """Return a field's column, reserving it and names derived from it; {} in `makes` is the column."""
         if field.path not in self._by_path:
             name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
             if name in _TAKEN or not name[:1].isalpha():
@@ -145,7 +145,7 @@ class Columns:
 
 
 def named(field: Seen, column: str, type_: FieldType) -> str:
-    """Return a field as an argument of a kind, which gives it this type; just its name if that is enough."""
+    """Return a field as an argument of a kind that sets its type; just the name if that is enough."""
     is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
     if column == column_of(field.path) and not is_number:
         return text(field.path)
@@ -154,7 +154,7 @@ def named(field: Seen, column: str, type_: FieldType) -> str:
 
 
 def declared(field: Seen, column: str) -> str:
-    """Return a field's declaration, with its guessed type."""
+    """Return a field's declaration with its guessed type."""
     more = "" if field.is_required else ", required=False"
     more += ", accepts_numbers=True" if field.accepts_numbers else ""
     return f"Field({text(field.path)}, {text(column)}, FieldType.{field.type.name}{more})"

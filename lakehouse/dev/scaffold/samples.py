@@ -1,6 +1,6 @@
-"""The fields of sample records, with types, and which of them look like times, keys and amounts.
+"""Infer the fields of sample records and their types, and which look like times, keys and amounts.
 
-All of these are guesses, and each gives its reason.
+All of these are guesses, each given with a reason.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Seen:
-    """A field of the samples: the names on its path, its non-null values, and the number of samples."""
+    """A field in the samples: the names on its path, its non-null values, and the number of samples."""
 
     names: Names
     values: tuple[Any, ...]
@@ -56,23 +56,23 @@ class Seen:
 
     @cached_property
     def path(self) -> str:
-        """The path, as in a contract."""
+        """The path, as written in a contract."""
         return json_path.text_of(self.names)
 
     @cached_property
     def is_required(self) -> bool:
-        """Whether every record has it, and never as an empty string."""
+        """Whether every record has the field, and never as an empty string."""
         return len(self.values) == self.records and "" not in self.values
 
     @property
     def how_often(self) -> str:
-        """The number of records that have it, in words."""
+        """How many records have the field, in words."""
         count = "all" if len(self.values) == self.records else f"{len(self.values)} of"
         return f"in {count} {self.records} samples"
 
     @property
     def words(self) -> frozenset[str]:
-        """The words in its last name."""
+        """The words in the field's last name."""
         return frozenset(column_of(self.names[-1]).split("_"))
 
     @cached_property
@@ -90,7 +90,7 @@ class Seen:
 
     @property
     def accepts_numbers(self) -> bool:
-        """Whether it is a string that is sometimes written as an integer."""
+        """Whether the field is a string that is sometimes written as an integer."""
         return self.type is FieldType.STRING and any(map(_is_whole, self.values))
 
     def _number_type(self) -> FieldType:
@@ -101,7 +101,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Time:
-    """The format of a field's times: a number in a unit, or ISO 8601, with an offset or in a zone."""
+    """The format of a field's times: a number in some unit, or ISO 8601 with an offset or in a zone."""
 
     unit: TimeUnit | None
     zone: str | None
@@ -115,7 +115,7 @@ class Time:
 
     @property
     def said(self) -> str:
-        """The format, in words."""
+        """The format in words."""
         if self.unit is not None:
             return f"a number of {self.unit} since 1970"
         return "ISO 8601 without an offset" if self.zone else "ISO 8601 with an offset"
@@ -127,16 +127,16 @@ def shown(path: str) -> str:
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Return the first few paths, and how many more there are."""
+    """Return the first few paths and the number of the rest."""
     more = len(paths) - _MOST_LISTED
     first = ", ".join(map(shown, paths[:_MOST_LISTED]))
     return f"{first} and {more:,} more" if more > 0 else first
 
 
 def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
-    """Return the JSON objects of sample records.
+    """Return the JSON objects in sample records.
 
-    Raises SettingsError for a value that is not a JSON object in UTF-8, or is nested too deep.
+    Raises SettingsError for a value that is not a JSON object in UTF-8, or is too deeply nested.
     """
     found = []
     for line in lines:
@@ -160,10 +160,10 @@ def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 
 
 def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
-    """Return the samples' fields in order of first appearance; `deep`: nested fields, too.
+    """Return the samples' fields in order of first appearance; `deep` includes nested fields.
 
-    A field that is always null has no type and is left out, as is one whose name cannot be written as a path.
-    Raises SettingsError for too many fields.
+    A field that is always null has no type and is skipped, as is one whose name cannot be written as a path.
+    Raises SettingsError if there are too many fields.
     """
     found: dict[Names, list[Any]] = {}
     for record in records:
@@ -186,7 +186,7 @@ def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> lis
 
 
 def time_of(field: Seen) -> Time | None:
-    """Return the format of a field's times in this century; null if they are not times."""
+    """Return the format of a field's times in this century; null if its values are not such times."""
     if field.type is FieldType.STRING and not field.accepts_numbers:
         for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
             if all(_is_likely(int(value), unit) for value in field.values):
@@ -226,7 +226,7 @@ def _leaves(value: Mapping[str, Any], names: Names, *, deep: bool) -> Iterator[t
 
 
 def _outer(names: Names) -> list[Names]:
-    """Return the objects that contain a field."""
+    """Return the paths of the objects that contain a field."""
     return [names[:length] for length in range(1, len(names))]
 
 

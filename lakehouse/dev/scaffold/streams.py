@@ -1,4 +1,4 @@
-"""The stream of a new package, with its suites and tests: one function per kind."""
+"""Generate the stream of a new package, with its suites and tests: one function per kind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ _NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event
 class Wanted:
     """A request for a new stream: its name, sample records by topic, and the fields that the user named.
 
-    `by` and `value` name the key fields and the value field, `time` the one with the event time; null: guess.
+    `by`, `value` and `time` name the key fields, the value field and the event-time field; if empty or null,
+    they are guessed.
     """
 
     name: str
@@ -50,7 +51,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Made:
-    """The generated Python of a package: description, stream module, suites by gold table, tests."""
+    """A package's generated Python code: description, stream module, suites by gold table, and tests."""
 
     about: About
     stream: str
@@ -60,7 +61,7 @@ class Made:
 
 @dataclass(frozen=True)
 class _Parts:
-    """The fields of one topic by role, their columns, and a sample record."""
+    """One topic's fields by role, their columns, and a sample record."""
 
     stream: str
     topic: str
@@ -72,24 +73,24 @@ class _Parts:
     record: Record
 
     def two_records(self, second: Any) -> tuple[Record, Record]:
-        """Return two records: the sample with the value 2, and with `second`."""
+        """Return two records: the sample with the value 2, and with the value `second`."""
         one, other = (_with(self.record, self.value.field.names, value) for value in (2, second))
         return one, other
 
     def about(self, sentence: str) -> About:
-        """Return the description for a sentence about the value field and the key fields."""
+        """Return the stream's description, from a sentence about the value field and the key fields."""
         keys = " and ".join("{}" for _ in self.keys)
         names = (self.value.field.path, *(key.field.path for key in self.keys))
         return About(sentence.replace("{key}", keys), names)
 
     @property
     def value_column(self) -> str:
-        """The value column."""
+        """The column of the value field."""
         return self.columns.take(self.value.field)
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The key columns."""
+        """The columns of the key fields."""
         return tuple(self.columns.take(key.field) for key in self.keys)
 
     @property
@@ -99,7 +100,7 @@ class _Parts:
 
     @property
     def by(self) -> list[str]:
-        """The code lines of the argument `by`."""
+        """The lines of code for the argument `by`."""
         names = ", ".join(
             named(key.field, self.columns.take(key.field), FieldType.STRING) for key in self.keys
         )
@@ -107,12 +108,12 @@ class _Parts:
         return [*why, f"by={names if len(self.keys) == 1 else f'({names})'},"]
 
     def value_as(self, type_: FieldType) -> list[str]:
-        """Return the code lines of the argument `value`."""
+        """Return the lines of code for the argument `value`."""
         return [*_why(self.value), f"value={named(self.value.field, self.value_column, type_)},"]
 
 
 def windowed_sums(wanted: Wanted) -> Made:
-    """Return a stream of exact sums per window."""
+    """Generate a stream of exact sums per window."""
     parts = _parts(wanted)
     is_signed = any(value <= 0 for value in parts.value.field.values)
     total = f"total_{parts.value_column}"
@@ -134,7 +135,7 @@ def windowed_sums(wanted: Wanted) -> Made:
 
 
 def windowed_statistics(wanted: Wanted) -> Made:
-    """Return a stream of statistics per window."""
+    """Generate a stream of statistics per window."""
     parts = _parts(wanted)
     arguments = [
         *parts.value_as(FieldType.DOUBLE),
@@ -156,7 +157,7 @@ def windowed_statistics(wanted: Wanted) -> Made:
 
 
 def running_totals(wanted: Wanted) -> Made:
-    """Return a stream of running totals with a threshold."""
+    """Generate a stream of running totals with a threshold."""
     parts = _parts(wanted)
     sums, told = f"{wanted.name}_totals", f"{wanted.name}_notifications"
     if len(parts.keys) > 1:
@@ -198,7 +199,7 @@ def _made(
     sent: Record,
     second: Any = _SECOND,
 ) -> Made:
-    """Return a stream of one topic: its first table has this row after the values 2 and `second`."""
+    """Generate a stream of one topic; the values 2 and `second` give `row` in its first table."""
     about = parts.about(sentence)
     tests = tests_text(
         parts.stream, parts.two_records(second), next(iter(suites)), {**parts.key_row, **row}, sent
@@ -207,7 +208,7 @@ def _made(
 
 
 def joined_calls(wanted: Wanted) -> Made:
-    """Return a stream that joins records of two or more topics; raises SettingsError for a single one."""
+    """Generate a stream that joins records of several topics; raises SettingsError for a single topic."""
     if len(wanted.samples) < PAIR:
         raise SettingsError(
             "joined-calls reads several topics: expected --sample TOPIC=FILE for each of them"
@@ -265,7 +266,7 @@ def joined_calls(wanted: Wanted) -> Made:
 
 
 class Kind(StrEnum):
-    """The kinds that can be generated, named after the functions of `lakehouse.streams.kinds`."""
+    """The kinds that can be generated, named after the functions in `lakehouse.streams.kinds`."""
 
     WINDOWED_STATISTICS = "windowed-statistics"
     WINDOWED_SUMS = "windowed-sums"
@@ -282,12 +283,12 @@ KINDS: Mapping[Kind, Callable[[Wanted], Made]] = {
 
 
 def topic_of(name: str) -> str:
-    """Return the default topic of a stream."""
+    """Return a stream's default topic."""
     return f"{name.replace('_', '-')}-events"
 
 
 def sample_files(topics: Collection[str]) -> dict[str, str]:
-    """Return the name of each topic's sample file, by topic."""
+    """Return the name of each topic's sample file."""
     if len(topics) == 1:
         return dict.fromkeys(topics, "samples.jsonl")
     names: dict[str, str] = {}
@@ -298,7 +299,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return a time one second after the record's, null if it has none, and a time one day after it."""
+    """Return times a second and a day after the record's; the first is null if the record has no time."""
     if time is None:
         return None, "2100-01-01T00:00:00Z"
     at = time.time.of(_at(record, time.field.names))
@@ -326,12 +327,12 @@ def _parts(wanted: Wanted) -> _Parts:
 
 
 def _why(chosen: Chosen) -> list[str]:
-    """Return the comment that explains a choice; none for a field that the user named."""
+    """Return a comment explaining a choice; empty if the user named the field."""
     return [comment(f"guess: {chosen.why}")] if chosen.why else []
 
 
 def _absent(parts: _Parts) -> list[str]:
-    """Return the argument with defaults for key fields that some samples lack."""
+    """Return the argument that sets defaults for key fields missing from some samples."""
     lacking = [f'{text(key.field.path)}: "none"' for key in parts.keys if not key.field.is_required]
     return [f"    absent={{{', '.join(lacking)}}},  # guess: not in all samples"] if lacking else []
 
@@ -346,7 +347,7 @@ def _records(parts: _Parts) -> list[str]:
 
 
 def _records_of(topic: str, time: ChosenTime | None, others: Sequence[Seen], columns: Columns) -> list[str]:
-    """Return the code lines of the argument `records`."""
+    """Return the lines of code for the argument `records`."""
     lines = ["Records(", f"    {text(topic)},"]
     if time is None:
         lines.append(f"    # {_NO_TIME}")

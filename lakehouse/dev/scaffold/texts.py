@@ -1,4 +1,4 @@
-"""The files of a new package, from the templates beside this module: the stream, a suite, the tests."""
+"""Fill the templates beside this module: the stream, a suite and the tests of a new package."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _TEMPLATES = Path(__file__).parent / "templates"
 
 
 def filled(template: str, name: str, **values: str) -> str:
-    """Return a template with these values, which are not expanded themselves."""
+    """Return a template filled with the values, which are not expanded themselves."""
     found = Template((_TEMPLATES / f"{template}.txt").read_text(encoding="utf-8"))
     return found.substitute(values, name=name, constant=name.upper())
 
 
 def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) -> str:
-    """Return the module of a stream: one call of a kind, one argument per line."""
+    """Return a stream's module: one call of a kind, with one argument per line."""
     call = "\n".join([f"{kind}(", *(f"        {line}" for line in [f"{text(name)},", *arguments]), "    )"])
     used = {node.id for node in ast.walk(ast.parse(call)) if isinstance(node, ast.Name)}
     decimals = "from decimal import Decimal\n" if "Decimal" in used else ""
@@ -35,7 +35,7 @@ def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) ->
 def suite_text(
     table: str, key: Sequence[str], required: Sequence[str], *, window_s: int | None = None
 ) -> str:
-    """Return the module of a gold table's suite; `window_s` is its window length, if it has windows."""
+    """Return the module of a gold table's suite; `window_s` is the length of its windows, null if none."""
     names, windows = "make_suite, required, unique", ""
     if window_s is not None:
         names = "make_suite, required, rows, unique"
@@ -50,7 +50,7 @@ def suite_text(
 
 
 def tests_text(name: str, records: tuple[Record, Record], table: str, row: Record, sent: Record) -> str:
-    """Return the tests of a stream with one topic; two records give this row, and a message with `sent`."""
+    """Return the tests of a one-topic stream: two records yield `row`, and a message containing `sent`."""
     first, second = map(literal, records)
     values = {"first": first, "second": second, "row": literal(row, 8), "sent": literal(sent)}
     return filled("tests.py", name, samples=text("samples.jsonl"), table=table, **values)
@@ -63,7 +63,7 @@ def call_tests_text(
     row: Record,
     clock: tuple[str | None, str],
 ) -> str:
-    """Return the tests of calls: a record of a topic gives this row, which closes between two times."""
+    """Return the tests of calls: a record yields `row`, which closes between the two times of `clock`."""
     opened, closed = (literal({**row, "status": status}, 8) for status in ("open", "closed"))
     values = {"record": literal(record[1]), "now": literal(clock[0]), "later": text(clock[1])}
     topic, samples = text(record[0]), literal(files)

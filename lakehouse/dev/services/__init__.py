@@ -1,1 +1,1 @@
-"""Local replacements for a cluster: services, sample events and the demo."""
+"""Local Kafka and Redis, which replace a cluster on a laptop."""

@@ -28,14 +28,14 @@ _MAIN_CLASS = "kafka.Kafka"
 _SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _NEVER = 2**31 - 1
 
-# Settings that differ from Kafka's defaults, because only one person uses this broker.
+# Settings that differ from Kafka's defaults, because this broker has a single user.
 _SETTINGS = {
     "process.roles": "broker,controller",
     "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
     "message.max.bytes": str(2 * 1024 * 1024),
-    # One node holds every replica. Few partitions, because each costs time at start.
+    # One node holds every replica. Partitions are few, because each one slows the start.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.replication.factor": "1",
@@ -45,11 +45,11 @@ _SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
-    # The default takes 128 MB of the heap, for logs far larger than these.
+    # The default takes 128 MB of heap, meant for far larger logs.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     "num.network.threads": "2",
     "num.io.threads": "4",
-    # Retention and rolling use the records' own timestamps: last year's events would be deleted minutes
+    # Retention and rolling use the records' own timestamps: events from last year would be deleted minutes
     # after they were produced, and a replay of many weeks would create a segment per week.
     "log.retention.ms": "-1",
     "log.roll.ms": str(10 * 365 * 24 * 3600 * 1000),
@@ -83,13 +83,13 @@ _LOG4J = """\
 
 @dataclass(frozen=True)
 class KafkaServer(Service):
-    """Kafka under HOME/kafka; its log is HOME/logs/kafka.log and rolls by size.
+    """Kafka under HOME/kafka; its log is HOME/logs/kafka.log, rolled by size.
 
-    Beside it, kafka-console.log has the JVM's output and the errors, so its last lines explain a failed
-    start. A `brief` broker runs for minutes with little to do, so its JVM optimizes little. A `secure` one
-    uses TLS; it authenticates users with SCRAM-SHA-512 at its port and with certificates at a second port,
-    and denies whatever is not granted. If a port is configured, the controller's port and the second port are
-    the next free ones after it, except `port_of_redis`.
+    Beside it, kafka-console.log contains the JVM's output and the errors, so its last lines explain a failed
+    start. A `brief` broker runs for minutes with little load, so its JVM is set to optimize little. A
+    `secure` broker uses TLS, authenticates users with SCRAM-SHA-512 on its port and with certificates on a
+    second port, and denies everything that is not granted. If a port is configured, the controller's port and
+    the second port are the next free ones after it, except `port_of_redis`.
     """
 
     name: ClassVar[str] = "kafka"
@@ -110,7 +110,7 @@ class KafkaServer(Service):
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error; only log4j writes the log file, so that it can roll it."""
+        """The file for standard output and error; only log4j writes the log, so that it can roll it."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
@@ -126,7 +126,7 @@ class KafkaServer(Service):
     def configure(self, port: int) -> None:
         """Write server.properties and log4j2.xml.
 
-        The controller gets a new port at each start, because only its own JVM connects to it.
+        The controller gets a new port at each start, since only its own JVM connects to it.
         """
         controller_port = self._further_port(port)
         controller = f"{LOOPBACK}:{controller_port}"
@@ -141,12 +141,15 @@ class KafkaServer(Service):
         write_whole(self._log4j, _LOG4J)
 
     def preparation(self) -> list[str]:
-        """Return the command that formats the storage; empty if meta.properties, its last file, exists."""
+        """Return the command that formats the storage; empty if it is formatted.
+
+        meta.properties is the last file that the command writes.
+        """
         if (self.data / "meta.properties").exists():
             return []
         # A leading dash would be parsed as an option.
         cluster = base64.urlsafe_b64encode(b"\x00" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        options = ["-XX:TieredStopAtLevel=1"]  # it runs for less than a second: not worth C2
+        options = ["-XX:TieredStopAtLevel=1"]  # it runs for under a second: not worth C2
         format_storage = ["format", "--ignore-formatted", "-t", cluster, "-c", str(self._properties)]
         return [*self._java_command(options), "kafka.tools.StorageTool", *format_storage]
 
@@ -168,7 +171,7 @@ class KafkaServer(Service):
         return f"{LOOPBACK}:{port}"
 
     def answers(self, record: Record) -> bool:
-        """Tell whether the broker accepts connections and reports itself ready for topics."""
+        """Tell whether the broker accepts connections and reports that it is ready for topics."""
         if not accepts_connections(LOOPBACK, record.port):
             return False
         try:
@@ -178,13 +181,13 @@ class KafkaServer(Service):
         return True
 
     def access(self, port: int) -> KafkaAccess:
-        """Return the access for this service's own commands: to a secured broker, as its administrator."""
+        """Return the access for this service's own commands; on a secured broker, as its administrator."""
         if not self.secure:
             return KafkaAccess(self.endpoint(port))
         return by_certificate(self.security, f"{LOOPBACK}:{self._second_port()}", ADMIN)
 
     def settings(self) -> dict[str, str]:
-        """Return the settings for the pipeline's user on a secured broker; none for an open one."""
+        """Return the settings that the pipeline's user needs on a secured broker; empty for an open one."""
         if not self.secure:
             return {}
         return {
@@ -197,11 +200,11 @@ class KafkaServer(Service):
 
     @property
     def is_secured(self) -> bool:
-        """Whether this home's broker was ever started with security; if so, it stays secured."""
+        """Whether this home's broker was ever started with security; it then stays secured."""
         return (self.security / "ca.pem").exists()
 
     def let_in(self, port: int) -> None:
-        """Set the passwords of a secured broker's users, once it runs. Raises ServiceError."""
+        """Set the passwords of a secured broker's users once it runs; raises ServiceError."""
         if self.secure:
             names = (PIPELINE, PRODUCER)
             passwords = {one: (self.security / f"{one}.password").read_text("utf-8") for one in names}
@@ -211,7 +214,7 @@ class KafkaServer(Service):
         return int((self.directory / "second-port").read_text(encoding="utf-8"))
 
     def _further_port(self, *taken: int) -> int:
-        """Return another free port than these; if a port is configured, the next free one after it."""
+        """Return a free port other than these; if a port is configured, the next free one after it."""
         if not self.configured_port:
             return free_port(other_than=taken)
         return free_port_after(self.configured_port, other_than=(*taken, self.port_of_redis))
@@ -256,7 +259,7 @@ class KafkaServer(Service):
 
 
 def by_certificate(security: Path, servers: str, user: str) -> KafkaAccess:
-    """Return the access of a user to a secured broker by certificate."""
+    """Return a user's access to a secured broker by certificate."""
     ca, certificate, key = (
         SecretFile(security / name, name) for name in ("ca.pem", f"{user}.pem", f"{user}-key.pem")
     )
@@ -271,7 +274,7 @@ def _open(port: int, controller: str) -> dict[str, str]:
 
 
 def _escape(value: str) -> str:
-    r"""Escape a value for java.util.Properties, which reads ISO 8859-1 and interprets \ as an escape."""
+    r"""Escape a value for java.util.Properties, which reads ISO 8859-1 and treats \ as an escape."""
     utf16 = value.replace("\\", "\\\\").encode("utf-16-be")
     units = [int.from_bytes(utf16[at : at + 2], "big") for at in range(0, len(utf16), 2)]
     return "".join(

@@ -1,4 +1,4 @@
-"""Certificates for the local broker and its clients, signed by this home's own authority.
+"""Create certificates for the local broker and its clients, signed by this home's own authority.
 
     HOME/kafka/security/ca.pem            the authority
                         broker.pem        key (PKCS#8) and chain of the broker
@@ -6,7 +6,7 @@
                         <user>.password   the password of a SCRAM user
 
 Only the owner can read the files. They are created once and expire after ten years; delete the directory to
-get new ones at the next start.
+have new ones created at the next start.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Authority:
 
     @property
     def pem(self) -> str:
-        """The authority's own certificate."""
+        """The authority's own certificate, in PEM."""
         return self._certificate.public_bytes(serialization.Encoding.PEM).decode()
 
     def issue(self, name: str, *, until: datetime | None = None) -> tuple[str, str]:
-        """Return a certificate for this machine and user, and its key, both in PEM."""
+        """Return a certificate for a name on this machine, and its key, both in PEM."""
         key = ec.generate_private_key(ec.SECP256R1())
         start = datetime.now(UTC) - _EARLIER
         names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address(LOOPBACK))]
@@ -70,7 +70,7 @@ class Authority:
 
 
 def make_security(directory: Path, users: Iterable[str]) -> None:
-    """Create the authority, and certificates and passwords of the broker and users, unless they exist."""
+    """Create the authority, and the broker's and users' certificates and passwords, unless they exist."""
     if (directory / "ca.pem").exists():
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)

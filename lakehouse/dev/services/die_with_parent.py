@@ -1,9 +1,9 @@
-"""Run a program that the kernel kills when the parent ends: die_with_parent.py PARENT_PID COMMAND….
+"""Run a program that the kernel kills when its parent ends: die_with_parent.py PARENT_PID COMMAND….
 
-This runs as a script, by path, between fork and the real program. subprocess's `preexec_fn` would run Python
-in a copy of a process whose other threads (Spark's gateway, Kafka clients) may have held locks at the fork.
-The signal setting survives exec. It is tied to the *thread* that forked; processes.py takes care of that. The
-signal is SIGKILL, because a program may ignore others, and then no parent is left to follow up. Neither
+This runs as a script, by path, between the fork and the actual program. subprocess's `preexec_fn` would run
+Python in a copy of a process whose other threads (Spark's gateway, Kafka clients) may have held locks at the
+fork. The signal setting survives exec. It is tied to the *thread* that forked; processes.py keeps that thread
+alive. The signal is SIGKILL, because a program may ignore others and no parent is left to follow up. Neither
 service loses acknowledged data, because its writes are in the kernel's page cache.
 
 Only Linux has this feature; elsewhere the program starts without it.

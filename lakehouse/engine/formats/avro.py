@@ -1,12 +1,13 @@
 """Avro, decoded by Spark's own reader: each record with its writer's schema.
 
 The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
-contract's type, and an optional field that the schema lacks is null. If that settles all fields, the record
-is not examined further. Any other record is converted to JSON, as far as the contract's fields, and examined
-as JSON. If a schema cannot be used, its records are dead letters (`avro_types`, `avro_projection`).
+contract's type, and an optional field that the schema lacks is null. If this settles all fields, the record
+is not examined further. Of any other record, the contract's fields are converted to JSON, and the record is
+examined as JSON. If a schema cannot be used, its records become dead letters (`avro_types`,
+`avro_projection`).
 
-An Avro reader stops at the end of a record, and on failure Spark returns a struct of nulls. So each record is
-read as part of an outer record whose last field follows it: bytes that no producer can know.
+An Avro reader stops at the end of a record, and on failure Spark returns a struct of nulls. Each record is
+therefore read as part of an outer record, whose last field follows it: bytes that no producer can know.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 
 _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
-"""Otherwise Spark refuses times before 1900, which old versions wrote in another calendar."""
+"""Without this rebase mode, Spark refuses times before 1900, which old versions wrote in another calendar."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """The reader of a writer's records, and Spark's type for a record as read."""
+    """The reader for a writer's records, and Spark's type of a record that it has read."""
 
     projection: Projection
     of_spark: DataType
@@ -82,7 +83,7 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
     """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    Raises errors that are not about the schema: Spark has ended, or is out of memory.
+    Raises errors that do not concern the schema: Spark has ended, or is out of memory.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -103,7 +104,7 @@ def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
 
 
 def _decoded(projection: Projection, value: Column) -> Column:
-    """Return a record and the bytes after it, both null if the value does not decode."""
+    """Return a record and the bytes after it; both are null if the value cannot be decoded."""
     marked = F.concat(F.lit(projection.first), value, F.lit(_END))
     return from_avro(marked, projection.writer, {**_OPTIONS, "avroSchema": projection.reader})
 
@@ -155,7 +156,7 @@ def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Co
 
 
 def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: str) -> Column:
-    """Return the column of the record's own writer; null if it has none."""
+    """Return the column for the record's own writer; null if it has none."""
     chain = F.when(F.lit(False), F.lit(None).cast(type_))
     for one, column in by_id.items():
         chain = chain.when(is_of[one], column)
@@ -177,7 +178,7 @@ def _refusal(one: int, it: _Writer) -> Column:
 
 
 def _is_large(most: int) -> Column:
-    """Tell whether a value is too long to read: items of one byte each would need too much memory."""
+    """Return whether a value is too long to read: items of one byte each would need too much memory."""
     return F.octet_length("value") > most
 
 

@@ -1,4 +1,4 @@
-"""Conversion of Avro fields, as read by `avro_projection`, to columns of the contract's types."""
+"""Convert Avro fields, as read by `avro_projection`, to columns of the contract's types."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Found:
 
     @property
     def is_number(self) -> bool:
-        """Whether it is a number; times count as the numbers that encode them."""
+        """Whether the value is a number; times count as the numbers that encode them."""
         return self.type.kind in _NUMBERS
 
     @property
@@ -67,7 +67,7 @@ class _Found:
         return of_unit(self.value.cast("timestamp"))
 
     def at(self, name: str) -> _Found | None:
-        """Return a field of a record; null if its schema has no such field."""
+        """Return a field of a record; None if its schema has no such field."""
         if self.type.kind != "record" or name not in self.type.names:
             return None
         position = self.type.names.index(name)
@@ -77,7 +77,7 @@ class _Found:
 
 
 def has(type_: AvroType, path: tuple[str, ...]) -> bool:
-    """Tell whether a schema has a field at a path."""
+    """Return whether a schema has a field at a path."""
     for name in path:
         type_ = type_.bare
         if type_.kind != "record" or name not in type_.names:
@@ -87,7 +87,7 @@ def has(type_: AvroType, path: tuple[str, ...]) -> bool:
 
 
 def taken(source: Source, type_: AvroType, record: Column, of_spark: DataType) -> dict[str, Taken]:
-    """Return the values for the contract from a writer's record, by column, and `event_time`."""
+    """Return the values for the contract's columns and `event_time` from a writer's record."""
     contract, root = source.contract, _Found(type_.bare, record, of_spark)
     found: dict[str, Taken] = {}
     for field in contract.fields:
@@ -124,7 +124,7 @@ def _of_field(field: Field, found: _Found) -> Taken:
 
 
 def _of_string(field: Field, found: _Found) -> Taken | None:
-    """Return a string, an enum's symbol, or a time in ISO 8601; null for another type."""
+    """Return a string, an enum's symbol, or a time in ISO 8601; None for another type."""
     if found.type.is_time_of_spark:
         text = _time_text(found)
         return Taken(text, text.isNotNull())
@@ -135,7 +135,7 @@ def _of_string(field: Field, found: _Found) -> Taken | None:
 
 
 def _of_number(field: Field, found: _Found) -> Taken | None:
-    """Return a number or a boolean; null if the contract's type cannot hold it."""
+    """Return a number or a boolean; None if the contract's type cannot hold it."""
     type_ = found.type
     is_decimal = type_.logical == "decimal"
     if field.type is FieldType.DOUBLE and (found.is_number or is_decimal):
@@ -157,7 +157,7 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
 def _as_json(field: Field, found: _Found) -> Taken:
     """Return a value of any type for a JSON field; rare types are left to the examination.
 
-    A string is JSON text (`wire.any_json`).
+    The text of a string is parsed as JSON if possible (`wire.any_json`).
     """
     value, of_spark = found.value, found.of_spark
     optional = F.lit(False) if field.required else value.isNull()
@@ -178,14 +178,14 @@ def _time(source: Source, found: _Found) -> Taken:
         return Taken(F.lit(None).cast("timestamp"), F.lit(False))
     unit = _unit(logical) if logical else source.contract.event_time_unit
     number = found.number().cast("long")
-    is_time = event_times.is_proven(number, source, unit)  # which also checks the accepted range
+    is_time = event_times.is_proven(number, source, unit)  # also checks the accepted range
     return Taken(F.when(is_time, event_times.of_number(number, unit)), is_time)
 
 
 def body(source: Source, projection: Projection, record: Column, of_spark: DataType) -> Column:
     """Return a writer's record as JSON, restricted to the contract's fields.
 
-    Bytes are Base64 in a payload; elsewhere they are an object, so that they do not pass for a string. An
+    Bytes are Base64 in a payload; elsewhere they become an object, to distinguish them from a string. An
     event time that is not a plain number becomes text, because a JSON number would be read in the contract's
     unit.
     """
@@ -234,7 +234,7 @@ def _time_text(found: _Found) -> Column:
 
 
 def _with_names(found: _Found) -> Column:
-    """Return a value that was read whole, with its schema's field names."""
+    """Return a value that was read whole, with the field names of its schema."""
     named = _named(found.of_spark, found.type)
     return found.value if named == found.of_spark else found.value.cast(named)
 

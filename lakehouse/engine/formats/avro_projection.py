@@ -3,10 +3,10 @@
     writer   has the same encoding as the producer's schema, so that Avro can skip unneeded fields
     reader   has the contract's fields only
 
-No text of the original schema reaches Spark: in both schemas, fields and types are named `f0`, `f1`, … So
-names that differ only in case, which Spark confuses, do no harm, and properties such as `java-class`, which
-make a string unreadable for Spark, have no effect. Unneeded fields are skipped by their length: they neither
-refuse a record nor take memory.
+No text of the original schema reaches Spark: in both schemas, fields and types are named `f0`, `f1`, ...
+Names that differ only in case, which Spark confuses, therefore do no harm, and properties such as
+`java-class`, which make a string unreadable for Spark, have no effect. Unneeded fields are skipped by their
+length: they neither cause a record to be refused nor take memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from lakehouse.engine.formats.avro_types import AvroType, UnusableError, type_of
 from lakehouse.streams.contract import Contract, FieldType
 
 MOST_TYPES = 10_000
-"""The maximum number of types in a contract's fields, with each use of a named type counted."""
+"""The maximum number of types in a contract's fields; each use of a named type counts."""
 MOST_FIXED = 1_000_000
-"""The maximum bytes of a fixed in a contract's fields: Avro allocates that much memory before it reads."""
+"""The maximum bytes of a fixed in a contract's fields: Avro allocates that much memory before reading."""
 MOST_MEMORY = 512 << 20
-"""The maximum bytes of memory for the arrays and maps of a value."""
+"""The maximum memory in bytes for the arrays and maps of a value."""
 _ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"
 _WHOLE, _VALUE, _SKIPPED = "w", "v", "s"  # the purpose of a named type
 _WITHIN = {"array": "items", "map": "values"}
@@ -34,11 +34,11 @@ _COUNTED = 10**12
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a contract needs at a position of a record.
+    """The part of a record that a contract needs, from a position on.
 
     is_value  a value of the contract's type, or the event time
     is_whole  any value, as JSON
-    inner     what it needs of the fields, by name, if it is a record
+    inner     the needed parts of its fields, by name, if it is a record
     """
 
     is_value: bool = False
@@ -52,7 +52,7 @@ class Wanted:
 
 
 def wanted_of(contract: Contract) -> Wanted:
-    """Return what a contract needs of a record."""
+    """Return the part of a record that a contract needs."""
     leaves = {one.path: one.type is FieldType.JSON for one in contract.fields}
     leaves.setdefault(contract.event_time_path, False)
 
@@ -73,7 +73,7 @@ def name_of(position: int) -> str:
 class Projection:
     """The projection of a schema: its type, the needed parts, and the two schemas.
 
-    most   the maximum bytes of a value, from its worst case in memory; null: no limit
+    most   the maximum size of a value in bytes, from its worst case in memory; None: no limit
     first  bytes before each record, which make the record the only branch of a union. Otherwise Avro would
            decode into a reused record, which keeps as much memory as the strings of any record have claimed
     """
@@ -90,7 +90,7 @@ def projection_of(contract: Contract, text: str, after: int = 0) -> Projection:
     """Return the projection of a schema to a contract's fields, and to `after` bytes that follow the record.
 
     Raises UnusableError for the reasons of `avro_types`, for too many types, for a fixed that is too large,
-    and for a schema that is not a record's.
+    and for a schema that does not describe a record.
     """
     root, wanted = type_of(text), wanted_of(contract)
     if root.bare.kind != "record":
@@ -129,7 +129,7 @@ def _nodes(type_: AvroType, wanted: Wanted) -> int:
 
 
 def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]] | None:
-    """Return the needed fields of a record, by position; null for a type that is read whole."""
+    """Return the needed fields of a record, by position; None for a type that is read whole."""
     bare = type_.bare
     if bare.kind != "record" or wanted.is_read_whole or wanted.is_value:
         return None
@@ -139,7 +139,7 @@ def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]
     ]
 
 
-# Bytes of memory of a value, with Avro's object, Spark's and its JSON, as roughly measured.
+# Bytes of memory for a value: Avro's object, Spark's and its JSON, measured roughly.
 _ITEM, _EMPTY, _SCALAR, _TEXT, _ENTRY, _ROW, _FIELD = 16, 250, 100, 250, 400, 200, 80
 _PER_CHARACTER = 16  # of a field name, which JSON repeats
 
@@ -180,14 +180,14 @@ def _per_byte(type_: AvroType) -> float:
 
 
 class _Document:
-    """One of the two schemas; `skips`: unneeded fields are left out. A named type is written out once."""
+    """One of the two schemas; `skips`: unneeded fields are omitted. A named type is written out once."""
 
     def __init__(self, *, skips: bool) -> None:
         self._skips = skips
         self._written: set[str] = set()
 
     def at(self, type_: AvroType, wanted: Wanted, place: str) -> Any:
-        """Return a type with needed parts. A record on a path to such parts gets its own name."""
+        """Return a type with the needed parts. A record on a path to such parts gets its own name."""
         steps = _steps(type_, wanted)
         if steps is None:
             is_scalar = not type_.bare.types
@@ -226,7 +226,7 @@ class _Document:
         return self._made(type_, _SKIPPED, self._skipped)
 
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
-        """Return a type with its inner types; a named one is called by its purpose and number."""
+        """Return a type with its inner types; a named type is called by its purpose and number."""
         if type_.kind == "union":
             return [inner(one) for one in type_.types]
         if type_.kind in ("array", "map"):
@@ -241,7 +241,7 @@ class _Document:
 
 
 def _parts(type_: AvroType, inner: Callable[[AvroType], Any], *, is_read: bool) -> dict[str, Any]:
-    """Return the parts of a named type; skipped types need no symbols and no fields without bytes."""
+    """Return the parts of a named type; skipped types need no symbols, and no fields without bytes."""
     if type_.kind == "fixed":
         return {"size": type_.size}
     if type_.kind == "enum":

@@ -2,7 +2,8 @@
 
 Anybody with access to the registry can register a schema. Spark expands each use of a named type, so a short
 text can mean more types than fit in memory. Here, a type is one object however often it is used, and its
-measures come from its inner types, so nothing is expanded. Names do not matter: Avro does not encode them.
+measures are computed from its inner types, so nothing is expanded. Names do not matter, because Avro does not
+encode them.
 
     type_of('{"type": "record", "name": "Metric", "fields": [{"name": "value", "type": ["null", "double"]}]}')
 """
@@ -22,12 +23,12 @@ from lakehouse.common.printable import cut
 MOST_CHARACTERS = 1_000_000
 """The maximum length of a schema's text."""
 MOST_NESTED = 32
-"""The maximum nesting of records, arrays and maps."""
+"""The maximum nesting depth of records, arrays and maps."""
 _MOST_BRACKETS = 8 * MOST_NESTED  # a record in a nullable field has four; defaults and properties add some
 _MOST_NAMED = 80  # characters of a name in a message
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
-"""The primitive types, and the minimum bytes of a value of each."""
+"""The primitive types, and the minimum size in bytes of a value of each."""
 _LOGICAL = {
     "int": {"date", "time-millis"},
     "long": {
@@ -44,7 +45,7 @@ _MOST_DIGITS = 38
 
 
 class UnusableError(ValueError):
-    """A schema with which no record can be read. The message continues its name: `has …`, `refers to …`."""
+    """A schema that cannot be used to read records. The message continues its name: `has ...`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +56,12 @@ class AvroType:
     number   the number of a named type in its schema
     names    a record's field names, or an enum's symbols
     types    the types of a record's fields, a union's branches, or an array's or map's items
-    logical  date, time-…, timestamp-…, local-timestamp-… or decimal; other logical types are ignored
+    logical  date, time-..., timestamp-..., local-timestamp-... or decimal; other logical types are ignored
     size     the bytes of a fixed
     scale    the scale of a decimal; `digits` is the precision with which it is read
-    nested   the depth of nested records, arrays and maps
-    nodes    the number of types, with each use counted
-    least    the minimum bytes of a value; zero: no value takes any
+    nested   the nesting depth of records, arrays and maps
+    nodes    the number of types; each use counts
+    least    the minimum size in bytes of a value; zero: values take no bytes
     """
 
     kind: str
@@ -77,7 +78,7 @@ class AvroType:
 
     @property
     def bare(self) -> AvroType:
-        """The type of a non-null value; a union of int and long, or float and double, is the wider one."""
+        """The type of a non-null value; a union of int and long, or of float and double, is the wider one."""
         if self.kind != "union":
             return self
         branches = [one for one in self.types if one.kind != "null"]
@@ -109,8 +110,9 @@ class AvroType:
 def type_of(text: str) -> AvroType:
     """Parse a schema's text.
 
-    Raises UnusableError for a text that is not a schema, is too long or nested too deep, has a recursive
-    type, or has an array whose items take no bytes: there, a few bytes could be any number of items.
+    Raises UnusableError for a text that is not a schema, is too long or nested too deeply, or has a recursive
+    type. Also raises it for an array whose items take no bytes: a few bytes could then be any number of
+    items.
     """
     if len(text) > MOST_CHARACTERS:
         raise UnusableError(f"has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read")
@@ -124,7 +126,7 @@ def type_of(text: str) -> AvroType:
 
 
 def named(name: str) -> str:
-    """Return a name for a message: on one line, and truncated."""
+    """Return a name formatted for a message: on one line, and truncated."""
     return cut(name, _MOST_NAMED)
 
 
@@ -184,7 +186,7 @@ class _Parser:
         return found
 
     def _begin(self, given: Mapping[str, Any], space: str) -> tuple[str, str]:
-        """Register a named type that begins; return its full name and namespace."""
+        """Register a named type at its beginning; return its full name and namespace."""
         name, own = given.get("name"), given.get("namespace")
         if not isinstance(name, str):
             raise UnusableError(f"has a type without a name: {named(json.dumps(given))}")
@@ -273,10 +275,10 @@ def _primitive(kind: str, given: Mapping[str, Any]) -> AvroType:
 
 
 def _decimal(given: Mapping[str, Any], most: int) -> tuple[int, int]:
-    """Return the precision and scale with which a decimal is read; zeros if the type is not a decimal.
+    """Return the precision and scale for reading a decimal; zeros if the type is not a decimal.
 
-    The precision is the greatest possible: Spark truncates numbers with more digits than their schema
-    declares.
+    The precision is the greatest possible one, because Spark truncates numbers with more digits than their
+    schema declares.
     """
     precision, scale = given.get("precision"), given.get("scale", 0)
     if given.get("logicalType") != "decimal" or type(precision) is not int or type(scale) is not int:

@@ -1,8 +1,8 @@
-"""Comparison of a schema with a contract, field by field, before records are written.
+"""Compare a schema with a contract, field by field, before records are written.
 
 A field breaks the contract if every record would be refused because of it: the schema lacks a required field,
-or has a type that never matches the contract's. A required field that the schema makes optional is a warning:
-only records without it are refused.
+or has a type that never matches the contract's. A required field that the schema makes optional is a warning,
+because only records without it are refused.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class _Found:
 
 
 def findings(source: Source, schema: Registered) -> list[Finding]:
-    """Return the conflicts between a source's contract and a schema; none: its records are accepted.
+    """Return the conflicts between a source's contract and a schema; empty if its records are accepted.
 
     Raises ValueError for a schema that cannot be read.
     """
@@ -124,7 +124,7 @@ def _of_types(name: str, found: _Found, fits: frozenset[str], of: str) -> Iterat
 
 
 def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
-    """Return the types at a path of an Avro schema; null if there is no such field."""
+    """Return the types at a path of an Avro schema; None if there is no such field."""
     may_lack, type_ = root.is_nullable, root.bare
     for name in path:
         if type_.kind != "record" or name not in type_.names:
@@ -135,7 +135,7 @@ def _in_avro(root: AvroType, path: tuple[str, ...]) -> _Found | None:
 
 
 def _in_json(schema: Any, path: tuple[str, ...]) -> _Found | None:
-    """Return the types at a path of a JSON Schema; null if there is no such property."""
+    """Return the types at a path of a JSON Schema; None if there is no such property."""
     may_lack = False
     for name in path:
         if not isinstance(schema, dict) or name not in schema.get("properties", {}):

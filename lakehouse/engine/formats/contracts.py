@@ -1,7 +1,7 @@
-"""Schemas generated from contracts, for records that meet them; and contracts as ODCS data contracts.
+"""Generate schemas from contracts, for records that meet them, and ODCS data contracts.
 
 An optional field is nullable, and so is the event time, because Kafka's timestamp can replace it. A JSON
-field is a string with JSON text. Protobuf has no decimals, so there a DECIMAL is a string of digits.
+field is a string with JSON text. Protobuf has no decimals, so a DECIMAL becomes a string of digits.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _JSON_TIME = {"type": ["integer", "string", "null"]}
 
 @dataclass(frozen=True)
 class Leaf:
-    """A field of a schema; `field` is null for an event time that is not a field of the contract."""
+    """A field of a schema; `field` is None for an event time that is not a field of the contract."""
 
     field: Field | None
     required: bool
@@ -101,7 +101,7 @@ def _both(path: Sequence[str]) -> SettingsError:
 
 
 def is_required(node: Leaf | Tree) -> bool:
-    """Tell whether a record must have a field, or a field inside it."""
+    """Return whether a record must have a field, or a field inside it."""
     return node.required if isinstance(node, Leaf) else any(map(is_required, node.values()))
 
 
@@ -165,7 +165,7 @@ def _protobuf(contract: Contract, name: str) -> str:
     def message(tree: Tree, name: str, indent: str) -> Iterator[str]:
         yield f"{indent}message {name} {{"
         _require_json_names(tree)
-        taken = {name, *tree}  # messages share their names with the fields beside them
+        taken = {name, *tree}  # messages share a namespace with the fields next to them
         for number, (key, node) in enumerate(tree.items(), start=1):
             _require_name(key, "Protobuf")
             if isinstance(node, Leaf):

@@ -1,4 +1,4 @@
-"""Decoding of records in formats other than JSON, with schemas from a registry.
+"""Decode records in formats other than JSON, with schemas from a registry.
 
 A value begins with a zero byte and the id of its writer's schema (`wire`). Bronze keeps the bytes. Before
 silver, a replay or a rebuild validates records, `decoded` adds the columns of
@@ -6,7 +6,7 @@ silver, a replay or a rebuild validates records, `decoded` adds the columns of
 
 | rule | broken by |
 | --- | --- |
-| not_framed | a value with another beginning |
+| not_framed | a value that begins differently |
 | unknown_schema | an id that is impossible, that the registry does not have, or that was not looked up |
 | undecodable | a value that does not match its schema, or a schema that cannot be read |
 | trailing_bytes | bytes after the record |
@@ -30,11 +30,11 @@ from lakehouse.streams.definition import Source
 
 
 def decoded(rows: DataFrame, source: Source, lake: str | None) -> DataFrame:
-    """Return bronze rows with the decoded columns that validation needs; for JSON, unchanged.
+    """Return bronze rows with the decoded columns for validation; for JSON, return them unchanged.
 
-    `lake` is the root of the tables, where schemas are stored; null: they are not stored. For Avro and
+    `lake` is the root of the tables, where schemas are stored; None: they are not stored. For Avro and
     Protobuf, and for deletions with Avro keys, an extra pass over the rows collects the schema ids. Raises
-    RegistryError if a schema is not known yet and the registry does not answer.
+    RegistryError if a schema is unknown and the registry does not answer.
     """
     if source.key_form.kind == "avro":
         rows = keys.decoded(rows, source, lambda them, of, decode: _looked_up(them, of, lake, decode))

@@ -1,7 +1,7 @@
-"""Encoding of JSON records in the format of their source, for samples, loads and tests.
+"""Encode JSON records in the format of their source, for samples, load generators and tests.
 
     encode = encoder(source, schema_id, schema)
-    producer.send(topic, encode(b'{"serviceId": "api", …}'))
+    producer.send(topic, encode(b'{"serviceId": "api", ...}'))
 
 A value that does not fit its schema, such as a malformed sample, is sent unencoded after the five bytes of
 the header.
@@ -34,7 +34,7 @@ _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": time
 
 
 def registered_encoder(source: Source, topic: str) -> Encode:
-    """Register the source's contract under its topic, and return the encoder of its records.
+    """Register the source's contract for its topic, and return an encoder for its records.
 
     Raises RegistryError if the registry refuses it; JSON needs no schema.
     """
@@ -45,7 +45,7 @@ def registered_encoder(source: Source, topic: str) -> Encode:
 
 
 def encoder(source: Source, schema_id: int, schema: Registered) -> Encode:
-    """Return the encoder of JSON records, with the schema of the contract that has this id."""
+    """Return an encoder for JSON records, with the contract's schema, which has this id."""
     write = {"avro": _avro, "protobuf": _protobuf}.get(source.format, _as_it_is)(source, schema)
     first = wire.header(schema_id)
 

@@ -1,7 +1,8 @@
-"""Decoding of Avro keys of deletions to ids, with their writers' schemas.
+"""Decode the Avro keys of deletions to ids, with their writers' schemas.
 
-A key is read like a value (`lakehouse.engine.formats.avro`), with the same guards. A schema that is not a
-record's, such as "string" or "long", is read as a record with one field, which has the same encoding in Avro.
+A key is read like a value (`lakehouse.engine.formats.avro`), with the same limits. A schema of another type
+than record, such as "string" or "long", is read as a record with one field, which has the same encoding in
+Avro.
 """
 
 from __future__ import annotations

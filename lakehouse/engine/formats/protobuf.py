@@ -1,6 +1,6 @@
 """Protobuf, decoded in Python workers, one column of records at a time (`protobuf_reading`).
 
-The registry has a schema as text, which only protoc can parse. The driver compiles each text once with
+The registry stores a schema as text, which only protoc can parse. The driver compiles each text once with
 protoc.
 """
 
@@ -116,7 +116,7 @@ def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
 
 @cache
 def _files_of(schema: Registered) -> bytes | str:
-    """Return the descriptors of a schema's files, or the reason why there are none as text."""
+    """Return the descriptors of a schema's files, or, as text, the reason why there are none."""
     if schema.kind != "PROTOBUF":
         return f"is a {schema.kind} schema, not PROTOBUF"
     if schema.has_references:

@@ -1,4 +1,4 @@
-"""Conversion of Protobuf fields to columns of the contract's types."""
+"""Convert Protobuf fields to columns of the contract's types."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from lakehouse.engine.formats.protobuf_kinds import (
 Convert = Callable[[Any], Any]
 """Converts a message's value to the contract's type. Raises UnfitError."""
 Take = Callable[[FieldDescriptor], Convert | None]
-"""Returns the converter for a field's values; null if they cannot be converted."""
+"""Returns the converter for a field's values; None if they cannot be converted."""
 Get = Callable[[Sequence[Any]], tuple[list[Any], dict[int, UnfitError]]]
-"""Returns a field's values from messages, null if absent or unfit, and the errors by position."""
+"""Returns a field's values from messages, None if absent or unfit, and the errors by position."""
 _MICROS = 1_000_000
 _MOST_DIGITS, _MOST_PLACES, _MOST_LONG = 29, 9, 2**63 - 1
 _EXACT = Context(prec=_MOST_DIGITS + _MOST_PLACES + 1, rounding=ROUND_HALF_UP)
@@ -54,7 +54,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Times:
-    """The event time: its path, its units per second as a number, and the accepted range."""
+    """The event time: its path, its units per second (for numbers), and the accepted range."""
 
     path: tuple[str, ...]
     per_second: int
@@ -66,9 +66,9 @@ class Times:
 class Taken:
     """The access to a field in messages of one type.
 
-    get      null if the type has no fitting field
+    get      None if the type has no suitable field
     is_there whether the type has the field, or may have it
-    is_open  whether only the record tells if the field exists: the path leads into a map, a Struct or an Any
+    is_open  whether only the record shows if the field exists: the path leads into a map, a Struct or an Any
     """
 
     get: Get | None
@@ -77,7 +77,7 @@ class Taken:
 
 
 def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
-    """Return the access to the field at a path; the field may not exist or not fit."""
+    """Return the access to the field at a path; the field may be missing or of another type."""
     steps, here = list[FieldDescriptor](), cast("Descriptor | None", descriptor)
     for name in path:
         found = None if here is None else named(here, name)
@@ -93,7 +93,7 @@ def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
 
 
 def _getter(steps: Sequence[FieldDescriptor], convert: Convert) -> Get:
-    """Return the function that gets a field's values from messages."""
+    """Return a function that gets a field's values from messages."""
     *outer, last = steps
     # An absent field reads as the type's zero, but an absent enum as its first value.
     by_value = not outer and last.message_type is None and last.enum_type is None
@@ -150,9 +150,9 @@ def _same(value: Any) -> Any:
 
 
 def taker(wanted: Wanted, json: JsonOf | None = None) -> Take:
-    """Return the function that selects the converter for a field to the contract's type; null: there is none.
+    """Return a function that selects the converter of a field to the contract's type; None: there is none.
 
-    Text remains the raw bytes. Without `json`, the values of JSON fields are not converted.
+    Text remains raw bytes. Without `json`, the values of JSON fields are not converted.
     """
 
     def take(one: FieldDescriptor) -> Convert | None:
@@ -195,7 +195,7 @@ def _of_kind(wanted: Wanted, kind: str, one: FieldDescriptor) -> Convert | None:
 
 
 def time_taker(times: Times) -> Take:
-    """Return the function that selects a field's converter to epoch microseconds; null: there is none."""
+    """Return a function that selects a field's converter to epoch microseconds; None: there is none."""
     factor, parts = _MICROS // times.per_second or 1, times.per_second // _MICROS or 1
 
     def of_number(number: int) -> int:
@@ -240,7 +240,7 @@ def _decimal(text: str, scale: int | None) -> Decimal:
     if len(whole) > _MOST_DIGITS or (scale is None and len(places.rstrip("0")) > _MOST_PLACES):
         raise UnfitError
     to = Decimal(1).scaleb(-(_MOST_PLACES if scale is None else scale))
-    # Rounding half up needs only one digit more than are kept.
+    # Rounding half up needs only one digit beyond those kept.
     rounded = Decimal(text[: text.find(".") + 2 + _MOST_PLACES] if places else text).quantize(
         to, context=_EXACT
     )

@@ -1,10 +1,10 @@
-"""Compiler of one schema's text, as a separate program, so that crashes and limits end only that program.
+"""Compile one schema's text in a separate program, so that crashes and limits end only that program.
 
     python -P protobuf_compiler.py CPU-SECONDS BYTES < schema > descriptors
 
 The text is protoc's input, or a file descriptor in Base64, which Confluent's serializers for Python and .NET
 register. The output is a file descriptor set; the schema's own file is last. Only imports that come with
-Protobuf (google/protobuf/…) are found. The program runs in an empty directory.
+Protobuf (google/protobuf/...) are found. The program runs in an empty directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OWN = re.compile(r"google/protobuf/[a-z_/]+\.proto")
 
 def main(cpu_s: int, most_bytes: int) -> None:
     """Compile standard input within limits. Exits with a message for an invalid schema."""
-    # The soft limit ends with SIGXCPU, which names the cause; the hard limit would be a SIGKILL.
+    # Reaching the soft limit raises SIGXCPU, which names the cause; the hard limit would be a SIGKILL.
     limits = {resource.RLIMIT_CPU: (cpu_s, cpu_s + 1), resource.RLIMIT_AS: (most_bytes, most_bytes)}
     for limit, most in limits.items():
         with contextlib.suppress(OSError, ValueError):  # the system's limits may be lower
@@ -46,7 +46,7 @@ def main(cpu_s: int, most_bytes: int) -> None:
 
 
 def _described(text: bytes) -> FileDescriptorProto | None:
-    """Decode a file descriptor in Base64; null for schema text, which has characters outside Base64."""
+    """Decode a file descriptor in Base64; None for schema text, which has characters outside Base64."""
     try:
         file = FileDescriptorProto.FromString(base64.b64decode(b"".join(text.split()), validate=True))
     except (binascii.Error, DecodeError):
@@ -70,7 +70,7 @@ def _compiled(text: bytes) -> FileDescriptorSet:
     Path(_NAME).write_bytes(text)
     sys.argv = ["protoc", "-I.", "--include_imports", f"--descriptor_set_out={_SET}", _NAME]
     try:
-        protoc.entrypoint()  # its command line, which finds what comes with Protobuf
+        protoc.entrypoint()  # protoc's command line finds the imports that come with Protobuf
     except SystemExit as ended:
         if ended.code:
             raise

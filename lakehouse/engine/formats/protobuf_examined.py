@@ -1,7 +1,8 @@
-"""JSON of records that are not proven valid by their columns, for examination.
+"""Write records that are not proven valid by their columns as JSON, for examination.
 
-The JSON has the contract's fields only: no other field can refuse a record. Of an object or array in place of
-another type, only the kind is written; of a JSON field that is already a column, only its presence.
+The JSON has the contract's fields only, so no other field can make a record invalid. An object or array in
+place of another type is written as an empty one, and a JSON field that is already a column only shows its
+presence.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class _Body:
 
 
 def _scalar(type_: str, value: Any, kind: str) -> str:
-    """Return a value as JSON, reduced to what its contract type needs."""
+    """Return a value as JSON, reduced to the needs of its contract type."""
     if kind == "text":
         return _text(type_, text_of(value))
     if kind == "bytes":
@@ -191,7 +192,7 @@ def _text(type_: str, text: str) -> str:
     if type_ == "json":
         return "null" if text.strip(" \t\r\n") == "null" else "{}"
     if type_ == "decimal" and NUMBER.fullmatch(text):
-        # No decimal has so many digits. The last one stands for the rest, which may not be zero.
+        # No valid decimal has so many digits. The last one stands for the rest, which may not be zero.
         return text if len(text) <= _LONGEST_NUMBER else f"{text[: _LONGEST_NUMBER - 1]}1"
     return quoted(text if type_ == "string" else text[:_LONGEST_TEXT])
 

@@ -1,7 +1,7 @@
-"""JSON of Protobuf values, for JSON fields of the contract.
+"""Write Protobuf values as JSON, for JSON fields of the contract.
 
 The mapping is Protobuf's own (ProtoJSON): fields have their JSON names, or their own names if JSON names
-clash, and unset fields are left out. The only difference: 64-bit integers are numbers, not text. Time and
+clash, and unset fields are omitted. The only difference: 64-bit integers are numbers, not text. Time and
 memory are bounded by the size of the value, and by its nesting depth.
 """
 
@@ -36,7 +36,7 @@ from lakehouse.engine.formats.protobuf_kinds import (
 
 _LEAST, _PER_BYTE, _MOST = 16_384, 24, 16_777_216  # characters of JSON: minimum, per byte of a value, maximum
 DEEPEST = 100
-"""The maximum nesting of messages, the same as in Protobuf's own parser."""
+"""The maximum nesting depth of messages, the same as in Protobuf's own parser."""
 _EPOCH, _DAYS = datetime(1970, 1, 1, tzinfo=UTC), (-62_135_596_800, 253_402_300_799)  # the years 1 to 9999
 _MOST_SECONDS = 315_576_000_000  # of a Duration
 _WHOLE_DOUBLES = 2**53
@@ -48,7 +48,7 @@ quoted: Callable[[str], str] = json.encoder.encode_basestring
 
 @dataclass
 class _Out:
-    """The JSON written so far, and its remaining limits."""
+    """The JSON written so far, and the remaining limits."""
 
     left: int
     depth: int = 0
@@ -75,7 +75,7 @@ Write = Callable[[_Out, Any], None]
 class JsonOf:
     """Writes the values of a schema's fields.
 
-    `types` has the schema's declared types, and `parsed` the types as read: with text as bytes.
+    `types` has the schema's declared types, and `parsed` the types used for parsing, with text as bytes.
     """
 
     def __init__(self, types: DescriptorPool, parsed: DescriptorPool) -> None:
@@ -92,14 +92,14 @@ class JsonOf:
         }
 
     def of_field(self, one: FieldDescriptor) -> Callable[[Any], str]:
-        """Return the function that writes a field's value as JSON, or all values of a repeated field.
+        """Return a function that writes a field's value as JSON, or all values of a repeated field.
 
-        The function raises UnfitError for values that JSON cannot hold.
+        The function raises UnfitError for values that JSON cannot represent.
         """
         return self._written(self._of_field(one))
 
     def of_value(self, value: Any) -> str:
-        """Return a Value as JSON. Raises UnfitError for values that JSON cannot hold."""
+        """Return a Value as JSON. Raises UnfitError for values that JSON cannot represent."""
         return self._written(self._value)(value)
 
     def _written(self, write: Write) -> Callable[[Any], str]:
@@ -284,7 +284,7 @@ def time_text(stamp: Any) -> str:
 
 
 def duration_text(duration: Any) -> str:
-    """Return a Duration in seconds. Raises UnfitError for an invalid one."""
+    """Return a Duration in seconds. Raises UnfitError if it is invalid."""
     seconds, nanos = duration.seconds, duration.nanos
     if abs(seconds) > _MOST_SECONDS or abs(nanos) >= _NANOS or seconds * nanos < 0:
         raise UnfitError("undecodable", f"has a Duration of {seconds} s and {nanos} ns, which is invalid")

@@ -1,4 +1,4 @@
-"""Kinds of Protobuf fields, as used for columns and JSON."""
+"""Kinds of Protobuf fields, for columns and JSON."""
 
 from __future__ import annotations
 
@@ -71,23 +71,23 @@ def kind_of_one(field: FieldDescriptor) -> str:
 
 
 def kind_of_message(descriptor: Descriptor) -> str:
-    """Return the kind of a message type: mostly "object"."""
+    """Return the kind of a message type: usually "object"."""
     return _OF_MESSAGES.get(descriptor.full_name, "object")
 
 
 def is_map(field: FieldDescriptor) -> bool:
-    """Tell whether a repeated field is a map."""
+    """Return whether a repeated field is a map."""
     return field.message_type is not None and bool(field.message_type.GetOptions().map_entry)
 
 
 def named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:
-    """Return the field with this name or JSON name."""
+    """Return the field with this name or JSON name; None if there is none."""
     known = descriptor.fields_by_name.get(name)
     return known or next((one for one in descriptor.fields if one.json_name == name), None)
 
 
 def value_of(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field `value` of a field's message type: of a wrapper or a map entry."""
+    """Return the field `value` of a field's message type, which is a wrapper or a map entry."""
     if field.message_type is None:
         raise TypeError(f"{field.full_name} has no messages")
     return field.message_type.fields_by_name["value"]

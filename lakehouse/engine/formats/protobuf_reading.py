@@ -1,16 +1,16 @@
-"""Reading of Protobuf records in Python, many at a time, because Spark's own reader does not fit here.
+"""Read Protobuf records in Python, many at a time, because Spark's own reader lacks these checks.
 
-Executors run this module beside their tasks, so it needs neither Spark nor the lake. Each record is parsed
+Executors run this module next to their tasks, so it needs neither Spark nor the lake. Each record is parsed
 once. The contract's fields become typed columns; a mask marks the records that these columns prove valid,
 within the bounds of `lakehouse.engine.records`. Any other record is converted to JSON and examined as JSON.
 
 No record stops the reading: any failure becomes a reason against that one record. To bound memory, records
 that would take more than 256 MiB once parsed are refused.
 
-A value names its message type by indexes: in the schema's file, then in each outer message. They follow the
-schema's id: their count, then each index, as zigzag varints. A single zero means the first message. Older
-serializers of Confluent (`use.deprecated.format`) write plain varints: data that would be negative as zigzag
-must be of this kind. Everything else is read as zigzag, although `02 02` is ambiguous.
+A value identifies its message type by indexes: first in the schema's file, then in each outer message. They
+follow the schema's id: their count, then each index, as zigzag varints. A single zero means the first
+message. Older Confluent serializers (`use.deprecated.format`) write plain varints: data that would be
+negative as zigzag must be in this format. Everything else is read as zigzag, although `02 02` is ambiguous.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from lakehouse.engine.formats.protobuf_kinds import UnfitError, text_of
 from lakehouse.engine.formats.protobuf_types import Types, tree_of
 from lakehouse.engine.formats.protobuf_weight import Scale, most_per_byte
 
-_MOST_BYTES, _MOST = 64, 32  # bytes and count of indexes: compilers refuse deeper nesting
+_MOST_BYTES, _MOST = 64, 32  # bytes and number of indexes: compilers refuse deeper nesting
 _CONTINUES = 0x80
 
 
 def indexes_of(data: bytes) -> tuple[tuple[int, ...], int] | None:
-    """Return the indexes at the beginning of bytes, and their end; null if there are none."""
+    """Return the indexes at the beginning of the data, and their end; None if there are none."""
     return _read(data, is_zigzag=True) or _read(data, is_zigzag=False)
 
 
@@ -74,14 +74,14 @@ _WHY = {
     "MaxDepth": f"the value nests deeper than Protobuf's limit of {DEEPEST} messages",
     "bad UTF-8": "a key of a map in the value is not UTF-8",
 }
-"""Parts of the parser's error messages, with the reasons that they stand for."""
+"""Parts of the parser's error messages, and the corresponding reasons."""
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _REASON = pa.struct([("rule", pa.string()), ("column", pa.string()), ("message", pa.string())])
 
 
 @dataclass
 class Reading:
-    """The wanted fields, and the schemas by id: file descriptor sets, a schema's own file last."""
+    """The wanted fields, and the schemas by id: file descriptor sets with the schema's own file last."""
 
     wanted: tuple[Wanted, ...]
     times: Times
@@ -140,7 +140,7 @@ class Reading:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the caches."""
+        """Return the state without the caches."""
         return vars(self) | {"_readers": {}, "_types": {}}
 
     def _part(self, first: bytes, bodies: list[bytes]) -> pa.StructArray:
@@ -155,7 +155,7 @@ class Reading:
         return reader.read(bodies)
 
     def _reader(self, schema_id: int, index: bytes) -> _Reader | None:
-        """Return the reader of the message type that a header names; null if there is none."""
+        """Return the reader of the message type that a header names; None if there is none."""
         found = indexes_of(index)
         if found is None:
             return None
@@ -193,12 +193,12 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
-        """Return the structs of records, given without their headers."""
+        """Return the structs of records, which are given without their headers."""
         parts = [self._read_safely(some) for some in self._portions(bodies)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _portions(self, bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield portions of the records that fit in memory: mostly all at once."""
+        """Yield portions of the records that fit in memory: usually all at once."""
         if sum(map(len, bodies)) <= self._most:
             yield bodies
             return
@@ -273,7 +273,7 @@ class _Reader:
     def _is_proven(
         self, one: Wanted, column: Taken, array: pa.Array, unfit: Mapping[int, UnfitError]
     ) -> pa.Array:
-        """Return a mask of the records with no possible reason against this field."""
+        """Return a mask of the records for which this field cannot have a reason."""
         count = len(array)
         if column.get is None:
             return _all(count, is_so=not (one.required or column.is_there or len(one.path) > 1))
@@ -306,7 +306,7 @@ def _array(one: Wanted, column: Taken, messages: Sequence[Message]) -> tuple[pa.
         return pa.array(values, type_), unfit
     try:
         return pa.array(values, pa.binary()).cast(type_), unfit
-    except pa.ArrowInvalid:  # is not UTF-8
+    except pa.ArrowInvalid:  # not UTF-8
         texts = list[str | None]()
     for place, value in enumerate(values):
         try:
@@ -331,7 +331,7 @@ def _all(count: int, *, is_so: bool) -> pa.Array:
 
 
 def _refused(type_: pa.StructType, count: int, why: str) -> pa.StructArray:
-    """Return the structs of records that are refused, with the reason."""
+    """Return the structs of refused records, with the reason."""
     nothing = {one.name: pa.nulls(count, one.type) for one in type_}
     nothing["proven"], nothing["refused"] = _all(count, is_so=False), pa.array([why] * count)
     return pa.StructArray.from_arrays(list(nothing.values()), fields=list(type_))

@@ -1,8 +1,8 @@
 """The types of a schema's messages, as declared and as parsed.
 
 A record is parsed with a copy of its type that has the contract's fields only: the parser skips all others,
-whatever they contain. Text is parsed as bytes, so that invalid UTF-8 affects only its own field, and absent
-fields have no default.
+whatever they contain. Text is parsed as bytes, so invalid UTF-8 affects only its own field, and absent fields
+have no default.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NARROWED = "Narrowed"
 
 
 class Types:
-    """The types of one schema: a file descriptor set, the schema's own file last."""
+    """The types of one schema, from a file descriptor set with the schema's own file last."""
 
     def __init__(self, schema: bytes) -> None:
         files = FileDescriptorSet.FromString(schema)
@@ -48,7 +48,7 @@ class Types:
         self._copies = 0
 
     def message(self, index: Sequence[int]) -> Descriptor | None:
-        """Return a message's declared type by its indexes, at least one; null if there is none."""
+        """Return a message's declared type by its indexes (at least one); None if there is none."""
         here, names = self._own.message_type, [self._own.package] if self._own.package else []
         for number in index:
             if not 0 <= number < len(here) or here[number].options.map_entry:
@@ -58,7 +58,7 @@ class Types:
         return self.declared.FindMessageTypeByName(".".join(names))
 
     def narrowed(self, declared: Descriptor, tree: Tree) -> Descriptor:
-        """Return the type that parses messages of a declared type for the fields of a tree."""
+        """Return a type that parses messages of a declared type, limited to the fields of a tree."""
         return self.parsed.FindMessageTypeByName(self._narrowed(declared, tree))
 
     def _narrowed(self, declared: Descriptor, tree: Tree) -> str:
@@ -89,7 +89,7 @@ class Types:
 
 
 def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
-    """Return paths as a tree of names; a path that ends includes everything below it."""
+    """Return paths as a tree of names; the end of a path includes everything below it."""
     ends, tree = set(paths), dict[str, Any]()
     for path in ends:
         if not any(path[:length] in ends for length in range(1, len(path))):
@@ -113,7 +113,7 @@ def _kept(declared: Descriptor, tree: Tree) -> Mapping[int, Tree]:
 
 
 def _with_fields(whole: DescriptorProto, fields: list[FieldDescriptorProto]) -> DescriptorProto:
-    """Return a message type with these of its fields, and their oneofs."""
+    """Return a message type with only these fields, and their oneofs."""
     oneofs = sorted({one.oneof_index for one in fields if one.HasField("oneof_index")})
     for one in fields:
         if one.HasField("oneof_index"):

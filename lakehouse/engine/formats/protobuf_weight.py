@@ -1,7 +1,8 @@
 """The memory that a record takes once it is parsed.
 
-A nested message takes at least two bytes of a record, but in memory space for each field of its type. So a
-record of one megabyte can take gigabytes. Most types cannot; for the others, large records are measured.
+A nested message may take as little as two bytes of a record, but in memory it takes space for each field of
+its type. A record of one megabyte can therefore take gigabytes. Most types cannot; for the others, large
+records are measured.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _CONTINUES, _LONGEST = 0x80, 63
 
 
 def most_per_byte(parsed: Descriptor) -> float:
-    """Return the maximum bytes of memory per byte of a record, except for the outermost message."""
+    """Return the maximum bytes of memory per byte of a record, not counting the outermost message."""
     known, waiting = dict[str, Descriptor](), [parsed]
     while waiting:
         for one in waiting.pop().fields:
@@ -38,7 +39,7 @@ class Scale:
         self._types: dict[str, tuple[int, dict[int, Descriptor]]] = {}
 
     def exceeds(self, body: bytes, most: int) -> bool:
-        """Tell whether the messages in a record take more than `most` bytes of memory."""
+        """Return whether the messages in a record take more than `most` bytes of memory."""
         size, _ = self._type(self._parsed)
         left = most - size
         waiting = [(0, len(body), self._parsed)]
@@ -88,13 +89,13 @@ class Scale:
 
 
 def _bytes_of(parsed: Descriptor) -> int:
-    """Return the approximate bytes of memory of a message without values."""
+    """Return the approximate memory, in bytes, of a message without values."""
     is_text = FieldDescriptor.CPPTYPE_STRING
     return _EMPTY + sum(_LARGE if one.cpp_type == is_text else _SMALL for one in parsed.fields)
 
 
 def _varint(body: bytes, place: int, end: int) -> tuple[int, int]:
-    """Return the number at a position, and where it ends."""
+    """Return the number at a position, and the position after it."""
     number = shift = 0
     while place < end:
         byte = body[place]

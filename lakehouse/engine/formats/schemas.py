@@ -1,12 +1,12 @@
-"""Schemas by their ids in records: fetched from the registry once, then stored.
+"""Schemas by the ids in records: fetched from the registry once, then stored.
 
-An id always means the same schema. So each schema is stored in this process and in the lake, in
+An id always means the same schema, so each schema is stored in this process and in the lake, in
 `<lake>/_lakehouse_schemas/<id>.json`, where a rebuild, a replay and an audit find it without the registry. A
 damaged file there is rewritten.
 
-A missing schema is remembered for `MISSING_FOR_S` only, in this process, because it may be registered later.
-A micro-batch requests new ids on one connection, until the registry has had no schema for `MOST_MISSING` of
-them. So bytes that happen to look like ids cost only a few requests, however many there are.
+A missing schema may be registered later, so this process remembers it for `MISSING_FOR_S` only. A micro-batch
+requests new ids on one connection, until the registry has had no schema for `MOST_MISSING` of them. Bytes
+that happen to look like ids therefore cost only a few requests, however many there are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DIRECTORY = "_lakehouse_schemas"
 MOST_MISSING = 20
 """The maximum number of ids without a schema that one micro-batch requests."""
 MISSING_FOR_S = 60.0
-"""The seconds during which an id without a schema is not requested again."""
+"""How long, in seconds, an id without a schema is not requested again."""
 MOST_REMEMBERED = 1_000
 """The maximum number of remembered ids without a schema; beyond that, the oldest are requested again."""
 
@@ -45,9 +45,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Found:
-    """The result for ids: their schemas and, for ids without one, the registry's answer.
+    """The result of a lookup: schemas by id and, for ids without a schema, the registry's answers.
 
-    Ids in neither were not looked up. `asked` counts the requests.
+    Ids in neither were not looked up. `asked` is the number of requests.
     """
 
     schemas: Mapping[int, Registered]
@@ -63,7 +63,7 @@ def store_of(lake: str | None, url: str) -> SchemaStore:
 
 
 class SchemaStore:
-    """The schemas of one registry, stored in this process and in a lake; null: in no lake.
+    """The schemas of one registry, stored in this process and in a lake (None: in no lake).
 
     `now` returns a monotonic time in seconds. Thread-safe.
     """
@@ -83,7 +83,7 @@ class SchemaStore:
         return self._kept | self._known.keys()
 
     def look_up(self, spark: SparkSession, access: RegistryAccess, ids: Sequence[int]) -> Found:
-        """Return the result for ids; earlier ones are requested first.
+        """Look up ids; earlier ones are requested first.
 
         Raises RegistryError if the registry is needed and does not answer.
         """
@@ -98,7 +98,7 @@ class SchemaStore:
                 if self._is_kept(spark, one):
                     continue
                 if count == MOST_MISSING:
-                    continue  # the next may be stored
+                    continue  # the next one may be stored
                 client = client or stack.enter_context(RegistryClient(access))
                 answer = self._ask(spark, client, one)
                 if isinstance(answer, Missing):
@@ -109,7 +109,7 @@ class SchemaStore:
         return Found({one: self._known[one] for one in sorted(ids) if one in self._known}, missing, asked)
 
     def _is_kept(self, spark: SparkSession, one: int) -> bool:
-        """Tell whether the lake has the schema; if so, load it."""
+        """Load a schema from the lake; return whether the lake has it."""
         if one not in (self._kept or ()):
             return False
         found = self._read(spark, one)
@@ -120,7 +120,10 @@ class SchemaStore:
         return found is not None
 
     def _ask(self, spark: SparkSession, client: RegistryClient, one: int) -> Registered | Missing:
-        """Ask the registry, and store the schema; a damaged file requires an answer."""
+        """Request a schema from the registry, and store it.
+
+        If the stored file is damaged, raises RegistryError unless the registry has the schema.
+        """
         damaged = self._path(one) if one in (self._kept or ()) else None
         way_out = f"; {damaged} is damaged: restore it from a copy of the lake, or remove it"
         try:
@@ -147,7 +150,7 @@ class SchemaStore:
         return frozenset(int(one[1]) for one in names if one is not None)
 
     def _read(self, spark: SparkSession, one: int) -> Registered | None:
-        """Return a stored schema; null if its file is damaged or has been removed."""
+        """Return a stored schema; None if its file is damaged or has been removed."""
         try:
             return registered(json.loads(storage.read_text(spark, self._path(one))))
         except (OSError, Py4JError):

@@ -41,7 +41,7 @@ def rest() -> Column:
 
 
 def is_framed() -> Column:
-    """Tell whether a value begins with a zero and the four bytes of an id."""
+    """Return whether a value begins with a zero and the four bytes of an id."""
     return (F.octet_length("value") >= LENGTH) & (F.substring("value", 1, 1) == F.lit(MAGIC))
 
 
@@ -56,7 +56,7 @@ def id_of(header_: bytes) -> int:
 
 
 def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
-    """Return the schema ids in records: known ones first, then by their number of records.
+    """Return the schema ids in records: known ids first, then by number of records.
 
     Only the first MOST_IDS are returned.
     """
@@ -69,7 +69,7 @@ def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
 
 
 def _is_possible() -> Column:
-    """Tell whether the id of a framed value is one that a registry can have."""
+    """Return whether the id of a framed value is one that a registry can have."""
     return (F.substring("value", 2, 1) < F.lit(b"\x80")) & (first_bytes() != F.lit(header(0)))
 
 
@@ -79,7 +79,7 @@ def _id() -> Column:
 
 
 def not_framed() -> Column:
-    """Return the reasons against a value without a header, an array; null for a value with one."""
+    """Return an array of reasons against a value without a header; null for a value with one."""
     message = with_value(
         "the value does not begin with a zero and the four bytes of a schema's id",
         shown_bytes(F.col("value")),
@@ -93,9 +93,9 @@ def refusal(rule: str, message: str) -> Column:
 
 
 def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
-    """Return the reasons of refused values, replaced by a message from `missing` for the ids in it.
+    """Return the reasons of refused values, replaced by the message in `missing` if it has the id.
 
-    An impossible id gets its own message; `refused` has the reasons so far, null for none.
+    An impossible id gets its own message; `refused` has the reasons so far; null if there are none.
     """
     message = F.concat(
         F.lit("no registry has a schema "), _id(), F.lit(f": ids go from 1 to {GREATEST_ID:,}")

@@ -1,12 +1,13 @@
 """Bronze: Kafka records in Delta tables, byte for byte.
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
-own (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time at which its
-micro-batch was written or, if the clock is not past it, a microsecond after the greatest one so far. So each
-commit has its own `ingested_at`, and none goes back. The greatest one is noted as a transaction,
-`bronze.<table> landed`, in microseconds since 1970, in the commit with the records. Times are UTC. If Kafka's
-timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null and `raw_timestamp`
-has the number. A rerun writes nothing twice, because the commit with the records contains their end offsets.
+own (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time when its micro-batch
+was written, or one microsecond after the greatest `ingested_at` so far if the clock is not later than that.
+Each commit therefore has its own `ingested_at`, which never decreases. The greatest one is recorded as a
+transaction, `bronze.<table> landed`, in microseconds since 1970, in the commit with the records. Times are
+UTC. If Kafka's timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null and
+`raw_timestamp` has the number. A rerun writes nothing twice, because the commit with the records also
+contains their end offsets.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def spec(source: Source) -> TableSpec:
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return the makers of the steps that fill the stream's bronze tables."""
+    """Return factories for the steps that fill the stream's bronze tables."""
     return [
         StepMaker(
             stream.name,
@@ -63,17 +64,17 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 
 def landing_of(name: str, landed: int | None, now: datetime) -> Move:
-    """Return the landing that a commit to the bronze table `name` notes, in microseconds since the epoch.
+    """Return the move that records a landing in the bronze table `name`, in microseconds since the epoch.
 
-    That is the clock's time, or a microsecond after `landed`, the last one noted (None: none), if that is
-    later.
+    The landing is the clock's time, or one microsecond after `landed`, the last recorded landing (None if
+    there is none), if that is later.
     """
     micros = (now - EPOCH) // timedelta(microseconds=1)
     return Move(f"{name} landed", landed, micros if landed is None else max(micros, landed + 1))
 
 
 def to_bronze(records: DataFrame, ingested_at: datetime) -> DataFrame:
-    """Return a topic's records as bronze rows that landed at a time, UTC."""
+    """Return a topic's records as bronze rows that landed at the given time, UTC."""
     landed = by_reference(F.lit(ingested_at), F.col("partition"))
     return _columns().of(records.withColumn("ingested_at", landed))
 
@@ -84,7 +85,7 @@ def _columns() -> Columns:
 
 
 class _Landing(Step):
-    """Lands micro-batches of a topic's records in its bronze table."""
+    """Appends micro-batches of a topic's records to its bronze table."""
 
     layer = "bronze"
 
@@ -107,7 +108,7 @@ class _Landing(Step):
         self._files = settings.spark.shuffle_partitions
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
-        """Choose the next records of each partition; None if none are waiting."""
+        """Choose the next records of each partition; None if there are no unread records."""
         taken = self._topic.next(self.limit)
         if taken is None:
             return None
@@ -122,7 +123,7 @@ class _Landing(Step):
         )
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the micro-batch's only record; None if it has more."""
+        """Return the micro-batch's record if it is the only one; else None."""
         if batch.record is None:
             return None
         return Blamed(f"the record at {batch.record}", skipping(batch.record))
@@ -140,10 +141,10 @@ class _Landing(Step):
             landed.unpersist()
 
     def _append(self, batch: Batch, now: datetime) -> tuple[DataFrame, Written]:
-        """Append the records; if Spark's source fails at one, append those before it, or it alone."""
+        """Append the records; if Spark's source fails at one, append those before it, or only that one."""
         few = are_few(rows=batch.count or 0)
         execute_for(self._lake.spark, few=few)
-        # One file per partition of the topic would be many small files in each micro-batch.
+        # One file per topic partition would mean many small files in each micro-batch.
         records = batch.rows.coalesce(1 if few else self._files)
         landing = self._landing(now)
         landed = to_bronze(records, tables.from_micros(landing.after or 0))
@@ -160,8 +161,8 @@ class _Landing(Step):
     def _landing(self, now: datetime) -> Move:
         """Return the next landing. If another process lands records meanwhile, the commit is refused.
 
-        A table without a noted landing may have rows of another writer, or be a restored version: then the
-        greatest `ingested_at` of its rows counts.
+        A table without a recorded landing may have rows of another writer, or be a restored version; in this
+        case the greatest `ingested_at` of its rows counts.
         """
         noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
         if noted is None:

@@ -1,4 +1,4 @@
-"""Reads the change feed of a gold table for an export."""
+"""Read the change feed of a gold table for an export."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rest:
 
 
 class ChangeReading:
-    """The change feed of a table, as a query reads it; `position` is None until something was read."""
+    """The change feed of a table as read by one query; `position` is None until something was read."""
 
     def __init__(self, spark: SparkSession, query: str, path: str) -> None:
         self._spark = spark
@@ -38,11 +38,11 @@ class ChangeReading:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the next changes end where a killed micro-batch did, and cannot be split."""
+        """Whether the next changes must end where a killed micro-batch ended, and cannot be split."""
         return self._ahead is not None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Begin at the query's progress; read first up to `ahead`, where a killed micro-batch ended."""
+        """Begin at the query's progress; read first up to `ahead`, the end of a killed micro-batch."""
         self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
@@ -50,9 +50,9 @@ class ChangeReading:
         self._until = tables.version_of(self._spark, self._path)
 
     def next(self, *, max_bytes: int) -> Part | None:
-        """Return the next changes, None if there are none.
+        """Return the next changes; None if there are none.
 
-        Raises PositionError if another table, or an older copy of this one, is at the path.
+        Raises PositionError if the table was recreated, or replaced by an older copy.
         """
         snapshot = tables.snapshot(self._spark, self._path)
         newest = tables.version_in(snapshot)
@@ -74,8 +74,8 @@ class ChangeReading:
             if part.files:
                 return part
             if part.first.is_beginning and self.position is None:
-                return None  # an empty table, which may get rows before the next look
-            first = self.position = part.end  # nothing to send: compaction, say
+                return None  # an empty table may get rows before the next poll
+            first = self.position = part.end  # nothing to send, for example after compaction
         return None
 
     def feed(self, part: Part) -> DataFrame:
@@ -94,7 +94,7 @@ class ChangeReading:
         """
         spark, path, first = self._spark, self._path, part.first
         end = tables.version_of(spark, path) + 1
-        if self._ahead is not None:  # a killed micro-batch ends there
+        if self._ahead is not None:  # the end of a killed micro-batch
             first, end = (self._ahead, end) if self._ahead.is_beginning else (first, self._ahead.version)
         begins = first.version + 1 if first.is_beginning else first.version
         lost = parts.last_gone(spark, path, begins, end)
@@ -109,7 +109,7 @@ class ChangeReading:
         return Rest(Part(first, Position(end)), feed, lost)
 
     def number_of(self, part: Part) -> int:
-        """Return the last version of which a part has changes."""
+        """Return the last version whose changes are in the part."""
         return part.first.version if part.first.is_beginning else part.end.version - 1
 
     def advance(self, position: Position) -> None:

@@ -1,7 +1,7 @@
-"""Finds the records at which a step fails, by bisection.
+"""Find the records that make a step fail, by bisection.
 
-The search ends after ten finds or 200 tries. A find is one record, or a range that fails although neither of
-its halves does: its records fail only together.
+The search ends after ten results or 200 tries. A result is one record, or a range that fails although neither
+half does: its records fail only together.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ MOST_TRIES = 200
 
 
 def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed | None:
-    """Return the bronze rows that cannot be judged; None if all can, or if they cannot even be read.
+    """Return the bronze rows that cannot be judged; None if there are none, or if they cannot even be read.
 
-    Raises LakehouseError if judging has to wait for something, such as a schema registry.
+    Raises LakehouseError if validation has to wait for something, such as a schema registry.
     """
 
     def fails(some: DataFrame) -> bool:
@@ -46,10 +46,10 @@ def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed 
 
 
 def culprits(rows: DataFrame, fails: Callable[[DataFrame], bool]) -> list[OffsetRange]:
-    """Return the Kafka offsets of the rows at which something fails, in order; none if it fails without rows.
+    """Return the Kafka offsets of the rows that make `fails` true, in order; empty if none is to blame.
 
-    `rows` have Kafka's coordinates, and can be read again. `fails` returns whether it fails with some of
-    them.
+    `rows` have Kafka's coordinates, and can be read repeatedly. `fails` returns whether processing fails for
+    some of them; if it fails even without rows, no row is to blame.
     """
     if fails(rows.limit(0)):
         return []
@@ -67,7 +67,7 @@ class _Search:
     tries: int = 0
 
     def look_at(self, one: OffsetRange) -> bool:
-        """Search a range for culprits; return whether it has one, or may have."""
+        """Search a range for culprits; return whether it has one, or may have one."""
         if len(self.found) >= MOST_FOUND or self.tries >= MOST_TRIES:
             return True
         self.tries += 1

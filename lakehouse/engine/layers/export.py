@@ -1,11 +1,11 @@
-"""Export: gold's change feed to a topic and to other stores, by the sinks of `lakehouse.sinks`.
+"""Export: send gold's change feed to a topic and to other stores, through the sinks of `lakehouse.sinks`.
 
-Each micro-batch of the change feed sends the newest state of every changed row. It goes to the table's lead,
-exactly once for a read-committed consumer, and then to each sink. Rows of one message key are sent in the
-order of their versions, then of their table keys. A deleted row is sent as a null value. A row that is too
-large for the lead goes only to the sinks and is noted in ops.unsent_rows. A sink that has lost rows, or was
-unavailable or full, gets the rows again; neither the lead nor other sinks wait for it. Missing rows are noted
-in the lake, and the export's work by the clock fails until they are written.
+Each micro-batch of the change feed sends the newest state of every changed row. The row goes to the table's
+lead, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key are
+sent in the order of their versions, then of their table keys. A deleted row is sent as a null value. A row
+that is too large for the lead goes only to the sinks and is recorded in ops.unsent_rows. A sink that has lost
+rows, or was unavailable or full, gets the rows again; neither the lead nor other sinks wait for it. Missing
+rows are recorded in the lake, and the export's periodic work fails until they are written.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _CHUNK_ROWS = 20_000
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return the makers of the steps that send the stream's gold tables."""
+    """Return factories for the steps that send the stream's gold tables."""
     return [
         StepMaker(
             stream.name,
@@ -64,7 +64,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 @dataclass
 class _Done:
-    """A micro-batch's number of rows, of those sent to the lead and of those refused; `seconds` by store."""
+    """The counts of a micro-batch: rows, rows sent to the lead, refused rows, and `seconds` by store."""
 
     rows: int = 0
     sent: int = 0
@@ -73,7 +73,7 @@ class _Done:
 
 
 class _Export(Step):
-    """Sends the changes of one gold table, and by the clock refills sinks that lack rows."""
+    """Sends the changes of one gold table, and periodically refills sinks that lack rows."""
 
     layer = "export"
 
@@ -89,7 +89,7 @@ class _Export(Step):
         self.ticker = self
         self._lake = lake
         self._table = table
-        self._source = f"gold.{made_by.name}"  # whose micro-batches fill this table, too
+        self._source = f"gold.{made_by.name}"  # its micro-batches fill this table, too
         self._path = lake.ensure_source(gold.spec(table))
         self._max_bytes = settings.run.max_bytes
         self._allow = permitted.allow
@@ -106,7 +106,7 @@ class _Export(Step):
         self._sinks = [Following(kind.make(exported), is_behind=begun.is_behind(kind.name)) for kind in kinds]
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
-        """Choose the next changes; None if none are waiting."""
+        """Choose the next changes; None if there are none."""
         part, self._lost = self._reading.next(max_bytes=self.limit or self._max_bytes), None
         if part is None:
             return None
@@ -125,7 +125,7 @@ class _Export(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Send the changes chosen last; those that the lead already has go only to the sinks."""
+        """Send the changes chosen last; changes that the lead already has go only to the sinks."""
         if self._span is None or self._part is None:
             raise TypeError(f"{self.name} has chosen no changes")
         try:
@@ -178,9 +178,9 @@ class _Export(Step):
         return any(sink.is_due() for sink in self._sinks)
 
     def tick(self, now: datetime) -> BatchResult:
-        """Fill the sinks that lack rows; all of them if none seems to, as after a failure.
+        """Fill the sinks that lack rows; if none seems to, as after a failure, fill all of them.
 
-        Tries all of them, and raises SinkTroubleError if one does not accept its rows.
+        Tries every sink, and then raises SinkTroubleError if one did not accept its rows.
         """
         due = [sink for sink in self._sinks if sink.is_due()] or self._sinks
         were_behind, filled, failures = self._behind(), dict[str, int](), list[SinkTroubleError]()
@@ -222,7 +222,7 @@ class _Export(Step):
         return self._hand_on(iter(changes), sending)
 
     def _hand_on(self, changes: Iterator[Change], sending: Sending) -> _Done:
-        """Send the rows to the lead, and each slice that it has accepted to the sinks."""
+        """Send the rows to the lead, and pass each slice that it has accepted to the sinks."""
         done, reading, leading = _Done(), Stopwatch(), Stopwatch()
         slices = leading.over(self._led(reading.over(changes), sending))
         first = next(slices, Slice([]))  # before calling sinks, which may be unavailable

@@ -18,10 +18,10 @@ from lakehouse.storage.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """How far a table has been sent (None: not at all), where the next micro-batch ends, and sinks behind.
+    """Where an export continues: progress (None: nothing sent), end of the next micro-batch, sinks behind.
 
     `ahead` is the end of a micro-batch that was killed, or must be sent as a whole; None if it may end
-    anywhere. `behind` are the names of the sinks that lack rows; None: each of them may.
+    anywhere. `behind` are the names of the sinks that lack rows; None: any of them may.
     """
 
     progress: Progress | None
@@ -35,9 +35,9 @@ class Begun:
 
 @dataclass(frozen=True)
 class Noted:
-    """The notes on how far the table at a path has been sent to a topic (None: no topic).
+    """The recorded progress of sending the table at a path to a topic (None: no topic).
 
-    `there` is the progress in the topic, `sliced` the last micro-batch of which slices were sent.
+    `there` is the progress in the topic. `sliced` is the last micro-batch that was sent in slices.
     """
 
     spark: SparkSession
@@ -51,8 +51,8 @@ class Noted:
         """Return where the export continues.
 
         If only the topic has the progress, other sinks may lack the last micro-batch, and are filled again.
-        Raises PositionError if rows of another table were sent, unless resending everything is allowed, or
-        rows of the lake that this one is a copy of, unless it is being adopted.
+        Raises PositionError if rows of another table were sent, unless resending everything is allowed. Also
+        raises it if rows were sent by the lake that this one is a copy of, unless the copy is being adopted.
         """
         mine, there = tables.sent_as(self.spark, self.path), self.there
         here = sent.noted(self.spark, self.path, self.topic)
@@ -82,10 +82,10 @@ class Noted:
         return Begun(position, ahead, behind)
 
     def _adopted(self, mine: str, known: Progress, *, adopts: bool) -> Begun:
-        """Return where a copy continues: after what both lakes have, up to now, as one micro-batch.
+        """Return where a copy continues: after the part that both lakes share, up to now, as one micro-batch.
 
         The original may have sent later states of its rows than those in the copy's first versions, and other
-        stores have its rows with the original's versions. So these stores get all rows again, as a new
+        stores have its rows with the original's versions. These stores therefore get all rows again, as a new
         generation.
         """
         if not adopts:

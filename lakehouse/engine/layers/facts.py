@@ -1,4 +1,4 @@
-"""Facts about a micro-batch of judged rows, from one aggregation: counts, and the limits of its times."""
+"""Facts about a micro-batch of judged rows, from one aggregation: counts, and the bounds of its times."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lakehouse.streams.contract import OWN_TIME
 
 @dataclass(frozen=True)
 class Facts:
-    """The numbers of judged rows, of `dead` and of `closed` ones; times in microseconds, None for none.
+    """Counts of judged, `dead` and `closed` rows, and bounds of times in microseconds (None if unknown).
 
-    `closed` are dead rows whose letters are closed. `own_us` is the greatest own time and `least_us` the
-    least event time of sound records; the records landed from `first_us` to `landed_us`.
+    `closed` are dead rows whose letters are closed. `own_us` is the greatest own time of sound records, and
+    `least_us` their earliest event time. The records landed between `first_us` and `landed_us`.
     """
 
     rows: int
@@ -38,18 +38,18 @@ class Facts:
 
     @property
     def is_one_landing(self) -> bool:
-        """Whether the records landed in one commit of bronze."""
+        """Whether all records landed in the same commit of bronze."""
         return self.first_us == self.landed_us
 
     @property
     def least(self) -> datetime | None:
-        """The least event time of sound records, UTC."""
+        """The earliest event time of sound records, UTC."""
         return None if self.least_us is None else from_micros(self.least_us)
 
 
 @cache
 def _columns() -> tuple[Column, ...]:
-    """Return the facts about judged rows, in the order of `Facts`."""
+    """Return the aggregated columns, in the order of the fields of `Facts`."""
     sound = is_sound()
     is_closed = ~sound & (status_by(F.col("reasons")) != OPEN)
     return (

@@ -1,6 +1,6 @@
 """Fingerprints of ids in the driver's memory: they find records that may be repeated, and their days.
 
-A fingerprint is a 64-bit number: 48 bits of a hash, and the day of a time in the lower 16
+A fingerprint is a 64-bit number: 48 bits of a hash, with the day of a time in the lower 16
 (`lakehouse.engine.records.identity.fingerprint`). Ten million take 80 MB.
 """
 
@@ -22,7 +22,7 @@ _EPOCH, _ONE_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 
 
 class Fingerprints:
-    """A set of fingerprints, which may have repeats. It keeps the given array and sorts it in place."""
+    """A set of fingerprints, which may contain repeats. It keeps the given array and sorts it in place."""
 
     def __init__(self, packed: Packed | None = None) -> None:
         self._still = _nothing() if packed is None else packed
@@ -41,13 +41,13 @@ class Fingerprints:
             self._recent = _nothing()
 
     def found(self, packed: Packed) -> npt.NDArray[np.bool_]:
-        """Return for each whether the set has one with the same hash."""
+        """Return, for each fingerprint, whether the set has one with the same hash."""
         first, end = self._places(self._still, packed)
         more_first, more_end = self._places(self._recent, packed)
         return (end > first) | (more_end > more_first)
 
     def days(self, packed: Packed) -> list[int]:
-        """Return the days of the set's fingerprints that have the hash of one of these, in order."""
+        """Return the sorted days of the set's fingerprints whose hash is among these."""
         found = [_days_among(held, *self._places(held, packed)) for held in (self._still, self._recent)]
         return [int(day) for day in np.unique(np.concatenate(found))]
 
@@ -57,14 +57,14 @@ class Fingerprints:
 
 
 def repeated(packed: Packed) -> npt.NDArray[np.bool_]:
-    """Return for each whether its hash occurs more than once."""
+    """Return, for each fingerprint, whether its hash occurs more than once."""
     _, place, counts = np.unique(packed >> np.int64(16), return_inverse=True, return_counts=True)
     found: npt.NDArray[np.bool_] = counts[place] > 1
     return found
 
 
 def spans(days: Sequence[int]) -> list[tuple[datetime | None, datetime | None]]:
-    """Return the times (UTC) of these ascending days; adjacent days are one span; None: no limit."""
+    """Return the time spans (UTC) of these ascending days, joining adjacent days; None: no limit."""
     found: list[tuple[int, int]] = []
     for day in days:
         if found and day == found[-1][1] + 1:

@@ -1,4 +1,4 @@
-"""A sink that no micro-batch waits for: if it fails, only this sink is behind, until it is filled again."""
+"""A sink that never delays micro-batches: after a failure it is behind until it is filled again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lakehouse.storage.tables import Position
 class Following:
     """One sink of an export.
 
-    While it `is_behind` it gets no micro-batches. `rows` and `seconds` are those of the last one.
+    While it `is_behind`, it gets no micro-batches. `rows` and `seconds` describe the last micro-batch.
     """
 
     def __init__(self, sink: Sink, *, is_behind: bool) -> None:
@@ -25,7 +25,7 @@ class Following:
         self.rows = 0
         self._sink = sink
         self._watch = Stopwatch()
-        self._lacks_rows = False  # kept once found: a sink checks only at intervals
+        self._lacks_rows = False  # remembered, because a sink checks only at intervals
 
     @property
     def seconds(self) -> float:
@@ -52,12 +52,12 @@ class Following:
                 self.rows = self._sink.end()
 
     def is_due(self) -> bool:
-        """Return whether the sink has to be filled."""
+        """Return whether the sink must be filled."""
         self._lacks_rows = self._lacks_rows or self._sink.lacks_rows()
         return self.is_behind or self._lacks_rows
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Fill the sink, and return the number of rows; raises SinkTroubleError if it refuses them."""
+        """Fill the sink, and return the number of rows written; raises SinkTroubleError if it fails."""
         self._sink.require()
         rows = self._sink.fill(reached, now)
         self.is_behind = self._lacks_rows = False
@@ -72,5 +72,5 @@ class Following:
         with self._watch.running():
             try:
                 yield
-            except SinkTroubleError:  # the work by the clock meets it again, and reports it
+            except SinkTroubleError:  # the periodic fill meets the same error, and reports it
                 self.is_behind = True

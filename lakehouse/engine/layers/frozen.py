@@ -1,8 +1,9 @@
-"""Records that arrive after retention has taken rows or letters of their id, or rows of their time.
+"""Records that arrive after retention has removed rows or letters of their id, or rows of their time.
 
-Gold, topics and stores still contain what the taken rows contributed. So no later record may correct, delete
-or repeat them: it becomes an open letter, `retained` or `late`. For an id that was deleted before, the bar is
-known: records up to it are `retained`, and others are compared as if the id's letters still existed.
+Gold, topics and stores still contain the contribution of the removed rows. A later record must not correct,
+delete or repeat them: it becomes an open letter, `retained` or `late`. For an id that was deleted before
+retention, the greatest deleted sequence is known (the bar): records up to it are `retained`, and others are
+compared as if the id's letters still existed.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FROZEN, _BAR = "_frozen", "_bar"
 
 
 class Frozen:
-    """The data that retention has taken from a source with ids, by ops.retention and ops.retained_ids."""
+    """What retention has removed from a source with ids, according to ops.retention and ops.retained_ids."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source) -> None:
         self._lake = lake
@@ -44,7 +45,7 @@ class Frozen:
         self._marked: tuple[Columns, Columns] | None = None  # judged records' columns without and with _SHORT
 
     def look(self) -> None:
-        """Reload what retention has taken, if that has changed since the last call."""
+        """Reload the ids and times removed by retention, if they have changed since the last call."""
         versions = tuple(map(self._version, (RETENTION, RETAINED_IDS)))
         if versions == self._versions:
             return
@@ -56,7 +57,7 @@ class Frozen:
         self._versions = versions
 
     def with_taken(self, facts: Columns) -> Columns:
-        """Return the columns of judged records plus what `are_taken` needs; unchanged if no id is taken."""
+        """Return the columns of judged records plus those for `are_taken`; unchanged if no id was removed."""
         if not len(self._ids):
             return facts
         if self._marked is None or self._marked[0] is not facts:
@@ -65,16 +66,16 @@ class Frozen:
         return self._marked[1]
 
     def are_taken(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return for each judged record whether retention may have taken the row of its id."""
+        """Return, for each judged record, whether retention may have removed the row of its id."""
         if _SHORT not in seen.column_names:
             return np.zeros(len(seen), np.bool_)
         found: npt.NDArray[np.bool_] = np.isin(seen.column(_SHORT).to_numpy(), self._ids)
         return found
 
     def closing(self, judged: DataFrame, standing: DataFrame | None = None) -> DataFrame | None:
-        """Return judged records with IS_CLOSED and reasons why they are too late; None if nothing was taken.
+        """Return judged records with IS_CLOSED and reasons for being too late; None if nothing was removed.
 
-        `standing` are the earlier rows of silver that have their ids; None: none.
+        `standing` are earlier silver rows with the same ids; None if there are none.
         """
         if self._closed is None and not len(self._ids):
             return None
@@ -82,10 +83,10 @@ class Frozen:
         return _closed(self._source, judged, ids, self._closed)
 
     def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
-        """Return letters, plus replacements for letters of judged records' ids that were taken, as LETTERS.
+        """Return letters and replacements for those that retention removed, with the columns LETTERS.
 
-        The replacements are a deletion with the bar, the last deletion without a sequence, and a version that
-        they have deleted.
+        A judged id with removed letters gets up to three replacements: a deletion with the bar, the last
+        deletion without a sequence, and a version that they have deleted.
         """
         if self._source.sequence_by is None or not len(self._ids):
             return letters
@@ -93,9 +94,9 @@ class Frozen:
         return letters.select(*identity.LETTERS).union(_standing_for(noted))
 
     def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
-        """Return the ids with taken rows or letters, or with rows in the time that retention has cleared.
+        """Return the ids with removed rows or letters, or with rows in the time that retention has cleared.
 
-        _FROZEN: no later record is accepted; otherwise only records above _BAR are.
+        If _FROZEN is true, no later record is accepted; otherwise only records above _BAR are.
         """
         taken = _taken_of(self._lake, self._source, judged).select(identity.OF_ID, "bar")
         if standing is not None:
@@ -117,14 +118,14 @@ def _short(fingerprint: Column) -> Column:
 
 
 def _taken_of(lake: Lake, source: Source, judged: DataFrame) -> DataFrame:
-    """Return the judged records' ids with taken data: OF_ID, and the notes of ops.retained_ids."""
+    """Return the ids of judged records with removed data: OF_ID, and the columns of ops.retained_ids."""
     found = retained.fingerprint_of(F.col(identity.OF_ID)).alias("fingerprint")
     ids = judged.select(identity.OF_ID, found).distinct()
     return ids.join(retained.ids_taken(lake, source), "fingerprint")
 
 
 def _standing_for(noted: DataFrame) -> DataFrame:
-    """Return replacements for taken letters: deletions first, all without a place."""
+    """Return replacements for removed letters: deletions first, all without coordinates."""
 
     def letter(turn: int, status: str, sequence: Column, sent: Column) -> Column:
         return F.struct(
@@ -153,8 +154,8 @@ def _none(name: str) -> Column:
 def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
     """Return judged records with IS_CLOSED, and the reason against those that were sound.
 
-    Closed are records with one of the `ids` (as of `_frozen`; None: none) or with an event time `before` this
-    one (UTC; None: none).
+    A record is closed if its id is among the `ids` from `_frozen`, or if its event time is before `before`
+    (UTC). Either may be None.
     """
     if ids is None:
         marked = judged.withColumns({_FROZEN: F.lit(False), _BAR: F.lit(None).cast("long")})

@@ -1,4 +1,4 @@
-"""Gold: merges clean rows into the tables that users read, and closes rows by the wall clock."""
+"""Gold: merge clean rows into the tables for users, and close rows by the wall clock."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def spec(table: MergedTable) -> TableSpec:
 def steps(
     lake: Lake, stream: Stream, max_bytes: int, notice: Callable[[str], None] = lambda _text: None
 ) -> list[StepMaker]:
-    """Return the makers of the steps that fill the stream's gold tables, `max_bytes` at a time.
+    """Return factories for the steps that fill the stream's gold tables, `max_bytes` at a time.
 
-    `notice` is called about commits in which another writer has changed rows of silver.
+    `notice` is called for commits in which another writer has changed rows of silver.
     """
     return [
         StepMaker(
@@ -87,14 +87,14 @@ class _Merging(TableStep):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Merge the rows; an export reads the table's change feed, so none are kept in memory."""
+        """Merge the rows. None are kept in memory, because an export reads the table's change feed."""
         yield Passed(self._merge.merge(batch, now))
 
     def end_here(self, filled: Collection[str]) -> None:
         """Read no further than the current end.
 
-        A catch-up does not wait: whether the table is idle depends on when it was last filled. A live run
-        counts from its own start, because records that were sent while none ran may be waiting.
+        In a catch-up, the idle time counts from the last time the table was filled, so the run need not wait.
+        A live run counts from its own start, because records sent before it may still be unread.
         """
         super().end_here(filled)
         if isinstance(self._clock, EventClock):
@@ -108,7 +108,7 @@ class _Merging(TableStep):
 def _tell_foreign(
     stream: Stream, query: str, notice: Callable[[str], None], table: str, entry: LogEntry
 ) -> None:
-    """Report that another writer has changed rows of silver, which gold does not follow."""
+    """Report that another writer has changed rows of silver, and that gold ignores the change."""
     info = next(entry.of("commitInfo"), {})
     operation, writer = str(info.get("operation") or "unknown"), str(info.get("engineInfo") or "unknown")
     gone = total([rows_of(file) for file in entry.of("remove")])
@@ -126,10 +126,10 @@ def _tell_foreign(
 class _Ticker:
     """Closes the rows that are due by the wall clock.
 
-    It knows about rows written by the merge. A rebuild or a user's statement can add others, so it looks
-    again whenever the table's version has changed. The rows of an EventClock are left alone until the table
-    is idle. If files are large, a tick rewrites many rows to close a few, so ticks take at most a third of
-    the time.
+    It knows when rows written by the merge are due. A rebuild or a user's statement can add other rows, so it
+    checks again whenever the table's version has changed. The rows of an EventClock are left alone until the
+    table is idle. If files are large, a tick rewrites many rows to close a few, so ticks use at most a third
+    of the time.
     """
 
     def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: EventClock | WallClock) -> None:
@@ -138,12 +138,12 @@ class _Ticker:
         self._path = path
         self._clock = clock.when_idle if isinstance(clock, EventClock) else clock
         self._idle_after = clock.idle_after if isinstance(clock, EventClock) else timedelta(0)
-        self._looked: float | None = None  # by a monotonic clock, like the next one
+        self._looked: float | None = None  # by a monotonic clock, like the next attribute
         self._rests_until = 0.0
         self._version = -1
 
     def is_due(self, now: datetime) -> bool:
-        """Return whether a row may be due; while the table is idle, true until its first look."""
+        """Return whether a row may be due; true for an idle table that has not been checked yet."""
         if not self._is_idle(now) or time.monotonic() < self._rests_until:
             return False
         if self._looked is None or (self._merge.next_due is not None and self._merge.next_due <= now):
@@ -153,7 +153,7 @@ class _Ticker:
         return tables.version_of(self._spark, self._path) != self._version
 
     def tick(self, now: datetime) -> BatchResult:
-        """Close the rows that are due; while the table's lease is held, leave that to a later tick."""
+        """Close the rows that are due; if the table's lease is held, leave them to a later tick."""
         if leases.is_held(self._spark, self._path):
             return BatchResult(0)
         began = time.monotonic()
@@ -165,6 +165,6 @@ class _Ticker:
 
     def _is_idle(self, now: datetime) -> bool:
         since = self._merge.merged_at
-        if since is None or since > now:  # a clock that was set back must not keep the table waiting
+        if since is None or since > now:  # a clock that was set back must not delay the table
             self._merge.merged_at = since = now
         return now - since >= self._idle_after

@@ -12,7 +12,7 @@ from lakehouse.streams.definition import Source
 
 @contextmanager
 def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
-    """Keep replays, discards and rebuilds off a source's letters; with `is_whole`, silver waits, too.
+    """Exclude replays, discards and rebuilds from a source's letters; with `is_whole`, silver waits, too.
 
     The outcome for an id depends on all of its records. Raises TableError while another process holds either.
     """

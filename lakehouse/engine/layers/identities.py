@@ -1,13 +1,13 @@
-"""Silver for sources with ids: finds repeated, corrected and deleted records, and decides about them.
+"""Silver for sources with ids: find repeated, corrected and deleted records, and decide their outcome.
 
-The rows of silver decide, and letters where records were deleted or refused. They are looked up inside the
-transaction that writes the clean rows, so another writer's commit conflicts with it. Fingerprints of ids in
-memory only show which records need no lookup: nearly all of them. They are read from silver and its letters
-when the step is created, and updated from later commits.
+Decisions are based on the rows of silver and, for deleted or refused records, on their letters. Rows are
+looked up inside the transaction that writes the clean rows, so another writer's commit conflicts with it. The
+fingerprints of ids in memory only show which records need no lookup: nearly all of them. They are loaded from
+silver and its letters when the step is created, and updated from later commits.
 
-A micro-batch's letters are written first, with those of rows that it removes from silver and the changes to
-letters that it answers. After a crash in between, the micro-batch is repeated. Letters of its records, and of
-rows that silver still has, are ignored then.
+A micro-batch writes its letters first, including those of rows that it removes from silver, and changes to
+letters whose records were sent again. After a crash in between, the micro-batch is repeated, and ignores
+letters of its own records and of rows that silver still has.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ from lakehouse.streams.definition import ID, SEQUENCE, Source
 from lakehouse.streams.kinds.records import column_of
 
 MOST_IN_MEMORY = 10_000_000
-"""The maximum number of ids kept in memory, 8 bytes each."""
+"""The maximum number of ids kept in memory, at 8 bytes each."""
 
 ACCEPTED = "accepted"
 """The status of a record without a letter."""
 
 _MORE = 1.25  # times as many are allowed before the oldest are dropped
-_SCANNED_ROWS = 300_000  # or fewer are interpreted: generated code saves 1 µs per row, and costs 0.3 s
+_SCANNED_ROWS = 300_000  # up to this many are interpreted: generated code saves 1 us per row but costs 0.3 s
 _HASH, _IS_COMPARED = "_hash", "is_compared"
 _FACTS = ["packed", "status", "deletes"]
 _KEYS = list(COORDINATES)
@@ -81,11 +81,11 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Settled:
-    """Judged records with the reasons that they have among others of their ids.
+    """Judged records with their reasons after the comparison with other records of their ids.
 
-    `seen` has, for each record with an id, `packed` (its fingerprint), `status` (that of its letter, or
-    ACCEPTED) and `deletes`. `removed` are rows to remove from silver, with reasons and ids, and `changed` are
-    letters to change, with reasons; None for none. `near` are the commit's files that may have the rows.
+    For each record with an id, `seen` has `packed` (its fingerprint), `status` (its letter's, or ACCEPTED)
+    and `deletes`. `removed` are rows to remove from silver, with reasons and ids, and `changed` are letters
+    to change, with reasons; None if there are none. `near` are the commit's files that may contain the rows.
     """
 
     rows: DataFrame
@@ -99,7 +99,7 @@ class Identities:
     """The known ids of a source's silver table, from the table at `clean` and the letters at `dead`.
 
     `most` limits the fingerprints in memory. If there are more, only those of the newest days are kept:
-    records with earlier times are looked up in silver, and for a source with `sequence_by` all records are.
+    records with earlier times are then looked up in silver; for a source with `sequence_by`, all records are.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Identities:
         self._most = most
         self._known = Fingerprints()
         self._lettered = Fingerprints()  # ids that have letters
-        self._pending = Fingerprints()  # of these, open letters and deletions
+        self._pending = Fingerprints()  # the subset with open letters and deletions
         self._version: int | None = None
         self._since_day: int | None = None  # fingerprints of earlier days are not kept
 
@@ -130,7 +130,7 @@ class Identities:
         return self._settle(judged, seen, suspects, commit)
 
     def note(self, settled: Settled, version: int) -> None:
-        """Remember the ids of accepted records and of letters; `version` is silver's new one."""
+        """Remember the ids of accepted records and of letters; `version` is silver's new version."""
         status, deletes = (settled.seen.column(name) for name in ("status", "deletes"))
         packed = settled.seen.column("packed").to_numpy()
         is_row, is_open = pc.equal(status, ACCEPTED).to_numpy(), pc.equal(status, OPEN).to_numpy()
@@ -184,15 +184,15 @@ class Identities:
         )
 
     def _alike(self, rows: DataFrame, id_: str, wanted: DataFrame) -> DataFrame:
-        """Keep the rows whose id may be among the wanted ones."""
+        """Keep the rows whose id may be one of those wanted."""
         hashed = rows.withColumn(_HASH, hash_of_same(self._source, F.col(id_).cast("string")))
         return hashed.where(F.col(id_).isNotNull()).join(wanted, _HASH, "left_semi")
 
     def _letters(self, seen: pa.Table, hashes: Packed, chosen: DataFrame, standing: DataFrame) -> DataFrame:
-        """Return the letters that matter for some ids: those of ids with open letters or deletions.
+        """Return the letters needed to compare some ids: those of ids with open letters or deletions.
 
-        Letters of the micro-batch itself, and of rows that silver still has, are left out: they come from an
-        attempt that was killed, or that met a conflict.
+        Letters of the micro-batch's own records, and of rows that silver still has, are excluded: they come
+        from an attempt that was killed, or that met a conflict.
         """
         spark = chosen.sparkSession
         deletes = seen.column("packed").to_numpy()[seen.column("deletes").to_numpy()]
@@ -259,7 +259,7 @@ class Identities:
         self._look_at_letters(spark)
 
     def _newest(self, rows: DataFrame, share: float) -> DataFrame:
-        """Keep the rows of the newest days, about this share of all."""
+        """Keep the rows of the newest days, about this share of all rows."""
         day = F.unix_date(F.col("event_time").cast("date"))
         found = rows.agg(F.percentile_approx(day, 1 - share, 10_000)).first()
         self._since_day = max(0, (found[0] or 0) + 1) if found else 0
@@ -279,14 +279,14 @@ class Identities:
 
 
 def columns_of_ids(settings: Mapping[str, str]) -> set[str]:
-    """Return the columns that these settings about ids may have added to silver."""
+    """Return the columns that these id settings may have added to silver."""
     return {ID, SEQUENCE, *(column_of(name) for name in settings.values())}
 
 
 def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | None:
     """Write the clean rows, remove `settled.removed` from silver, and return silver's new version.
 
-    Without rows only the moves are committed; returns None if there are none either.
+    Without rows, only the moves are committed; returns None if there are no moves either.
     """
     clean = filter_clean(settled.rows)
     if settled.removed is None:
@@ -300,21 +300,21 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
 
 
 def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
-    """Return rows removed from silver as raw records with reasons; null where bronze has lost the record."""
+    """Return rows removed from silver as raw records with reasons; raw values are null if not in bronze."""
     rows = tables.read(removed.sparkSession, bronze).where(at_places(removed))
     raw = rows.select(*_KEYS, "key", "value", "headers").dropDuplicates(_KEYS)
     return removed.join(raw, _KEYS, "left")
 
 
 def _numbers(packed: DataFrame) -> Packed:
-    """Return the numbers of a frame's only column, in memory of their own."""
+    """Return the only column of a frame as an array that owns its memory."""
     numbers: Packed = np.require(packed.toArrow().column(0).to_numpy(), np.int64, "W")
     _give_back_memory()
     return numbers
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system: allocators keep the memory used for loading many ids."""
+    """Return freed memory to the system: allocators would keep the memory used for loading many ids."""
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,7 @@
-"""Writes letters: new ones, changed ones, and those whose records have become rows.
+"""Write letters: new ones, changed ones, and those whose records have become rows.
 
-A record has one letter. So every decision about a record, first or repeated, is written here: by a repeated
-micro-batch, by one that removes rows from silver or answers letters, and by a rebuild.
+A record has one letter, so every later decision about the record is written here as well: by a repeated
+micro-batch, by one that removes rows from silver or marks letters as resent, and by a rebuild.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _MOST_RANGES = 100  # of offsets, in one condition
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Decisions about records; None: about none.
+    """Decisions about records; None if there are none.
 
     new       letters (`to_dead_letters`) of records that may already have one
-    changed   places of existing letters, with their new `reasons`
-    accepted  places of rows of silver that may have letters
+    changed   coordinates of existing letters, with their new `reasons`
+    accepted  coordinates of silver rows that may have letters
     """
 
     new: DataFrame | None = None
@@ -42,10 +42,10 @@ class Verdicts:
 
 
 def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
-    """Insert and change letters and note the moves, in one commit; return the number of letters.
+    """Insert and change letters and record the moves, in one commit; return the number of letters.
 
-    A rerun finds none. A letter that was discarded or answered stays unchanged. The frames are read twice and
-    should be persisted.
+    A rerun writes none. A discarded or resent letter stays unchanged. The frames are read twice and should be
+    persisted.
     """
     frames = [one for one in (verdicts.new, verdicts.changed, verdicts.accepted) if one is not None]
     spark, where = frames[0].sparkSession, F.lit(False)
@@ -70,7 +70,7 @@ def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequenc
 
 
 def are_processed(spark: SparkSession, query: str, clean: str, version: int | None = None) -> Column:
-    """Select the letters of records that the query had processed by a version of silver (None: the newest).
+    """Select letters of records that the query had processed by a version of silver (None: the newest).
 
     A micro-batch writes its letters before its rows, so call this before reading the letters.
     """
@@ -82,10 +82,10 @@ def are_processed(spark: SparkSession, query: str, clean: str, version: int | No
 def without_leaving(
     letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
 ) -> DataFrame:
-    """Leave out letters of rows that are about to be removed from silver, as of a version of it.
+    """Exclude letters of rows that a version of silver still has, but that are about to be removed from it.
 
-    Their micro-batch has begun, and silver still has the rows. `letters` are the query's, read after that
-    version; the other arguments are paths.
+    The micro-batch that removes them has written its letters, but not yet its rows. `letters` are the
+    query's, read after that version; the other arguments are paths.
     """
     spark = letters.sparkSession
     if not cuts.is_ahead(spark, query, dead, target=clean, version=version, source=bronze):
@@ -96,7 +96,7 @@ def without_leaving(
 
 
 def at_places(rows: DataFrame) -> Column:
-    """Select the records of some rows: exactly if they are few, else at least these."""
+    """Select the records of some rows: exactly these if they are few, else at least these."""
     places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
     if len(places) > _MOST_RANGES:
         return within(ranges_of(rows))
@@ -104,7 +104,7 @@ def at_places(rows: DataFrame) -> Column:
 
 
 def _settled(there: DataFrame, stage: str, verdicts: Verdicts, now: datetime) -> DataFrame:
-    """Return the new and changed letters as they are to be written."""
+    """Return the new and changed letters, ready to be written."""
     nothing = there.select("id", "status", "reasons", "own_time").limit(0)
     said = nothing
     if verdicts.new is not None:

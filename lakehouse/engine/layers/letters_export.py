@@ -1,7 +1,7 @@
-"""Sends dead letters to a topic: each once when it is new, and once when it is closed.
+"""Send dead letters to a topic: each once when it is new, and once when it is closed.
 
-This is a step of its stream, after silver, so letters are sent while the stream runs. A replay that fails
-again is not sent, nor a record that has come back from the topic too often.
+This is a step of its stream, after silver, so letters are sent while the stream runs. A letter is not sent
+again if a replay fails, and never if its record has returned from the topic too often.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FIELDS = ("id", "stream", "status", "topic", "partition", "offset", "key", "val
 
 
 def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) -> list[StepMaker]:
-    """Return the maker of the step that sends the stream's dead letters; none without a topic for them."""
+    """Return the factory for the step that sends the stream's dead letters; empty if no topic is set."""
     if not settings.kafka.dead_letter_topic:
         return []
     make = partial(_LettersExport, lake, stream, settings, permitted)
@@ -46,12 +46,12 @@ def name_of(stream: Stream) -> str:
 
 
 def note_name(stream: Stream, topic: str) -> str:
-    """Return the name of the note on how far the stream's letters have been sent to the topic."""
+    """Return the name of the note that records how far the stream's letters have been sent to the topic."""
     return f"{topic}.{stream.name}"
 
 
 class _LettersExport(Step):
-    """Sends a stream's letters to the topic of dead letters."""
+    """Sends a stream's letters to the dead-letter topic."""
 
     layer = "export"
 
@@ -74,7 +74,7 @@ class _LettersExport(Step):
         self._part: Part | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
-        """Choose the next changes of the table; None if none are waiting."""
+        """Choose the next changes of the table; None if there are none."""
         self._part = part = self._reading.next(max_bytes=self.limit or self._max_bytes)
         if part is None:
             return None
@@ -97,7 +97,7 @@ class _LettersExport(Step):
         yield Passed(BatchResult(count, {self._sink.topic: count}))
 
     def _letters(self, feed: DataFrame) -> Iterator[Letter]:
-        """Yield the letters to send, except for records that a mirror, say, keeps copying to an input."""
+        """Yield the letters to send, except for records that, say, a mirror keeps copying to an input."""
         refused = 0
         for letter in map(_letter, streamed(filter_told(feed, self._stream))):
             if letter.rounds > MOST_ROUNDS:
@@ -124,7 +124,7 @@ class _LettersExport(Step):
 def filter_told(feed: DataFrame, stream: str) -> DataFrame:
     """Keep the changes of a stream's letters that are sent, in the order of their commits.
 
-    A letter is sent when it is new and open, and when it is no longer open.
+    A letter is sent when it is new and open, and again when it is no longer open.
     """
     kind = F.col("_change_type")
     is_over = (kind == "update_postimage") & (F.col("status") != OPEN)

@@ -1,11 +1,11 @@
-"""Merges a micro-batch of clean rows into a gold table.
+"""Merge a micro-batch of clean rows into a gold table.
 
 The micro-batch is first reduced as far as possible without the table (`preaggregate`), then folded into the
-current rows (`fold`). New and changed rows are upserted in one commit, which also notes the query's position.
-So a rerun merges nothing twice. Side tables are written before the main table, because the main table holds
-the state that they were computed from: after a crash between the two, the retry computes the side tables
-again. If silver has lost rows, because a record corrects or deletes another, their keys are recomputed from
-silver.
+current rows (`fold`). New and changed rows are upserted in one commit, which also records the query's
+position, so a rerun merges nothing twice. Side tables are written before the main table, because the main
+table holds the state that they were computed from: after a crash between the two, the retry computes the side
+tables again. If silver has lost rows, because a record corrects or deletes another, their keys are recomputed
+from silver.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Facts:
     """Facts about a micro-batch's partials.
 
     The numbers of clean rows and of partials, the greatest event time, the first and last time, and the hours
-    between that have rows.
+    in between that have rows.
     """
 
     rows: int
@@ -70,7 +70,7 @@ class _Facts:
 
 @dataclass(frozen=True)
 class _Folded:
-    """New and changed rows, the partials behind them, and the keys to recompute; None for none."""
+    """New and changed rows, the partials behind them, and the keys to recompute; None if there are none."""
 
     rows: DataFrame
     partials: DataFrame
@@ -81,8 +81,9 @@ class _Folded:
 class _Input:
     """The input of a merge: a micro-batch's partials, facts about them, and the progress of time.
 
-    `moves` is what the table must note, `beside` the same for each side table, by name; None for one that has
-    noted it. `left` are the keys of rows that silver has lost or changed; None for none.
+    `moves` are those for the table's commit. `beside` has the same for each side table, by name; None if the
+    side table has already recorded them. `left` are the keys of rows that silver has lost or changed; None if
+    there are none.
     """
 
     partials: DataFrame
@@ -97,10 +98,10 @@ class _Input:
 class Merge:
     """Merges micro-batches into a gold table and its side tables.
 
-    `next_due` is the earliest time at which the wall clock changes a row, None for never. It is known after a
-    Ticker's first look, and every write updates it. With an EventClock no write does: the wall clock stands
-    still until nothing has been merged since `merged_at` (UTC; None: unknown) for long enough; then the table
-    is looked at again.
+    `next_due` is the earliest time at which the wall clock changes a row; None for never. The ticker's first
+    check sets it, and every write updates it, except with an EventClock: its wall clock stands still until
+    nothing has been merged since `merged_at` (UTC; None: unknown) for long enough; then the table is checked
+    again.
     """
 
     def __init__(self, lake: Lake, table: GoldTable) -> None:
@@ -116,9 +117,9 @@ class Merge:
         self.merged_at: datetime | None = None
 
     def merge(self, batch: Batch, now: datetime) -> BatchResult:
-        """Merge a micro-batch of clean rows, and note its positions.
+        """Merge a micro-batch of clean rows, and record its positions.
 
-        Raises PositionError if the position noted in the table is not where the micro-batch begins.
+        Raises PositionError if the position recorded in the table is not where the micro-batch begins.
         """
         table, rows, spark = self._table, batch.rows, batch.rows.sparkSession
         few = are_few(size_bytes=size_of(rows)) if batch.count is None else are_few(rows=batch.count)
@@ -144,12 +145,12 @@ class Merge:
         return BatchResult(facts.rows, written)
 
     def _merge(self, given: _Input) -> dict[str, int]:
-        """Fold the partials into the current rows once the table's lease is free; write the differences."""
+        """Wait for the table's lease, fold the partials into the current rows, and write the differences."""
         partials, facts, progress = given.partials, given.facts, given.progress
         spark = partials.sparkSession
         commit = leases.begin(spark, self._path)
         commit.expect_settings(self._table.pinned_settings)
-        commit.expect(given.moves)  # else a side table could get rows that the table has folded already
+        commit.expect(given.moves)  # else a side table could get rows that the main table has already folded
         touched = self._touched(facts, progress, exactly=are_few(rows=facts.partials))
         near = commit.candidates(touched)
         few = are_few(rows=max(facts.partials, near.rows))
@@ -218,7 +219,7 @@ class Merge:
     def _progress(
         self, spark: SparkSession, facts: _Facts, now: datetime
     ) -> tuple[EventTimeProgress, tuple[Move, ...]]:
-        """Return the progress of time by the micro-batch, and the moves that note final rows."""
+        """Return the progress of time in the micro-batch, and the moves that record final rows."""
         clock = self._table.clock
         if self._merged is None or facts.reached is None or not isinstance(clock, EventClock):
             return EventTimeProgress(None, now), ()
@@ -233,10 +234,10 @@ class Merge:
         return self._finality
 
     def _touched(self, facts: _Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
-        """Return a condition for the rows that the micro-batch may change, None for all rows.
+        """Return a condition for the rows that the micro-batch may change; None for all rows.
 
         It only skips files: the fold checks rows again. If a few late records are far from the others, the
-        hours between are skipped. Unless `exactly` is set, times are rounded outward to hours, so that
+        hours in between are skipped. Unless `exactly` is set, times are rounded outward to hours, so
         micro-batches of the same hour share generated code.
         """
         extent, reach = self._table.time_columns, self._table.merge_radius
@@ -255,7 +256,7 @@ class Merge:
         return near | self._due(progress)
 
     def _due(self, progress: EventTimeProgress) -> Near:
-        """Return a condition for the rows that time alone may change."""
+        """Return a condition for the rows that may change merely because time passes."""
         clock = self._table.clock
         if isinstance(clock, EventClock):
             return Near(((Between(clock.due_column, *clock.due_span(progress)),),))
@@ -280,18 +281,18 @@ class Merge:
         return shifted(now, -clock.after)
 
     def _may_need_recompute(self, spark: SparkSession, facts: _Facts, progress: EventTimeProgress) -> bool:
-        """Return, without reading the table, whether partials alone may not suffice to update some rows."""
+        """Return, without reading the table, whether some rows may need more than partials to be updated."""
         if self._table.needs_recompute is None:
             return False
         if self._table.state is None or facts.first is None:
             return True
-        if self._merged is not None:  # the front itself: state is cleared by the front, not by the grace
+        if self._merged is not None:  # the front itself: it clears state, the grace does not
             progress = EventTimeProgress(self._merged.value(spark), progress.now)
         unsettled_from = self._table.state.unsettled_from(progress)
         return unsettled_from is None or facts.first <= unsettled_from
 
     def _to_recompute(self, partials: DataFrame, current: DataFrame, given: _Input) -> DataFrame | None:
-        """Return the keys of rows to recompute from silver, None if there are none."""
+        """Return the keys of rows to recompute from silver; None if there are none."""
         keys, found = list(self._table.keys), [] if given.left is None else [given.left]
         needs = self._table.needs_recompute
         spark = partials.sparkSession
@@ -321,8 +322,8 @@ class Merge:
         """Write the micro-batch's rows of a side table.
 
         If an earlier attempt has written the side table but not the main table, the main table may have
-        changed since. So the rows of the micro-batch's records, and all rows of the keys to recompute, are
-        compared first. Recomputed rows that retention has taken do not come back.
+        changed since. The side table's rows for the records of the micro-batch, and for all keys to
+        recompute, are therefore compared first. Recomputed rows that retention has removed do not return.
         """
         path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
@@ -388,7 +389,7 @@ def held(rows: DataFrame) -> DataFrame | None:
 
 
 def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | None]:
-    """Return the number of rows, and the condition for a table's rows in the same time span.
+    """Return the number of rows, and a condition for the table's rows in the same time span.
 
     The condition is None for a table without times.
     """

@@ -1,7 +1,7 @@
 """Gold rows that a micro-batch recomputes from silver, instead of updating them.
 
-Partials alone cannot update a row whose records arrive out of order (`GoldTable.needs_recompute`), or one
-that has lost a record of silver because another record corrects or deletes it.
+Partials alone cannot update a row whose records arrive out of order (`GoldTable.needs_recompute`), or a row
+that has lost a silver record because another record corrects or deletes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakehouse.streams.definition import GoldTable, MergedTable, WallClock
 
 @dataclass(frozen=True)
 class Moved:
-    """A micro-batch's partials, the partials behind its facts, and the keys of rows removed from silver.
+    """A micro-batch's partials, the partials for its facts, and the keys of rows removed from silver.
 
     All of them are persisted; `left` is None if no row was removed.
     """
@@ -33,7 +33,7 @@ class Moved:
 
     @classmethod
     def of(cls, table: GoldTable, rows: DataFrame) -> Moved:
-        """Return these frames for clean rows, or for changes of them."""
+        """Return these frames for clean rows, or for changes of clean rows."""
         if CHANGE_TYPE not in rows.columns:
             partials = table.preaggregate(rows).persist()
             return cls(partials, partials)
@@ -53,10 +53,10 @@ class Moved:
 def made_anew(
     lake: Lake, table: GoldTable, batch: Batch, to_recompute: DataFrame, *, in_windows: bool
 ) -> DataFrame:
-    """Return the partials of these keys over all rows of silver up to the micro-batch's end.
+    """Compute the partials of these keys from all silver rows up to the micro-batch's end.
 
-    Later rows can be added later. With `in_windows`, only rows in the keys' windows are read, if the table
-    has windows.
+    Later micro-batches add later rows. With `in_windows`, only rows in the keys' windows are read, if the
+    table has windows.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
     paths = {name: lake.path("silver", name) for name in table.reads}
@@ -69,21 +69,21 @@ def made_anew(
 
 
 def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> DataFrame:
-    """Return the partials of these keys over rows of silver."""
-    # Spark pushes the join below the partials' aggregate if its keys are columns of silver.
+    """Compute the partials of these keys from rows of silver."""
+    # Spark pushes the join below the partials' aggregate if the join's keys are columns of silver.
     anew = table.preaggregate(history).join(to_recompute, list(table.keys), "left_semi")
     return anew.withColumn("recomputed", F.lit(True)) if "recomputed" in anew.columns else anew
 
 
 def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
-    """Return the current rows of recomputed keys that silver no longer has, marked as deleted."""
+    """Return, marked as deleted, the current rows of recomputed keys without any rows in silver."""
     keys = list(table.keys)
     gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
     return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))
 
 
 def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Return recomputed rows as they are to be written: rows closed by the wall clock stay closed."""
+    """Return recomputed rows ready to be written: rows closed by the wall clock stay closed."""
     clock = wall_clock_of(table)
     if clock is None:
         return anew

@@ -1,20 +1,20 @@
-"""Silver: bronze rows as clean rows and dead letters.
+"""Silver: turn bronze rows into clean rows and dead letters.
 
 Grain of silver.<table>: one row per accepted record; key: topic, partition, offset. An optional field that
-the record leaves out is null. `event_time` (UTC) is the record's own time or, if it has none, Kafka's
-timestamp; then `own_time` is null. Only `own_time` moves the front, and with it the watermark
+the record omits is null. `event_time` (UTC) is the record's own time or, if it has none, Kafka's timestamp;
+in this case `own_time` is null. Only `own_time` advances the front, and with it the watermark
 (`lakehouse.engine.ops_tables.fronts`). A rerun writes nothing twice and reaches the same verdicts.
 
 The dead letters of a micro-batch are written before its clean rows, with the same position. The front is
-noted with the clean rows, so a retry after a crash between the two writes reads the same records under the
+recorded with the clean rows, so a retry after a crash between the two writes reads the same records under the
 watermark of the first attempt, and every record gets the same verdict again. Records with ids are then
 compared with others (`lakehouse.engine.records.identity`). If the rules or the watermark changed in between,
-a record that has a dead letter keeps it, and other records that are now refused get one. So no record can end
-up in both tables or in neither. A new allowed lateness, or none in a backfill, holds from the first
-micro-batch that is not such a retry (`lakehouse.engine.ops_tables.lateness`).
+a record that has a dead letter keeps it, and other records that are now refused get one, so every record ends
+up in exactly one of the two tables. A new allowed lateness, or none in a backfill, applies from the first
+micro-batch that is not a retry (`lakehouse.engine.ops_tables.lateness`).
 
-A record that cannot be judged is found and named (`lakehouse.engine.layers.culprits`). If the user skips it,
-it becomes a dead letter, unread.
+A record that makes validation fail is found and named (`lakehouse.engine.layers.culprits`). If the user skips
+it, it becomes a dead letter without being read.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ from lakehouse.streams.definition import Source, Stream
 
 STAGE = "silver"
 _BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in files of bronze
-_ONE_TASK_BYTES = 128 << 10  # in files of bronze; here a second task and file cost more than they save
+_ONE_TASK_BYTES = 128 << 10  # in files of bronze; below this, a second task and file cost more than they save
 
 
 def spec(source: Source) -> TableSpec:
@@ -90,7 +90,7 @@ class Paths:
 
 
 def ensure(lake: Lake, source: Source) -> Paths:
-    """Create the missing tables of a source, and return the paths of all."""
+    """Create a source's missing tables, and return the paths of all of them."""
     return Paths(
         lake.ensure_source(bronze.spec(source)),
         lake.ensure(spec(source)),
@@ -117,12 +117,12 @@ def paths_of(lake: Lake, source: Source) -> Paths:
 
 
 def query_name(source: Source) -> str:
-    """Return the name of the query that fills a source's silver table; its dead letters carry it as `job`."""
+    """Return the name of the query that fills a source's silver table; its letters have it as their `job`."""
     return f"silver.{source.table}"
 
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
-    """Return the origin for letters of a source, written at a time (UTC), by a micro-batch if given."""
+    """Return the origin for letters of a source, written at `now` (UTC), by a micro-batch if one is given."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
@@ -134,10 +134,10 @@ def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
 
 
 def sound_times(lake: Lake, source: Source, where: Column | None = None) -> DataFrame:
-    """Return the landing times of the records of rows and letters, and the own times of sound records.
+    """Return the landing times of all records in rows and letters, and the own times of sound records.
 
-    Sound means sound by itself. A record that is no longer a row has a letter, which keeps its own time.
-    `where` selects records by their coordinates; None: all.
+    Sound means valid on its own, regardless of other records. A record that is no longer a row has a letter,
+    which keeps its own time. `where` selects records by their coordinates; None: all.
     """
     chosen = F.lit(True) if where is None else where
     rows = tables.read(lake.spark, paths_of(lake, source).clean).where(chosen)
@@ -153,9 +153,9 @@ def identities_of(lake: Lake, stream: Stream, source: Source) -> Identities:
 
 
 def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> list[StepMaker]:
-    """Return the makers of the steps that fill the stream's silver tables, `max_bytes` at a time.
+    """Return factories for the steps that fill the stream's silver tables, `max_bytes` at a time.
 
-    In a backfill no record is late, unless it belongs to rows that retention has taken.
+    In a backfill no record is late, unless it belongs to rows that retention has removed.
     """
     make = partial(_Cleaning, lake, stream, max_bytes=max_bytes, permitted=permitted)
     return [
@@ -166,9 +166,9 @@ def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> l
 
 @dataclass
 class _Attempt:
-    """A micro-batch that is being written, and the facts about its records by themselves.
+    """A micro-batch that is being written, and the facts about its records before comparison.
 
-    `has_letters`: an attempt that met a conflict has written its letters.
+    `has_letters`: an earlier attempt, which met a conflict, has already written the letters.
     """
 
     batch: Batch
@@ -185,7 +185,7 @@ class _Done:
 
 
 class _Cleaning(TableStep):
-    """Judges micro-batches of bronze rows, and writes dead letters and clean rows."""
+    """Judges micro-batches of bronze rows, and write dead letters and clean rows."""
 
     def __init__(
         self, lake: Lake, stream: Stream, source: Source, *, max_bytes: int, permitted: Permitted
@@ -218,7 +218,7 @@ class _Cleaning(TableStep):
         self._identities = None if source.unique_by is None else identities_of(lake, stream, source)
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; a new allowed lateness is noted before its first micro-batch."""
+        """Choose the next micro-batch; a new allowed lateness is recorded before its first micro-batch."""
         batch = super().plan(handed)
         is_new = batch is not None and not batch.is_resumed and self._lateness.now.seconds != self._allowed_s
         return super().plan(handed) if is_new and self._change_lateness() else batch
@@ -251,7 +251,7 @@ class _Cleaning(TableStep):
         return self._identities is not None and leases.is_held(self._lake.spark, self._paths.clean)
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the records that cannot be judged; None if all can, or if they cannot even be read."""
+        """Return the records that make validation fail; None if there are none, or if even reading fails."""
         return blamed(batch.rows.where(~within(self._skip)), self._judged)
 
     def _judged_by_landing(
@@ -259,8 +259,8 @@ class _Cleaning(TableStep):
     ) -> tuple[DataFrame, Facts]:
         """Return the verdicts on bronze rows, persisted, and the facts about them.
 
-        If the rows landed in several commits, and some may be late because others have moved the front, they
-        are judged again, each commit by its own watermark.
+        If the rows landed in several commits, and some may be late because others have advanced the front,
+        the rows of each commit are judged again, by the commit's own watermark.
         """
         known = self._known(rows.sparkSession)
         judged = self._judged(rows, skipping).persist()
@@ -281,7 +281,7 @@ class _Cleaning(TableStep):
         skipping: Collection[OffsetRange] = (),
         watermark: datetime | Column | None = None,
     ) -> DataFrame:
-        """Return the verdicts on bronze rows; those in the ranges `skipping` are refused unread.
+        """Return the verdicts on bronze rows; rows in the ranges `skipping` are refused without being read.
 
         The default watermark is the one before the micro-batch.
         """
@@ -300,7 +300,7 @@ class _Cleaning(TableStep):
         return {one: count for one, count in zip(self._skip, counts, strict=True) if count}
 
     def _skipped_before(self, rows: DataFrame) -> tuple[OffsetRange, ...]:
-        """Return the records that a micro-batch's first attempt has skipped, by the letters it has left."""
+        """Return the records that a micro-batch's first attempt skipped, according to its letters."""
         return runs_of(self._letters_at(rows).where(is_skipped()))
 
     def _letters_at(self, rows: DataFrame) -> DataFrame:
@@ -377,11 +377,11 @@ class _Cleaning(TableStep):
         return _Done(Passed(result, clean if settled.removed is None else None), settled.rows)
 
     def _have_letters(self, removed: DataFrame | None) -> bool:
-        """Return whether rows to remove have letters: a replay has admitted them, or was killed."""
+        """Return whether rows to remove have letters, because a replay admitted them or was killed."""
         return removed is not None and not self._letters_at(removed).isEmpty()
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
-        """Return the moves for a commit to silver; it expects lateness and front to be unchanged."""
+        """Return the moves for a commit to silver, which expects lateness and front to be unchanged."""
         known = self._known(self._lake.spark)
         later = known.after(facts.own_us, facts.landed_us)
         return *batch.moves, *known.moves_to(later), self._lateness.expected
@@ -394,7 +394,7 @@ class _Cleaning(TableStep):
         return self._progress
 
     def _advance(self, facts: Facts) -> None:
-        """Note the progress of a written micro-batch."""
+        """Record the progress of a written micro-batch."""
         self._progress = self._known(self._lake.spark).after(facts.own_us, facts.landed_us)
 
     def _watermark(self, front: datetime | None) -> datetime | None:
@@ -406,19 +406,19 @@ class _Cleaning(TableStep):
         return F.greatest(self._lateness.watermark(front), F.lit(self._closed).cast("timestamp"))
 
     def _closed_before(self) -> datetime | None:
-        """Return the time before which retention has taken rows; None if lateness cannot reach beyond it.
+        """Return the time before which retention has removed rows; None while the initial lateness applies.
 
-        Retention takes no rows that may still arrive under the lateness in force when it runs.
+        Retention does not remove rows that may still be corrected under the lateness in force when it runs.
         """
         if self._lateness.now.number is None:
             return None
         return retained.closed_before(self._lake, self._stream, self._source)
 
     def _change_lateness(self) -> bool:
-        """Note the allowed lateness from the next micro-batch on; return whether that was possible.
+        """Record the allowed lateness from the next micro-batch on; return whether that was possible.
 
-        It is impossible while silver reads the files with which it began: the judged records are then no
-        range of offsets.
+        It is impossible while silver reads the files that it began with, because the judged records are then
+        not a range of offsets.
         """
         spark, path = self._lake.spark, self._paths.bronze
         position = cuts.position_of(spark, self.name, self._paths.clean, path)
@@ -448,7 +448,7 @@ class _Cleaning(TableStep):
     ) -> None:
         """Write the letters of a micro-batch, before its rows.
 
-        `again`: some records may already have letters. `noted`: an earlier attempt has written the position.
+        `again`: some records may already have letters. `noted`: an earlier attempt has recorded the position.
         """
         origin = origin_of(self._stream, self._source, now, batch.number)
         found, path = to_dead_letters(dead, origin), self._paths.dead

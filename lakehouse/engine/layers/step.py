@@ -1,7 +1,7 @@
 """The common part of the four layers: a step reads its unread rows and writes them as one micro-batch.
 
-A step's progress is in the table that it fills (`lakehouse.engine.progress`), so a step knows nothing that a
-new one could not read there: after a failure it is discarded and recreated.
+A step's progress is recorded in the table that it fills (`lakehouse.engine.progress`), and a new step can
+read everything there: after a failure, the step is discarded and recreated.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class Allow(StrEnum):
 class Permitted:
     """A run's permissions: the actions allowed, the records to skip, and the callback for notices.
 
-    Bronze does not read the records in `skip`; silver does not judge them if they have landed. With `adopts`,
-    exports continue on a copy of the lake that has sent rows before. `is_backfill`: a record is late only if
-    it belongs to rows that retention has taken.
+    Bronze does not read the records in `skip`; silver does not judge them if they have already landed. With
+    `adopts`, exports continue on a copy of a lake that has already sent rows. With `is_backfill`, a record is
+    late only if it belongs to rows that retention has removed.
     """
 
     allow: Collection[Allow] = ()
@@ -57,8 +57,8 @@ class Permitted:
 class BatchResult:
     """The result of a micro-batch: rows read, and rows written, by kind.
 
-    `refused` is the number of read rows that silver has refused; `seconds` is how long an export's writes
-    took, by store.
+    `refused` is the number of rows that silver refused; `seconds` is the duration of an export's writes, by
+    store.
     """
 
     rows: int
@@ -71,11 +71,11 @@ class BatchResult:
 class Batch:
     """A micro-batch that has been chosen but not written.
 
-    `count` is the number of rows, None if unknown before reading. `number` is the version that the filled
-    table gets by it, for messages and dead letters. `moves` and `beside` are noted with the rows; `ends` is
-    where reading each table ends, by name (`lakehouse.engine.progress.reading.Taken`). `reads` describes the
-    input for messages. `size` is compared with a step's `limit`, 0 if it cannot be split. `record` is the
-    place of the only Kafka record, if there is only one.
+    `count` is the number of rows, None if unknown before reading. `number` is the version of the filled table
+    after the commit, for messages and dead letters. `moves` and `beside` are recorded with the rows; `ends`
+    are the end positions by table name (`lakehouse.engine.progress.reading.Taken`). `reads` describes the
+    input for messages. `size` is compared with a step's `limit`; 0 if it cannot be split. `record` is the
+    place of the only Kafka record; None if there are more.
     """
 
     rows: DataFrame
@@ -96,7 +96,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Blamed:
-    """The records at which a micro-batch fails, and the way past them, as text for messages."""
+    """The records that make a micro-batch fail, and how to get past them, as text for messages."""
 
     records: str
     way_out: str
@@ -111,29 +111,29 @@ class Passed:
 
 
 class Ticker(Protocol):
-    """The work that a step has by the wall clock, even without new records."""
+    """A step's periodic work, which is due even without new records."""
 
     def is_due(self, now: datetime) -> bool:
         """Return whether there may be work, without reading a table's rows."""
 
     def tick(self, now: datetime) -> BatchResult:
-        """Do the work; a second call finds none. Must not run beside a micro-batch of the step."""
+        """Do the work; a second call finds none. Must not run concurrently with a micro-batch of the step."""
 
 
 class Gate(Protocol):
     """Decides whether a stream's gold may be exported."""
 
     def check(self, stream: Stream, now: datetime) -> bool:
-        """Check the stream's gold tables as they are now, and return whether they may be exported."""
+        """Check the current state of the stream's gold tables, and return whether they may be exported."""
 
 
 class Step(ABC):
     """A layer's work on one table, or one export.
 
-    `fills` is the name of the table it fills, layer.table; None for an export. `merge_every_s`: in a live run
-    its input may wait for that long. `passes_on`: a later step takes its rows from memory. `limit` is the
-    most that a micro-batch takes, in records for bronze and bytes of files for others; None for the limit in
-    the settings. Times are UTC.
+    `fills` is the name of the table that the step fills, layer.table; None for an export. `merge_every_s`:
+    how long input may wait in a live run. `passes_on`: a later step reads the rows from memory. `limit` is
+    the maximum size of a micro-batch, in records for bronze and in bytes of files for the others; None for
+    the limit in the settings. Times are UTC.
     """
 
     layer: LayerName
@@ -146,10 +146,10 @@ class Step(ABC):
 
     @abstractmethod
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; None if nothing is waiting.
+        """Choose the next micro-batch; None if there is no input.
 
-        `handed` are rows in memory, by the name of the table to which they were just appended. Raises
-        PositionError if the source does not match the noted position.
+        `handed` are rows in memory, by the name of the table that they were just appended to. Raises
+        PositionError if the source does not match the recorded position.
         """
 
     @abstractmethod
@@ -162,7 +162,7 @@ class Step(ABC):
         """Read no further than the current end, except in tables `filled` by other steps of this run."""
 
     def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002 - most have none
-        """Return the records at which a micro-batch fails; None if unknown.
+        """Return the records that make a micro-batch fail; None if unknown.
 
         May try parts of the micro-batch; writes nothing.
         """
@@ -177,7 +177,7 @@ class Step(ABC):
 
 
 class TableStep(Step):
-    """A step that reads tables and fills another, and perhaps others before it."""
+    """A step that reads tables and fills another one, and possibly others before it."""
 
     def __init__(
         self,
@@ -194,10 +194,10 @@ class TableStep(Step):
         self._last: Taken | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
-        """Choose the next micro-batch; None if nothing is waiting.
+        """Choose the next micro-batch; None if there is no input.
 
-        Raises PositionError if another process has filled the table meanwhile: then this step's knowledge of
-        the table, such as its watermark, is out of date.
+        Raises PositionError if another process has filled the table since the last micro-batch, because this
+        step's knowledge of the table, such as its watermark, is then out of date.
         """
         taken = self._reading.next(handed, self._until, self.limit)
         if taken is None:
@@ -235,7 +235,7 @@ class TableStep(Step):
 def _combined(
     combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Combine rows of tables; if some are changes, removed rows separately, marked by `_change_type`."""
+    """Combine rows of tables; added and removed rows of changes separately, marked by `_change_type`."""
     if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
         return combine(rows)
     parts = []
@@ -255,10 +255,10 @@ def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
 
 @dataclass(frozen=True)
 class StepMaker:
-    """A stream's step by name, and how to create it.
+    """The name of a stream's step, and a factory for it.
 
-    `make` creates the step's missing tables and output topics. Each call returns a new step, which knows only
-    what tables and topics have recorded.
+    `make` creates the step's missing tables and output topics. Each call returns a new step, whose only
+    knowledge is the state recorded in tables and topics.
     """
 
     stream: str

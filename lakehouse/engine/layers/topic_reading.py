@@ -1,9 +1,9 @@
-"""A topic that bronze reads, and how far, as recorded in bronze's table.
+"""A topic that bronze reads, and the offsets read, as recorded in bronze's table.
 
-A mismatch is refused with its cause and the way out: a topic that was deleted and recreated, offsets that
-went backwards, records that Kafka dropped before they landed. If such a loss is allowed, it is noted in
-ops.data_losses and skipped, and so is a record that the user wants to skip. Records that Spark's source
-cannot read are read separately, in the driver (`lakehouse.storage.spark.kafka_source`).
+A mismatch is refused, with its cause and the way out: a topic that was deleted and recreated, offsets that
+went backwards, records that Kafka dropped before they landed. If such a loss is allowed, it is recorded in
+ops.data_losses and skipped; so are records that the user wants to skip. Records that Spark's source cannot
+read are read separately, in the driver (`lakehouse.storage.spark.kafka_source`).
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ EARLIEST, LATEST = "earliest", "latest"
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 
-_AT_LEAST = 100  # records, which always fit: a broker limits a record's size
+_AT_LEAST = 100  # records; these always fit, because a broker limits a record's size
 _OVERHEAD_BYTES = 64  # per record, in memory
-_LARGE_BYTES = 4096  # from here a record is mostly payload, which the other layers copy
+_LARGE_BYTES = 4096  # from this size on, a record is mostly payload, which the other layers copy
 _COPIES = 4
 _PARTS_OF_HEAP = 8
 
 
 @dataclass(frozen=True)
 class TakenRecords:
-    """Records between two offsets of each partition: the rows, and how many at most.
+    """Records between two offsets of each partition: the rows, and their maximum number.
 
-    `record` is the place of the only record, if there is only one.
+    `record` is the place of the only record; None if there are more.
     """
 
     rows: DataFrame
@@ -61,7 +61,7 @@ class TakenRecords:
 
 
 class TopicReading:
-    """A topic and the bronze table `query`, at `path`, that it fills."""
+    """A topic, and the bronze table that it fills (`query`, at `path`)."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class TopicReading:
         self._source = self._identified()
 
     def next(self, limit: int | None = None) -> TakenRecords | None:
-        """Return the next records, at most `max_records` and the limit; None if none are waiting.
+        """Return the next records, at most `max_records` and the limit; None if there are none.
 
         Their estimated size in memory is at most about `max_bytes` or an eighth of the heap. Raises
-        PositionError if the topic does not match the noted offsets, also if it was recreated since the last
-        call, and ServiceError if the broker does not answer.
+        PositionError if the topic does not match the recorded offsets or was recreated since the last call,
+        and ServiceError if the broker does not answer.
         """
         self._source = self._source or self._identified()
         if self._source is None:
@@ -129,7 +129,7 @@ class TopicReading:
         )
 
     def _only(self, ranges: Ranges) -> str | None:
-        """Return the place of the only record in the ranges, None if there are more."""
+        """Return the place of the only record in the ranges; None if there are more."""
         places = [Place(self._topic, n, first) for n, (first, end) in ranges.items() if end > first]
         is_one = sum(end - first for first, end in ranges.values()) == 1
         return str(places[0]) if is_one else None
@@ -137,7 +137,7 @@ class TopicReading:
     def set_apart(self, error: Exception) -> bool:
         """Read the record at which Spark's source failed separately from now on; return whether there is one.
 
-        Raises AccessDeniedError if the source failed because the topic may not be read.
+        Raises AccessDeniedError if the source failed because reading the topic is not permitted.
         """
         no = denied(self._access, error, {"topic": f"Read topic {self._topic}"})
         if no is not None:
@@ -187,7 +187,7 @@ class TopicReading:
             ) from error
 
     def _most(self, waiting: Ranges, limit: int) -> int:
-        """Return the maximum number of waiting records to read."""
+        """Return the maximum number of unread records to read."""
         most = min(self._max_records, limit)
         every = sum(end - first for first, end in waiting.values())
         if min(most, every) <= _AT_LEAST:
@@ -209,9 +209,9 @@ class TopicReading:
         self._ids.close()
 
     def _identified(self) -> str | None:
-        """Return the topic's name as a source, None if the topic does not exist yet.
+        """Return the topic's name as a source; None if the topic does not exist yet.
 
-        Raises PositionError if it is not the topic that was read.
+        Raises PositionError if it is not the topic that was read before.
         """
         known = describe_topic(self._access, self._topic)
         source = topic_source(self._topic, None if known is None else known.id)
@@ -266,9 +266,9 @@ class TopicReading:
         return {n: max(offset, earliest[n]) for n, offset in reached.items()}
 
     def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Note the offsets at which the user chose to begin, before any record is read, and return them.
+        """Record the offsets at which the user chose to begin, before reading any record, and return them.
 
-        A second start continues from there, even if no record came in between.
+        A second start continues from there, even if no record has arrived in between.
         """
         if self._start == LATEST:
             at = {n: end for n, (_, end) in there.items()}
@@ -293,9 +293,9 @@ class TopicReading:
         self._note(lost, f"{what} (allowed)")
 
     def _skip(self, first: dict[int, int], ends: dict[int, int]) -> set[int]:
-        """Skip the records that the user wants to skip; return the partitions in which one was due.
+        """Skip the records that the user wants to skip; return the partitions in which a skip was due.
 
-        Moves the first offsets behind them, or the ends before them.
+        Updates the arguments: first offsets move past the records, and ends stop before them.
         """
         passed = set[int]()
         for one in sorted(self._permitted.skip, key=lambda one: one.first_offset):
@@ -332,9 +332,10 @@ class TopicReading:
 
 
 def capped(waiting: Ranges, records: int) -> dict[int, tuple[int, int]]:
-    """Return the ranges of offsets, shortened in proportion to about `records` records.
+    """Return the ranges of offsets, shortened in proportion to a total of about `records` records.
 
-    With fewer records than partitions, those with the most waiting records get one each, the others none.
+    If there are fewer records than partitions, the partitions with the most unread records get one each, the
+    others none.
     """
     every = sum(end - first for first, end in waiting.values())
     if every <= records:

@@ -1,1 +1,1 @@
-"""Tables of the layer `ops`: the pipeline's records about its own operation."""
+"""Tables of the layer `ops`: what the pipeline records about its own operation."""

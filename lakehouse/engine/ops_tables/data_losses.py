@@ -2,7 +2,7 @@
 
 Grain of ops.data_losses: one row per offset range, first and last included; key: topic, partition,
 first_offset. Ranges of a partition do not overlap. Not every offset in a range was a record: transaction
-markers and compacted records have offsets too. `noted_at` is UTC; `query` is the query that skipped the
+markers and compacted records have offsets, too. `noted_at` is UTC; `query` is the query that skipped the
 range. A rerun writes nothing twice.
 """
 
@@ -53,7 +53,7 @@ class LostRange:
 
 
 def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> bool:
-    """Note lost offset ranges, except offsets already noted; tell whether anything was new."""
+    """Record lost offset ranges, except for offsets already recorded; return whether any were new."""
     path = lake.ensure(DATA_LOSSES)
     ends = {
         (row.topic, row.partition): row.last

@@ -1,8 +1,8 @@
-"""ops.events: the pipeline's event log, appended to by every process; readable without Spark.
+"""ops.events: the pipeline's event log; every process appends to it, and it can be read without Spark.
 
 Grain: one row per event; key: id. The columns are those of `lakehouse.common.events.Event`. `at` is UTC, in
 microseconds, by the clock of the process's host. Rows are only appended. A batch is written once, even if an
-attempt failed after writing it.
+attempt fails after writing it.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ EVENTS = TableSpec("ops", "events", SCHEMA, stats=("at",), comment="One row per 
 
 @contextmanager
 def recorded(lake: str, actor: str) -> Iterator[None]:
-    """Write the events noted within the block, and the block's failure, to ops.events.
+    """Write the events within the block, and an exception that ends it, to ops.events.
 
-    If the table cannot be written, a line on standard error says so, and the block continues.
+    If the table cannot be written, a warning goes to standard error, and the block continues.
     """
     with noting(EventLog(actor, partial(append, lake), warn)):
         try:
@@ -55,7 +55,7 @@ def recorded(lake: str, actor: str) -> Iterator[None]:
 
 
 def append(lake: str, events: Sequence[Event], again: bool = False) -> None:  # noqa: FBT001, FBT002
-    """Append events; `again`: leave out those that a failed attempt has already written."""
+    """Append events; `again`: omit those that a failed attempt has already written."""
     if again:
         earliest = min(event.at for event in events)
         there = {event.id for event in newest(lake, limit=sys.maxsize, since=earliest)}
@@ -75,7 +75,7 @@ def newest(
 ) -> list[Event]:
     """Return the newest events of these kinds and streams (none: all), oldest first.
 
-    With `streams`, events that do not concern a single stream are left out. `since` is the earliest time;
+    With `streams`, events that do not concern a single stream are omitted. `since` is the earliest time;
     `before` is the time and id of an event, and only earlier events are returned. No more files are read than
     necessary. Raises TableError if the table cannot be read.
     """
@@ -97,7 +97,7 @@ def newest(
 
 
 def compact(lake: str) -> str | None:
-    """Merge small files, and return a message about it; null if the number of files stays the same.
+    """Merge small files, and return a message about it; None if the number of files did not fall.
 
     A failure is reported on standard error; no events are lost.
     """

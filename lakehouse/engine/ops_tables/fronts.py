@@ -1,13 +1,14 @@
-"""A silver table's progress, as noted in its commits: its front, and the landing time that it has reached.
+"""A silver table's progress, as recorded in its commits: its front, and the landing time it has reached.
 
-    silver.metrics_events front    1795723989203000   the greatest own event time of valid records, in µs
-    silver.metrics_events landed   1795723990117000   the greatest `ingested_at` that was processed, in µs
+    silver.metrics_events front    1795723989203000   the greatest own event time of valid records, in us
+    silver.metrics_events landed   1795723990117000   the greatest `ingested_at` that was processed, in us
 
 The watermark of a record is the front of the valid records that landed before it, minus the allowed lateness
-(`lakehouse.engine.ops_tables.lateness`). All records of a bronze commit have the same landing time, and so
-the same watermark. Kafka's timestamps do not count as event times here. A valid record counts even if it
-becomes a dead letter, which keeps its own event time, or if retention deletes it, which notes the greatest
-one. Records accepted by a replay do not count, so a manual decision makes no other record late.
+(`lakehouse.engine.ops_tables.lateness`). All records of a bronze commit have the same landing time, and
+therefore the same watermark. Kafka's timestamps do not count as event times here. A valid record still counts
+if it becomes a dead letter, which keeps its own event time, or if retention deletes it, because retention
+records the greatest own event time. Records accepted by a replay do not count, so a manual decision makes no
+other record late.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from lakehouse.storage.tables import Move, from_micros
 from lakehouse.streams.contract import OWN_TIME
 
 FRONT = "_front"
-"""A column of `before_landings`: the front before the landing time, UTC; null for none."""
+"""A column of `before_landings`: the front before the landing time, UTC; null if there is none."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress in the commits of a silver table, `layer.name`; in microseconds, null if not noted."""
+    """The progress recorded in a silver table's commits, in microseconds; None if not recorded."""
 
     table: str
     front_us: int | None
@@ -41,20 +42,20 @@ class Progress:
 
     @property
     def front(self) -> datetime | None:
-        """The greatest own event time of processed valid records, UTC; null for none."""
+        """The greatest own event time of processed valid records, UTC; None if there are none."""
         return None if self.front_us is None else from_micros(self.front_us)
 
     @property
     def landed(self) -> datetime | None:
-        """The greatest landing time of processed records, UTC; null for none."""
+        """The greatest landing time of processed records, UTC; None if there are none."""
         return None if self.landed_us is None else from_micros(self.landed_us)
 
     def after(self, own_us: int | None, landed_us: int | None) -> Progress:
-        """Return the progress after a micro-batch with these greatest times; null: no such record."""
+        """Return the progress after a micro-batch with these greatest times; None if unknown."""
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:
-        """Return the moves of a commit: from this progress, which it expects, to a later one."""
+        """Return the moves of a commit: it expects this progress, and records the later one."""
         return (
             Move(f"{self.table} front", self.front_us, later.front_us),
             Move(f"{self.table} landed", self.landed_us, later.landed_us),
@@ -62,15 +63,15 @@ class Progress:
 
 
 def own_times(rows: DataFrame, is_sound: Column) -> DataFrame:
-    """Return the rows' landing times, and the own event times of valid ones, null for the others."""
+    """Return the rows' landing times, and the own event times of the valid ones; null for the others."""
     return rows.select("ingested_at", F.when(is_sound, F.col(OWN_TIME)).alias(OWN_TIME))
 
 
 def before_landings(times: DataFrame, front: datetime | None) -> DataFrame:
     """Return the front before each landing time, given the own event times of valid records.
 
-    `front` (UTC) is the front before all of them; null for none. Grain: one row per landing time; key:
-    `ingested_at`.
+    `front` (UTC) is the front before all of them; None if there is none. Grain: one row per landing time;
+    key: `ingested_at`.
     """
     each = times.groupBy("ingested_at").agg(F.max(OWN_TIME).alias("_own"))
     earlier = Window.orderBy("ingested_at").rowsBetween(Window.unboundedPreceding, -1)

@@ -3,9 +3,10 @@
 Grain: one row per change of a table's allowed lateness; key: table_id, number. `seconds` is the allowed
 lateness behind the front, null for unlimited, as in a backfill. `begins` has the first offset of each
 partition that the row applies to; in partitions without an entry it applies to all records. `before` is the
-number of the previous row, null if there is none: then the initial value, a property of the table, precedes.
+number of the previous row, null if there is none: the preceding value is then the initial one, a property of
+the table.
 
-Silver's commits name the current row. A change is first written here, and then noted in a commit of its own,
+Silver's commits name the current row. A change is first written here, and then recorded in a separate commit
 before the first record that it applies to:
 
     silver.metrics_events lateness              1795723989203000   the number of the row
@@ -55,9 +56,9 @@ LATENESS = TableSpec(
 
 @dataclass(frozen=True)
 class Allowance:
-    """An allowed lateness (seconds, null: unlimited), and the first offset of each partition it applies to.
+    """An allowed lateness (seconds; None: unlimited), and the first offset per partition that it applies to.
 
-    It applies to every record of a partition that is not in `begins`. `number` is null for the initial value.
+    It applies to every record of a partition that is not in `begins`. `number` is None for the initial value.
     """
 
     seconds: int | None
@@ -79,7 +80,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Lateness:
-    """The allowances of a silver table, oldest first, and the setting noted with the last; null: none."""
+    """The allowances of a silver table, oldest first, and the setting recorded with the last one, if any."""
 
     table: str
     allowances: tuple[Allowance, ...]
@@ -92,19 +93,19 @@ class Lateness:
 
     @property
     def expected(self) -> Move:
-        """The move that a commit of rows expects: from the current number to the same one."""
+        """The move that a commit of rows expects: it leaves the current number unchanged."""
         return Move(_number(self.table), self.now.number, self.now.number)
 
     def since(self, number: int | None) -> tuple[Allowance, ...]:
-        """Return the allowance with this number and the later ones; all if there is no such number."""
+        """Return the allowance with this number and all later ones; every allowance if it is not found."""
         places = [place for place, one in enumerate(self.allowances) if one.number == number]
         return self.allowances[places[0] :] if places else self.allowances
 
     def watermark(self, front: Column, *, or_s: int | None = 0) -> Column:
         """Return each record's watermark (UTC) by its own allowance; null if the record cannot be late.
 
-        `front` is the front before the record landed, UTC. `or_s` is a minimum of the allowed lateness, in
-        seconds; null: unlimited.
+        `front` is the front before the record landed, UTC. `or_s` is a minimum for the allowed lateness, in
+        seconds; None: unlimited.
         """
         marks = [
             (one.is_for(), _mark(front, most([one, Allowance(or_s)]))) for one in reversed(self.allowances)
@@ -114,7 +115,7 @@ class Lateness:
 
 
 def most(allowances: Iterable[Allowance]) -> int | None:
-    """Return the greatest allowed lateness of some allowances, in seconds; null: unlimited."""
+    """Return the greatest allowed lateness of some allowances, in seconds; None: unlimited."""
     seconds = [one.seconds for one in allowances]
     known = [one for one in seconds if one is not None]
     return max(known) if len(known) == len(seconds) else None
@@ -123,7 +124,7 @@ def most(allowances: Iterable[Allowance]) -> int | None:
 def read(lake: Lake, table: str) -> Lateness:
     """Return the current lateness of a silver table, `layer.name`.
 
-    Raises TableError if the table has no initial value, or names a row that ops.lateness does not have.
+    Raises TableError if the table has no initial value, or names a row that is missing from ops.lateness.
     """
     found = tables.snapshot(lake.spark, lake.path(*table.split(".")))
     noted = tables.transactions_in(lake.spark, found)
@@ -139,12 +140,12 @@ def read(lake: Lake, table: str) -> Lateness:
 
 
 def number_in(noted: Mapping[str, int], table: str) -> int | None:
-    """Return the number of the allowance that a table's commits name; null for the initial value."""
+    """Return the number of the allowance that a table's commits name; None for the initial value."""
     return noted.get(_number(table))
 
 
 def setting_in(noted: Mapping[str, int], properties: Mapping[str, str], table: str) -> int:
-    """Return the allowed lateness at the time when the table's last allowance was noted."""
+    """Return the allowed lateness when the table's last allowance was recorded, in seconds."""
     return noted.get(_setting(table), int(properties.get(f"lakehouse.{SETTING}", "0")))
 
 
@@ -159,8 +160,8 @@ def change(
 ) -> Lateness:
     """Change the allowed lateness of records after the `judged` offset ranges; return the new lateness.
 
-    `seconds` null: unlimited. `setting` is the current allowed lateness. Raises PositionError if
-    another process has changed the lateness.
+    `seconds` is None for unlimited. `setting` is the current allowed lateness of the settings, in seconds.
+    Raises PositionError if another process has changed the lateness.
     """
     spark, path = lake.spark, lake.path(*known.table.split("."))
     begins = {(one.topic, one.partition): one.last + 1 for one in judged}

@@ -1,9 +1,9 @@
-"""The share of records that silver refuses: counted by runs, noted in ops.events, and reported by commands.
+"""The share of records that silver refuses: counted by runs, recorded in ops.events, reported by commands.
 
 A record is refused if its dead letter is open: invalid, late, or in conflict with another record of its id.
 Duplicates, corrections and deletions are dead letters that need no attention
-(`lakehouse.engine.records.identity`), so they only count as judged. Events have no values of records, because
-they have more readers than dead letters.
+(`lakehouse.engine.records.identity`), so they count only as judged. Events contain no values of records,
+because more people can read them than dead letters.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from lakehouse.engine.records.dead_letters import place
 from lakehouse.engine.records.identity import CLOSED
 
 LEAST_JUDGED = 1_000
-"""The share of fewer records means nothing: it could be one refused record of ten."""
+"""With fewer records, a share means nothing: it could be one refused record in ten."""
 MOST_CAUSES = 3
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The refused records that break one rule in one column (null: no column): their number and the first.
+    """The refused records that break one rule in one column (None: no column), with their number.
 
-    `place` is topic/partition/offset of the first record, `message` the reason in its dead letter.
+    `place` is the topic/partition/offset of the first such record, and `message` the reason in its dead
+    letter.
     """
 
     rule: str
@@ -48,7 +49,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Refusals:
-    """The numbers of a silver table's judged and refused records; `limit` is the allowed share."""
+    """The numbers of judged and refused records of a silver table; `limit` is the allowed share."""
 
     table: str
     judged: int
@@ -63,7 +64,7 @@ class Refusals:
 
     @property
     def is_telling(self) -> bool:
-        """Whether enough records were judged for a share to mean something."""
+        """Whether enough records were judged for the share to be meaningful."""
         return self.judged >= LEAST_JUDGED
 
     @property
@@ -78,7 +79,7 @@ class Refusals:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; it is only rounded to 0 or 100 % if it is exactly that."""
+    """Return a share in percent; only exact values are shown as 0 or 100 %."""
     rounded = f"{100 * share:.1f}"
     if rounded == "100.0" and share < 1:
         return "more than 99.9 %"
@@ -86,7 +87,7 @@ def percent(share: float) -> str:
 
 
 def commonest(letters: DataFrame) -> tuple[Cause, ...]:
-    """Return the most frequent reasons of open dead letters; a letter counts for each of its reasons."""
+    """Return the most frequent reasons of open dead letters; a letter counts once for each of its reasons."""
     refused = letters.where(~F.col("status").isin(*CLOSED))
     at = F.struct("topic", "partition", "offset")
     reasons = refused.select(place().alias("place"), at.alias("at"), F.explode("reasons").alias("reason"))
@@ -100,7 +101,7 @@ def commonest(letters: DataFrame) -> tuple[Cause, ...]:
 
 
 def note_refusals(stream: str, refusals: Refusals) -> None:
-    """Note the refused records in ops.events, without values of records."""
+    """Record the refused records in ops.events, without values of records."""
     causes = [asdict(one) for one in refusals.causes]
     details: Mapping[str, Any] = {
         **asdict(refusals),

@@ -3,16 +3,17 @@
 Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. `before` (UTC): rows from
 before this time are deleted, or about to be; null for bronze. `gone`: for bronze, the last deleted offset of
 each partition; else empty. `front` (UTC): for bronze, the greatest own event time of deleted records that
-were valid; null for other tables, and if there are none. `at`: when the row was noted, UTC. It is noted
+were valid; null for other tables, and if there are none. `at`: when the row was written, UTC. It is written
 before the deletion, so a comparison of tables can explain every missing row. A rerun replaces the row.
 
-Grain of ops.retained_ids: one row per id whose silver row is deleted or about to be, or whose dead letters
-are, after a deletion record has removed its row; key: table_id, fingerprint. Only sources with `sequence_by`
-have such rows. `bar` is the greatest sequence of the id that deletion records cover; null: its silver row is
-deleted, so no later record is accepted. `until`: when its last deletion record without a sequence was sent;
-null: none. `since`: when its first version was sent (both UTC). `sequence_by`: the setting under which these
-three are valid; under another one, they count as null. An id that is noted again keeps the greatest bar, and
-a null bar stays null. A rerun changes nothing.
+Grain of ops.retained_ids: one row per id whose silver row retention deletes; also one per id whose dead
+letters it deletes after a deletion record has removed the silver row. Rows are written before the deletion.
+Key: table_id, fingerprint. Only sources with `sequence_by` have such rows. `bar` is the greatest sequence of
+the id that deletion records cover; null: its silver row is deleted, so no later record is accepted. `until`:
+when its last deletion record without a sequence was sent; null if there is none. `since`: when its first
+version was sent (both UTC). `sequence_by`: the setting under which these three are valid; under another
+setting, they count as null. If an id is written again, the greatest bar is kept, and a null bar stays null. A
+rerun changes nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ RETAINED_IDS = TableSpec(
 class TakenRows:
     """A table's rows deleted by retention: those `before` a time (UTC), or the offsets `gone`.
 
-    `front` is the greatest own event time (UTC) of valid records at these offsets; null: none.
+    `front` is the greatest own event time (UTC) of valid records at these offsets; None if there are none.
     """
 
     before: datetime | None = None
@@ -76,12 +77,12 @@ class TakenRows:
     front: datetime | None = None
 
     def notes(self) -> list[str]:
-        """Return a note with the last deleted offset of each partition; empty if there is none."""
+        """Return a note with the last deleted offset of each partition; empty if there are none."""
         ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
         return [f"retention has deleted {ends}"] if ends else []
 
     def filter_kept(self, rows: DataFrame) -> DataFrame:
-        """Keep the rows whose record, by its coordinates, has not been deleted from bronze."""
+        """Keep the rows whose records, by their coordinates, have not been deleted from bronze."""
         return rows.where(~within(self.gone)) if self.gone else rows
 
 
@@ -100,7 +101,7 @@ def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
 
 
 def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> None:
-    """Note the rows that retention is about to delete from a table, replacing an earlier note."""
+    """Record the rows that retention is about to delete from a table, replacing an earlier entry."""
     path = lake.ensure(RETENTION)
     gone = [(one.topic, one.partition, one.last) for one in taken.gone]
     table_id = tables.table_id(lake.spark, lake.path(layer, name))
@@ -110,12 +111,12 @@ def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> 
 
 
 def fingerprint_of(id_: Column) -> Column:
-    """Return the fingerprint of an id, whatever its type; null for null."""
+    """Return the fingerprint of an id of any type; null for null."""
     return F.substring(F.unhex(F.sha2(id_.cast("string"), 256)), 1, 16)
 
 
 def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
-    """Note the ids of silver rows or dead letters that retention is about to delete.
+    """Record the ids of silver rows or dead letters that retention is about to delete.
 
     `ids` has `id`, and `bar`, `until` and `since` as in ops.retained_ids; an id may occur several times.
     """
@@ -138,7 +139,7 @@ def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
     """Return the ids of a source whose rows or letters were deleted: fingerprint, bar, until and since.
 
-    The last three are null if they were noted under another `sequence_by`. Grain: one row per id; key:
+    The last three are null if they were recorded under another `sequence_by`. Grain: one row per id; key:
     fingerprint.
     """
     noted = RETAINED_IDS.layer, RETAINED_IDS.name
@@ -161,17 +162,17 @@ def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
 def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
     """Return the time (UTC) from which a gold table's rows and their silver rows are complete.
 
-    It is compared with the row's first time column. `made_by` is the main table of a side table, else the
-    table itself. Null: retention has deleted nothing.
+    Compare it with a row's first time column. `made_by` is the main table of a side table, else the table
+    itself. None: retention has deleted nothing.
     """
     cuts = [_later(taken_of(lake, "silver", name).before, made_by.merge_radius) for name in made_by.reads]
     return latest([*cuts, taken_of(lake, "gold", table.name).before])
 
 
 def closed_before(lake: Lake, stream: Stream, source: Source) -> datetime | None:
-    """Return the time (UTC) before which no record of the source can be accepted, even if it may be late.
+    """Return the time (UTC) before which no record of the source is accepted, whatever the allowed lateness.
 
-    Retention has deleted the row that such a record belongs to, or records to be aggregated with it. Null:
+    Retention has deleted the row that such a record belongs to, or records to be aggregated with it. None:
     nothing has been deleted.
     """
     cuts = list[datetime | None]()
@@ -187,7 +188,7 @@ def _later(moment: datetime | None, by: timedelta) -> datetime | None:
 
 
 def latest(moments: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest of some times; null if there is none."""
+    """Return the latest of some times; None if there are none."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 

@@ -1,13 +1,13 @@
-"""ops.unsent_rows: gold rows that could not be sent to a topic or store, so that other rows need not wait.
+"""ops.unsent_rows: gold rows that a topic or store could not take, recorded so that other rows need not wait.
 
 Grain: one row per state of a gold row that could not be sent; key: table, topic (for a store without topics,
 its name), row_key (the row's key in a cache), version (the Delta version with that state) and value_sha256
 (of the message's value, in hex; empty for a delete). `key` is the message's key, `size_bytes` the record's
 size in a batch of its own (for a store without topics, the key's size), `limit_bytes` the limit; both are
 null if the size is not the reason. `reason` is `too_large`, or `refused: ` with the store's message.
-`noted_at` is UTC. The row itself is in gold and in the other stores. The note stays if the row is sent later.
-A row with the reason `changes_removed` covers all changes up to its version that VACUUM removed before they
-were sent; it has no key and no sizes. A rerun writes nothing twice.
+`noted_at` is UTC. The row itself is in gold and in the other stores. The entry remains if the row is sent
+later. A row with the reason `changes_removed` covers all changes up to its version that VACUUM removed before
+they were sent; it has no key and no sizes. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _REMOVED = "changes_removed"
 
 
 def note(lake: Lake, table: str, topic: str, rows: Sequence[UnsentRow], *, now: datetime) -> None:
-    """Note rows of a gold table that its topic or a store does not accept, unless already noted."""
+    """Record rows of a gold table that its topic or a store does not accept, unless already recorded."""
     _note(lake, table, topic, [asdict(row) for row in rows], now)
 
 
 def note_removed(lake: Lake, table: str, topic: str, version: int, *, now: datetime) -> None:
-    """Note that changes up to a version were removed before they were sent."""
+    """Record that changes up to a version were removed before they were sent."""
     row = {"row_key": "", "version": version, "value_sha256": "", "reason": _REMOVED}
     _note(lake, table, topic, [row], now)
 
@@ -73,13 +73,13 @@ def _note(lake: Lake, table: str, topic: str, rows: Sequence[dict[str, Any]], no
 
 
 def read(lake: Lake, table: str, topic: str) -> DataFrame | None:
-    """Return the notes on a gold table and a topic or store; null if there are none."""
+    """Return the entries for a gold table and a topic or store; None if there are none."""
     rows = lake.read_or_empty(UNSENT_ROWS).where(_of(table, topic))
     return None if rows.isEmpty() else rows
 
 
 def are_removed(noted: DataFrame) -> bool:
-    """Tell whether the notes from `read` include changes that were removed before they were sent."""
+    """Return whether the entries from `read` include changes that were removed before they were sent."""
     return not noted.where(F.col("reason") == _REMOVED).isEmpty()
 
 

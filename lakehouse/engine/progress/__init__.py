@@ -1,1 +1,1 @@
-"""How far queries have read, as recorded in the commits of the tables that they fill."""
+"""The progress of queries, as recorded in the commits of the tables that they fill."""

@@ -1,8 +1,8 @@
-"""Cuts: which rows of a table a query has read, and which version of the table that it fills covers them.
+"""Cuts: the source rows that a query has read, and the version of its target table that covers them.
 
-A table's log records, for each version, how far its query had read. So a version of the filled table and a
-position in the source table form a cut: exactly the source rows that this version covers. A cut stays valid
-while the streams run.
+A table's log records, for each version, how far its query had read. A version of the target and a position in
+the source therefore form a cut: the version covers exactly the source rows before the position. A cut remains
+valid while the streams run.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lakehouse.streams.contract import COORDINATES
 
 
 def position_of(spark: SparkSession, query: str, target: str, source: str) -> Position | None:
-    """Return how far the query that fills the table `target` has read the one at `source`, if at all."""
+    """Return the position in `source` of the query that fills `target`; None if it has read nothing."""
     return position_at(spark, query, tables.snapshot(spark, target), source)
 
 
 def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> Position | None:
-    """Return how far the query had read the source by a snapshot of the table that it fills."""
+    """Return the query's position in the source as of a snapshot of the table that it fills."""
     noted = tables.transactions_in(spark, snapshot)
     return position_in(noted, application(query, tables.table_id(spark, source)))
 
@@ -68,12 +68,13 @@ def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version
 
 
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
-    """Return the rows that a reader of the table's appends has read up to the position, as they are now.
+    """Return the current state of the rows that a reader of the table's appends has read before the position.
 
     If readers of the table follow its corrected rows, return the rows as they were at the position. Otherwise
-    readers skip commits that rewrite or remove rows; these changes count even if the reader has not reached
-    them. Appended rows that it has not reached are left out. Files replaced by compaction are not read,
-    because VACUUM removes them. Raises TableError if log retention has removed commits since the position.
+    readers skip commits that rewrite or remove rows; these changes are included even if the reader has not
+    reached them. Appended rows that it has not reached are left out. Files replaced by compaction are not
+    read, because VACUUM removes them. Raises TableError if log retention has removed commits since the
+    position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))
@@ -98,7 +99,7 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 
 
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
-    """Return whether appends before the version `end` are unread at the position.
+    """Return whether any appends before the version `end` are unread at the position.
 
     If readers of the table follow its corrected rows, these count, too. If log retention has removed commits
     since the position, any rows count as unread.
@@ -116,7 +117,7 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
-    """Return the newest version with the same rows as this one, in whatever files.
+    """Return the newest version with the same rows as this one, whatever their files.
 
     An older version's files may be gone: compaction replaces them, and VACUUM removes them.
     """

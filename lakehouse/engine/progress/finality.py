@@ -1,9 +1,9 @@
-"""Finality: up to which event time rows of a gold table are final, even if the grace changes.
+"""Finality: the event time up to which rows of a gold table are final, even if the grace changes.
 
 A row is final once the front, the greatest event time merged, is past its `due_column` by the grace. Final
-rows stay final when the grace changes: the first micro-batch with a new grace notes, as transactions in its
-commit, the grace and up to which time rows were final before it. The grace that a table was created with is a
-table property.
+rows stay final when the grace changes: the first micro-batch with a new grace records, as transactions in its
+commit, the grace and the time up to which rows were final before. The grace that a table was created with is
+a table property.
 
     gold.metrics_1m grace_s                    600   the current grace, in seconds
     gold.metrics_1m final_until   1795723989203000   rows up to here are final in any case, in microseconds
@@ -28,7 +28,7 @@ SETTING = "grace_s"
 
 @dataclass(frozen=True)
 class Finality:
-    """A table's noted grace, and the time (UTC; None: none) up to which rows are final in any case."""
+    """A table's recorded grace, and the time (UTC, or None) up to which rows are final in any case."""
 
     query: str
     grace: timedelta
@@ -36,12 +36,15 @@ class Finality:
     noted: Transactions
 
     def reached(self, front: datetime | None) -> datetime | None:
-        """Return up to which time rows are final once the front (None: none) is merged; None if no row is."""
+        """Return the time up to which rows are final once the front is merged; None if no row is final.
+
+        `front` is None if nothing was merged.
+        """
         by_event_time = None if front is None else shifted(front, -self.grace)
         return max((moment for moment in (by_event_time, self.until) if moment is not None), default=None)
 
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
-        """Return the progress between two fronts in terms of the clock, whose grace may be a new one.
+        """Return the progress between two fronts in terms of the clock, whose grace may be new.
 
         Exactly the rows that are already final count as final before; they stay final.
         """
@@ -50,7 +53,10 @@ class Finality:
         return EventTimeProgress(first, now if first is None else max(now, first))
 
     def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
-        """Return the moves that the next commit must expect and, if the clock has another grace, note."""
+        """Return the moves for the next commit.
+
+        They expect the recorded grace and, if the clock has a different one, record it.
+        """
         grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
         seconds, micros = self.noted.get(grace), self.noted.get(until)
         if self.grace == grace_of(clock):
@@ -66,18 +72,18 @@ class Finality:
 
 
 def grace_of(clock: EventClock) -> timedelta:
-    """Return how far event time, or the wall clock, must be past a row's time until the row is final."""
+    """Return how far event time, or the wall clock, must be past a row's time before the row is final."""
     return clock.when_idle.after
 
 
 def made_with(table: MergedTable) -> dict[str, str]:
-    """Return the grace as table properties, for a table whose rows become final by event time; else none."""
+    """Return the grace as a table property if the table's rows become final by event time; else nothing."""
     clock = table.clock if isinstance(table, GoldTable) else None
     return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 
 
 def finality_at(spark: SparkSession, query: str, snapshot: Snapshot, clock: EventClock) -> Finality:
-    """Return the finality noted in a gold table's snapshot; without a noted grace, the clock's applies."""
+    """Return the finality recorded in a gold table's snapshot; without a recorded grace, the clock's."""
     made_with = tables.properties_of(snapshot).get(f"lakehouse.{SETTING}")
     grace = grace_of(clock) if made_with is None else timedelta(seconds=int(made_with))
     return _of(query, tables.transactions_in(spark, snapshot), grace)

@@ -3,9 +3,9 @@
 A query reads either appends or the change feed. Appends are the files of commits that only add rows. Commits
 that change or remove rows are skipped, unless the query follows the table and they correct rows. A query that
 begins with a table's existing rows first reads the files of one version. If all these files record when their
-records landed, they are read in that order, however OPTIMIZE has arranged rows: a part ends where the next
-file begins, and has the rows of all files that landed before. A file is read under the name in its commit,
-even if compaction has replaced it since.
+records landed, they are read in that order, however OPTIMIZE has arranged the rows: a part ends where the
+next file begins, and contains the rows of all files that landed before. A file is read under the name in its
+commit, even if compaction has replaced it since.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Landings = tuple[datetime, datetime]
 """The first and last time (UTC) at which records of a file landed."""
 
 MOST_COMMITS = 50
-"""The maximum number of versions read at once."""
+"""The maximum number of versions to read at once."""
 
 
 @dataclass(frozen=True)
 class Part:
     """A part of a table between two positions; `files` are actions of the log.
 
-    There may be no files, after compaction, say, or commits that change rows and are skipped. `changed` are
-    ranges of versions, first and last, whose rows are read from the change feed because some were removed or
-    changed; empty: the files are appends. `foreign` are skipped commits of other writers. Of the files that a
-    query begins with, the part has the rows that landed from `since` and before `until` (UTC; None: no
-    limit). `is_least`: it cannot be smaller.
+    `files` may be empty, for example after compaction, or if all commits were skipped. `changed` are ranges
+    of versions, first and last, that are read from the change feed because rows were removed or changed;
+    empty: the files are appends. `foreign` are the skipped commits of other writers. Of a query's first
+    files, the part contains the rows that landed from `since` and before `until` (UTC; None: no limit).
+    `is_least`: the part cannot be split further.
     """
 
     first: Position
@@ -60,18 +60,18 @@ class Part:
 
     @property
     def rows(self) -> int | None:
-        """The number of rows, None if unknown."""
+        """The number of rows; None if unknown."""
         is_unknown = self.changed or self.since is not None or self.until is not None
         return None if is_unknown else total([rows_of(file) for file in self.files])
 
     @property
     def divisible_bytes(self) -> int:
-        """The size of the files; 0 if it cannot be smaller: one commit, or the least first files."""
+        """The size of the files; 0 if the part cannot be split: one commit, or the fewest first files."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return the rows; with changes, also the removed ones, marked by `_change_type`."""
+        """Return the rows; for ranges in `changed`, including the removed ones, marked by `_change_type`."""
         if self.changed:
             every = (tables.read_changes(spark, path, first, last) for first, last in self.changed)
             return reduce(DataFrame.unionByName, every)
@@ -79,10 +79,10 @@ class Part:
 
 
 def beginning(spark: SparkSession, path: str) -> Position:
-    """Return where a query that has read nothing of a table begins.
+    """Return the starting position of a query that has not read any of a table.
 
-    Before the first commit, if the table is young and its commits have only appended; else before the files
-    of the newest version.
+    It is before the first commit if there are only a few commits, all of them appends; otherwise it is before
+    the files of the newest version.
     """
     if tables.is_in_its_commits(spark, path):
         return BEFORE_ALL
@@ -92,7 +92,7 @@ def beginning(spark: SparkSession, path: str) -> Position:
 def appends(
     spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int, follows: bool = False
 ) -> Part:
-    """Return the next appends before the version `end`: about `max_bytes` of files, at least one commit.
+    """Return the next appends before the version `end`: about `max_bytes` of files, but at least one commit.
 
     A query that `follows` the table also gets the rows that other commits have corrected. Raises TableError
     if log retention has removed a commit.
@@ -108,7 +108,7 @@ def appends(
 
 
 def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
-    """Return the next files of the change feed before the version `end`, as `appends` does.
+    """Return the next files of the change feed before the version `end`; limits and errors as for `appends`.
 
     The rows that a query begins with come from the table itself.
     """
@@ -120,7 +120,7 @@ def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_by
 
 
 def between(spark: SparkSession, path: str, first: Position, end: Position, *, follows: bool = False) -> Part:
-    """Return all appends between two positions, as `appends` does."""
+    """Return all appends between two positions, with the options and errors of `appends`."""
     if first.is_beginning:
         every = tables.files_at(spark, path, first.version)
         times = [landings_of(file) for file in every]
@@ -131,7 +131,7 @@ def between(spark: SparkSession, path: str, first: Position, end: Position, *, f
 
 
 def changes_between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
-    """Return the whole change feed between two positions; raises TableError as `appends` does."""
+    """Return the whole change feed between two positions; raises TableError like `appends`."""
     if first.is_beginning:
         return between(spark, path, first, end)
     found = entries(spark, path, first.version, end.version)
@@ -139,7 +139,7 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 
 
 def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
-    """Return the last of some versions with a change file that VACUUM has removed; None for none."""
+    """Return the last version in a range for which VACUUM removed a change file; None if there is none."""
     found = None
     for entry in entries(spark, path, first, end):
         names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)
@@ -149,7 +149,7 @@ def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | Non
 
 
 def files_since(spark: SparkSession, path: str, first: Position, version: int) -> list[Action]:
-    """Return a version's files that the table did not have at a position, or that were unread then."""
+    """Return a version's files that a reader at the position had not read, including files added since."""
     known = set[str]()
     before = first.version if first.is_beginning else first.version - 1
     if before >= tables.first_version(spark, path):
@@ -159,7 +159,7 @@ def files_since(spark: SparkSession, path: str, first: Position, version: int) -
 
 
 def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[LogEntry]:
-    """Yield a table's commits from the version `first` and before `end`.
+    """Yield a table's commits from version `first` up to, but not including, `end`.
 
     Raises TableError if log retention has removed one, or if one cannot be read.
     """
@@ -168,7 +168,7 @@ def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[Lo
 
 
 def entry_of(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return a commit of a table, None if the log no longer has it."""
+    """Return a commit of a table; None if the log no longer contains it."""
     try:
         return tables.read_commit(spark, path, version)
     except (Py4JJavaError, FileNotFoundError):
@@ -180,7 +180,7 @@ def _read_of(entry: LogEntry, *, follows: bool) -> Sequence[Action]:
 
 
 def _with_changes(part: Part, read: Sequence[LogEntry], *, follows: bool) -> Part:
-    """Add a part's versions to read from the change feed, and the commits of other writers."""
+    """Add to a part the versions to read from the change feed, and the commits of other writers."""
     given = [entry for entry in read if follows and entry.followed]
     corrected = given if any(entry.rewrites for entry in given) else []
     foreign = tuple(entry for entry in read if entry.is_foreign)
@@ -188,7 +188,7 @@ def _with_changes(part: Part, read: Sequence[LogEntry], *, follows: bool) -> Par
 
 
 def _spans(versions: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return ascending numbers as ranges without gaps."""
+    """Return ascending numbers as contiguous ranges."""
     spans = list[tuple[int, int]]()
     for version in versions:
         if spans and spans[-1][1] == version - 1:
@@ -230,9 +230,9 @@ def _versions(
 
 
 def landed_before(spark: SparkSession, path: str, position: Position) -> datetime | None:
-    """Return the landing time (UTC) before which records are read, at a position among the first files.
+    """Return the landing time (UTC) before which all records were read, for a position among the first files.
 
-    None: the files do not record landings, and are read one after the other.
+    None if the files do not record landings; they are then read one after the other.
     """
     times = [landings_of(file) for file in tables.files_at(spark, path, position.version)]
     return times[position.files or 0][0] if times and _all_say(times) else None
@@ -250,7 +250,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
     times = [landings_of(file) for file in every]
     least = end = min(begin + 1, len(every))
     while end < len(every) and times[end][0] == times[begin][0] != FIRST:
-        least = end = end + 1  # which landed at the same time
+        least = end = end + 1  # files that landed at the same time
     size = size_of(every[begin:end])
     while end < len(every) and (size := size + size_of([every[end]])) <= max_bytes:
         end += 1
@@ -258,7 +258,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
 
 
 def _part_of(every: Sequence[Action], times: Sequence[Landings], first: Position, end: int) -> Part:
-    """Return the part from a position among the first files, with their landings, to the file `end`."""
+    """Return the part from a position among the first files, with these landings, up to the file `end`."""
     begin = first.files or 0
     position = Position(first.version + 1) if end == len(every) else Position(first.version, end)
     if not _all_say(times):

@@ -1,17 +1,17 @@
-"""How far queries have read: names and numbers of transactions in the tables that they fill. Pure functions.
+"""How far queries have read: the transactions that record it in the tables that they fill. Pure functions.
 
-Each commit of a micro-batch carries one Delta transaction (`txn`) per source that it advances in, atomically
-with its rows. The transaction's application id names the query and the source; its version is the first
-unread version or offset:
+Each commit of a micro-batch contains, atomically with its rows, one Delta transaction (`txn`) per source
+whose position it advances. The transaction's application id names the query and the source; its version is
+the first unread version or offset:
 
-    silver.metrics_events reads 5d0f…                   57   every version of bronze before 57
-    silver.metrics_events reads 5d0f…@12                 3   3 files of version 12, with which it began
-    bronze.metrics_events reads metrics-events:9Zc…/0  812   every offset of partition 0 before 812
-    bronze.metrics_events begins metrics-events:9Zc…/0 500   it began there, by the user's choice
+    silver.metrics_events reads 5d0f...                   57   every version of bronze before 57
+    silver.metrics_events reads 5d0f...@12                 3   3 files of version 12, with which it began
+    bronze.metrics_events reads metrics-events:9Zc.../0  812   every offset of partition 0 before 812
+    bronze.metrics_events begins metrics-events:9Zc.../0 500   it began there, as the user chose
 
-A table is named by its Delta id, a topic by its name and its Kafka id, so neither is mistaken for one that
-was recreated under the same name. If a query fills two tables, transactions in the first one also name the
-second: `silver.metrics_events of 8a2b… reads 5d0f…`.
+A table is identified by its Delta id, and a topic by its name and its Kafka id, so a table or topic that was
+recreated under the same name counts as a different one. If a query fills two tables, transactions in the
+first one also name the second: `silver.metrics_events of 8a2b... reads 5d0f...`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def application(query: str, source: str, *, of: str | None = None) -> str:
 
 
 def position_in(noted: Transactions, application_: str) -> Position | None:
-    """Return how far the application has read its table; None if nothing is noted."""
+    """Return the application's position in its source; None if none is recorded."""
     version = noted.get(application_)
     if version is not None:
         return Position(version)
@@ -50,13 +50,13 @@ def position_in(noted: Transactions, application_: str) -> Position | None:
 
 
 def beginning_in(noted: Transactions, application_: str) -> Position | None:
-    """Return where the application began, if that is noted: before the files of some version."""
+    """Return where the application began, before the files of some version; None if that is not recorded."""
     begun = _begun(noted, application_)
     return None if begun is None else Position(begun, 0)
 
 
 def moves(application_: str, noted: Transactions, before: Position, after: Position) -> tuple[Move, ...]:
-    """Return the moves with which a commit notes the application's new position `after`."""
+    """Return the moves with which a commit records the application's new position `after`."""
 
     def move(name: str, to: int) -> Move:
         return Move(name, noted.get(name), to)
@@ -65,12 +65,12 @@ def moves(application_: str, noted: Transactions, before: Position, after: Posit
         return (move(f"{application_}@{after.version}", after.files),)
     if not before.is_beginning:
         return (move(application_, after.version),)
-    # Keep on record that the query began with the files of a version, not with the first commit.
+    # Record that the query began with the files of a version, not with the first commit.
     return (move(application_, after.version), move(f"{application_}@{before.version}", _ALL))
 
 
 def sources_in(noted: Transactions, query: str, *, of: str | None = None) -> set[str]:
-    """Return the sources for which the query has noted positions."""
+    """Return the sources for which the query has recorded positions."""
     prefix = application(query, "", of=of)
     return {name.removeprefix(prefix).partition("@")[0] for name in noted if name.startswith(prefix)}
 
@@ -89,7 +89,7 @@ def offsets_in(noted: Transactions, query: str, topic_source_: str) -> dict[int,
 def offset_moves(
     query: str, topic_source_: str, before: Mapping[int, int], after: Mapping[int, int]
 ) -> tuple[Move, ...]:
-    """Return the moves with which a commit notes the query's new offsets."""
+    """Return the moves with which a commit records the query's new offsets."""
     return tuple(
         Move(application(query, f"{topic_source_}/{partition}"), before.get(partition), offset)
         for partition, offset in sorted(after.items())
@@ -98,7 +98,7 @@ def offset_moves(
 
 
 def begins(query: str, topic_source_: str, at: Mapping[int, int]) -> tuple[Move, ...]:
-    """Return the moves with which a commit records at which offsets the query began."""
+    """Return the moves with which a commit records the offsets at which the query began."""
     return tuple(
         Move(f"{query}{_BEGINS}{topic_source_}/{partition}", None, offset)
         for partition, offset in sorted(at.items())
@@ -106,7 +106,7 @@ def begins(query: str, topic_source_: str, at: Mapping[int, int]) -> tuple[Move,
 
 
 def begun_in(noted: Transactions, query: str, topic: str) -> dict[int, int]:
-    """Return for each partition the offset at which the query began by choice; empty if it did not."""
+    """Return, per partition, the offset at which the query began if the user chose it; else nothing."""
     prefix = f"{query}{_BEGINS}{topic}:"
     return {int(name.rpartition("/")[2]): offset for name, offset in noted.items() if name.startswith(prefix)}
 

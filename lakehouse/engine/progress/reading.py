@@ -1,9 +1,9 @@
-"""The tables that a query reads, and how far, as recorded in the tables that it fills.
+"""The tables that a query reads, and its positions, as recorded in the tables that it fills.
 
 A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last one
-completes its micro-batch. If another table is ahead of the last one, a micro-batch was killed between them:
-it is repeated, exactly up to there. Between micro-batches nothing is kept here, except to avoid rereading
-commits without rows.
+completes the micro-batch. If another table is ahead of the last one, a micro-batch was killed between the
+two: it is repeated up to exactly the same position. Between micro-batches this object keeps no state, except
+to avoid rereading commits without rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lakehouse.storage.tables.log import Mark
 
 _CLOCKS_DIFFER_MS = 60_000  # at most, between machines that write tables of one lake
 _NOTED_AFTER = 100
-"""After this many versions without new rows a commit notes the position, before their log is cleaned up."""
+"""After this many versions without new rows, a commit records the position, before log cleanup."""
 
 
 @dataclass(frozen=True)
@@ -56,12 +56,13 @@ class InMemory:
 
 @dataclass(frozen=True)
 class Taken:
-    """A micro-batch's input: rows by table name, their number (None: unknown), and where it ends.
+    """A micro-batch's input: rows by table name, their number (None: unknown), and end positions by table.
 
-    `number` is the version that its commit gives the table filled last, `begins` the positions that this
-    table has noted before; `reads` describes the input for messages. `size_bytes` is the size of its files, 0
-    if it cannot be split. `moves` are for the commit to the table filled last; `beside` for those to the
-    others, in order: None for a table that has its commit of this micro-batch from an earlier attempt.
+    `number` is the version that the micro-batch's commit gives the table filled last. `begins` are the
+    positions recorded in this table before. `reads` describes the input for messages. `size_bytes` is the
+    size of the input files, 0 if they cannot be split. `moves` are for the commit to the table filled last;
+    `beside` has those for the others, in order: None for a table to which an earlier attempt has already
+    committed this micro-batch.
     """
 
     rows: Mapping[str, DataFrame]
@@ -84,9 +85,9 @@ class Taken:
 class Reading:
     """A query's sources, as paths by table name, and the tables that it fills: `beside`, then `target`.
 
-    From the tables that it `follows` it also reads corrected rows, by their change feed; from the others only
-    appends. `on_foreign` is called with the table's name and each commit in which another writer has changed
-    rows; such a commit is skipped.
+    From the tables that it `follows`, the query also reads corrected rows, through the change feed; from the
+    others it reads only appends. `on_foreign` is called with the table's name and each commit in which
+    another writer has changed rows; such a commit is skipped.
     """
 
     spark: SparkSession
@@ -110,10 +111,10 @@ class Reading:
         until: Mapping[str, int] | None = None,
         max_bytes: int | None = None,
     ) -> Taken | None:
-        """Return the next micro-batch's input, None if no rows are waiting.
+        """Return the next micro-batch's input; None if there are no unread rows.
 
         `handed` are rows in memory, by table. `until` is the last version to read, by table. `max_bytes`
-        limits the size of a table's files, if it is less than the query's own limit. Raises PositionError if
+        limits the size of a table's files if it is lower than the query's own limit. Raises PositionError if
         positions and tables do not match, and TableError if a commit is gone.
         """
         if not self.sources.keys() & handed.keys() and self._is_as_it_was():
@@ -124,7 +125,7 @@ class Reading:
         found = {name: self._part(state, name, handed, until or {}, most) for name in self.sources}
         counts = [found[name].count for name in self.sources]
         count = None if None in counts else sum(one or 0 for one in counts)
-        # A commit notes a skipped foreign one, so that it is not reported again.
+        # A commit records a skipped foreign commit, so it is reported only once.
         has_news, self._has_news = self._has_news, False
         if count == 0 and not (state.is_resumed or has_news or self._is_far(state, found)):
             for name, one in found.items():
@@ -146,16 +147,16 @@ class Reading:
         )
 
     def _is_as_it_was(self) -> bool:
-        """Return whether no table has changed since the last time there was nothing to read."""
+        """Return whether no table has changed since the last poll that found nothing to read."""
         marks = self._idle.items()
         return bool(marks) and all(tables.is_newest(self.spark, path, mark) for path, mark in marks)
 
     def position(self, name: str) -> Position | None:
-        """Return how far the query has read a table; None if not at all."""
+        """Return the query's position in a table; None if it has read nothing."""
         return _State.of(self).positions[name]
 
     def moved_at(self) -> datetime | None:
-        """Return when the query last filled its table, UTC; None if nothing is noted."""
+        """Return when the query last recorded a position in its target table, UTC; None if it never did."""
         ids = (tables.table_id(self.spark, path) for path in self.sources.values())
         noted = (tables.noted_ms(self.spark, self.target.path, application(self.query, id_)) for id_ in ids)
         last_ms = max((at_ms for at_ms in noted if at_ms is not None), default=None)
@@ -183,13 +184,13 @@ class Reading:
         part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes, follows=follows)
         self._tell_foreign(name, part)
         while not part.files and not part.end.is_beginning and part.end.version < end:
-            # Skip all versions without rows: an empty result must mean that no rows are waiting.
+            # Skip all versions without rows: an empty result must mean that there are no unread rows.
             part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes, follows=follows)
             self._tell_foreign(name, part)
         return _Found.of(self.spark, path, part)
 
     def _comes_next(self, path: str, first: Position, version: int, *, follows: bool) -> bool:
-        """Return whether no rows are waiting between a position and a version."""
+        """Return whether there are no unread rows between a position and a version."""
         if first.is_beginning or first.version > version:
             return False
         between = parts.entries(self.spark, path, first.version, version)
@@ -222,7 +223,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Found:
-    """Rows of a table (None: none), how many, and where they end; `size_bytes` is `Part.divisible_bytes`."""
+    """Rows of a table, if any, their number and end position; `size_bytes` is `Part.divisible_bytes`."""
 
     rows: DataFrame | None
     count: int | None
@@ -234,7 +235,7 @@ class _Found:
         return cls(part.frame(spark, path) if part.files else None, part.rows, part.end, part.divisible_bytes)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return the rows; an empty frame is made only here, because most polls find nothing."""
+        """Return the rows; an empty frame is created only here, because most polls find nothing."""
         return tables.read(spark, path).limit(0) if self.rows is None else self.rows
 
 
@@ -242,8 +243,8 @@ class _Found:
 class _State:
     """The logs of a query's tables at one moment, by the names of the source tables.
 
-    `positions` are those noted in the table filled last, None for none; `first` is where reading starts;
-    `ends` is where a killed micro-batch ended, for every table; empty if there is none.
+    `positions` are recorded in the table filled last; None if there is none. `first` is the starting
+    position. `ends` is where a killed micro-batch ended, for every table; empty if there was none.
     """
 
     reading: Reading
@@ -264,7 +265,7 @@ class _State:
         noted, target_id = tables.transactions_in(spark, target), tables.id_of(target)
         others = [tables.snapshot(spark, one.path) for one in reading.beside]
         beside = tuple(tables.transactions_in(spark, one) for one in others)
-        # Read after the filled tables, so that sources have all that was noted as read.
+        # Read the sources after the filled tables, so that they contain everything recorded as read.
         sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
         versions = {reading.target.path: target}
         versions |= {one.path: there for one, there in zip(reading.beside, others, strict=True)}
@@ -278,7 +279,7 @@ class _State:
             there = [(position, one) for one in beside if (position := position_in(one, app)) is not None]
             if here is not None:
                 first[name] = here
-            elif there:  # a killed attempt has noted where it began
+            elif there:  # a killed attempt has recorded where it began
                 first[name] = beginning_in(there[0][1], app) or BEFORE_ALL
             else:
                 first[name] = parts.beginning(spark, reading.sources[name])
@@ -294,7 +295,7 @@ class _State:
         return bool(self.ends)
 
     def moves(self, ends: Mapping[str, Position]) -> tuple[Move, ...]:
-        """Return the moves for the table filled last."""
+        """Return the moves for the commit to the table filled last."""
         return tuple(
             move
             for name, end in ends.items()
@@ -303,7 +304,7 @@ class _State:
         )
 
     def moves_beside(self, place: int, ends: Mapping[str, Position]) -> tuple[Move, ...] | None:
-        """Return the moves for another table, None if an earlier attempt has noted them."""
+        """Return the moves for the commit to another table; None if an earlier attempt has recorded them."""
         noted, of = self.beside[place], self.target_id
         found = tuple(
             move
@@ -317,7 +318,7 @@ class _State:
         return application(self.reading.query, self.ids[name], of=of)
 
     def refuse_what_does_not_fit(self) -> None:
-        """Raise PositionError if tables do not belong together; docs/refused-tables.md has the cases."""
+        """Raise PositionError if tables do not belong together; docs/refused-tables.md lists the cases."""
         query, target = self.reading.query, self.reading.target
         way_out = f"delete {target.path} (and the tables made from it) and run again to rebuild it"
         for name, id_ in self.ids.items():
@@ -345,10 +346,10 @@ class _State:
             self.reading.is_known_whole = True
 
     def _refuse_another_past(self, name: str, position: Position | None, way_out: str) -> None:
-        """Raise PositionError if the last version read is newer than the note that it was read.
+        """Raise PositionError if the last version read is newer than the commit that recorded it as read.
 
-        Clocks of two machines differ a little, so a table that was restored and has grown within a minute
-        goes unnoticed. The audit compares rows.
+        Clocks of two machines differ a little, so a table that was restored and has grown again within a
+        minute goes undetected here. The audit compares rows.
         """
         spark, path, query = self.reading.spark, self.reading.sources[name], self.reading.query
         if position is None or position.is_beginning or not 0 < position.version <= self.newest[name] + 1:

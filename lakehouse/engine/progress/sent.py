@@ -1,11 +1,11 @@
-"""How far the export of a gold table has come, noted in the lake.
+"""The progress of a gold table's export, recorded in the lake.
 
-An export sends rows to a topic, in a transaction that also notes the position, and then to other stores. This
-note is written after all of them: the next micro-batch begins there. If the topic's position is ahead of it,
-a micro-batch was killed between the two. The note also remains when the broker has dropped the offsets of a
-consumer group that was idle for a week, and it is all there is for a table without a topic. If a store was
-unavailable or full and lacks rows that the topic has, the note says so, and the store is filled again. The
-note is a small file in the table's directory, one per topic, and is deleted with the table.
+An export sends rows to a topic, in a transaction that also records the position, and then to other stores.
+This note is written after all of them; the next micro-batch begins at its position. If the topic's position
+is ahead of the note, a micro-batch was killed between the two. The note outlives the offsets of a consumer
+group, which a broker drops after a week without use, and for a table without a topic it is the only record.
+If a store was unavailable or full and lacks rows that the topic has, the note says so, and the store is
+filled again. The note is a small file in the table's directory, one per topic, and is deleted with the table.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables.specs import Position, Progress
 
 _DIRECTORY = "_lakehouse_export"  # VACUUM skips names that begin with an underscore
-_NO_TOPIC = "redis"  # for no topic; existing lakes have notes of this name
+_NO_TOPIC = "redis"  # if there is no topic; existing lakes have notes with this name
 _IS_BEHIND = "_is_behind"
 
 
 def note(
     spark: SparkSession, path: str, topic: str | None, progress: Progress, *, behind: Collection[str] = ()
 ) -> None:
-    """Note how far the table at the path has been sent, and the names of the sinks that lack some rows.
+    """Record how far the table at `path` has been sent, and the names of the sinks that lack some rows.
 
     Replaces the previous note.
     """
@@ -37,13 +37,13 @@ def note(
 
 
 def noted(spark: SparkSession, path: str, topic: str | None) -> Progress | None:
-    """Return how far the table has been sent; None if not at all, or if the note cannot be read."""
+    """Return how far the table has been sent; None if nothing is recorded, or if the note is unreadable."""
     file = file_of(path, topic)
     return progress_in(storage.read_text(spark, file)) if storage.exists(spark, file) else None
 
 
 def behind(spark: SparkSession, path: str, topic: str | None) -> frozenset[str]:
-    """Return the names of the sinks that lack rows, by the note."""
+    """Return the names of the sinks that lack rows, according to the note."""
     file = file_of(path, topic)
     return behind_in(storage.read_text(spark, file)) if storage.exists(spark, file) else frozenset()
 
@@ -52,7 +52,7 @@ def behind_in(text: str) -> frozenset[str]:
     """Return the names of the sinks that lack rows, from a note's content."""
     try:
         found = json.loads(text)
-    except ValueError:  # truncated, as by a power failure
+    except ValueError:  # truncated, for example by a power failure
         return frozenset()
     if not isinstance(found, dict):
         return frozenset()
@@ -60,7 +60,7 @@ def behind_in(text: str) -> frozenset[str]:
 
 
 def progress_in(text: str) -> Progress | None:
-    """Return the content of a note; None if it is truncated, as after a power failure."""
+    """Return the progress in a note's content; None if it is truncated, for example by a power failure."""
     try:
         found: dict[str, Any] = json.loads(text)
         return Progress(str(found["table"]), Position(int(found["version"]), found["files"]))

@@ -1,1 +1,1 @@
-"""Kafka records: fields, validation rules, dead letters and offset ranges."""
+"""Kafka records: fields, validation rules and dead letters."""

@@ -1,4 +1,4 @@
-"""Compares the records of each id in landing order, as columns (rules: `records.identity`)."""
+"""Compare the records of each id in landing order, with Spark columns (rules: `records.identity`)."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _STANDING, _LETTER, _COMING = 0, 1, 2
 
 
 def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
-    """Decide about judged records by comparing them with each other and with earlier records.
+    """Decide the outcome of judged records by comparing them with each other and with earlier records.
 
-    `judged` has the columns of `judge` and known ids. Records marked in IS_CLOSED, if it has that column,
-    count for nothing and keep their reasons until a row answers them. `standing` are silver rows with the
-    columns of `row_columns`, `letters` are dead letters with the columns LETTERS; both are of other, earlier
-    records, and may include other ids.
+    `judged` has the columns of `judge`; its ids are known. If it has the column IS_CLOSED, the marked records
+    are ignored and keep their reasons, unless a later row of the same id shows that they were sent again.
+    `standing` are silver rows with the columns of `row_columns`, and `letters` are dead letters with the
+    columns LETTERS. Both contain only other, earlier records, possibly with other ids.
 
     Grain of the outcome: one row per judged record, per removed silver row (IS_REMOVED) and per changed
     letter (IS_LETTER); key: topic, partition, offset. `reasons` are the reasons against the record; empty if
@@ -69,7 +69,7 @@ def changed_by(outcome: DataFrame) -> DataFrame:
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
-    """Return judged records with the reasons from the outcome, where it has them."""
+    """Return the judged records, with the outcome's reasons where it has any."""
     own = ~F.col(IS_REMOVED) & ~F.col(IS_LETTER)
     found = outcome.where(own).select(*PLACE, F.col("reasons").alias("_found"))
     reasons = F.coalesce("_found", "reasons")
@@ -79,7 +79,7 @@ def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """The columns of a comparison, built once: of each input, of the decision steps and of the outcome."""
+    """The columns of a comparison, built once: of each input, each decision step and the outcome."""
 
     coming: Columns
     standing: Columns
@@ -129,7 +129,7 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
 
 
 def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, Column]:
-    """Return the comparison columns of one kind of record; all kinds have the same ones in the same order."""
+    """Return the comparison columns of one kind of record; every kind has the same ones in the same order."""
     known = {
         "rank": F.lit(rank),
         "id": F.col(id_).cast("string"),
@@ -158,14 +158,14 @@ def _kind_of_letter() -> Column:
 
 
 def _decided(source: Source) -> tuple[Columns, ...]:
-    """Return the columns that decide about the records of each id, step by step.
+    """Return the columns that decide the outcome for the records of each id, step by step.
 
-    `counts`: the record counts, unless it `conflicts`. `is_new`: its sequence is greater than all earlier
-    ones. `best`: the latest such record; `low`: its sequence and, negated, the earliest send time among it
-    and its repeats. A deletion without a sequence removes the greatest sequence sent no later than itself,
-    and all lower ones. So the best record is a row while `low` was sent later than every such deletion
-    (`until`), and its sequence is greater than those of the other deletions (`bar`). `rows` are the records
-    that became rows, in order; `end_…` is the state after all records.
+    A record `counts` towards its id's state unless it `conflicts`. `is_new`: its sequence is greater than all
+    earlier ones. `best`: the latest such record. `low`: the best record's sequence and, negated, the earliest
+    send time of the best record and its repeats. A deletion without a sequence removes the greatest sequence
+    sent no later than the deletion, and all lower ones. The best record is therefore a row if `low` was sent
+    later than every such deletion (`until`), and if its sequence is greater than those of the other deletions
+    (`bar`). `rows` are the records that became rows, in order; `end_...` is the state after all records.
     """
     is_sequenced = source.sequence_by is not None
     window = Window.partitionBy("id") if is_sequenced else Window.partitionBy("id", "event_time")
@@ -180,7 +180,7 @@ def _decided(source: Source) -> tuple[Columns, ...]:
         return F.coalesce(column, no)
 
     def stands(name: str) -> Column:
-        """Return whether the best record is a row, by the columns with this prefix."""
+        """Return whether the best record is a row, based on the columns with this prefix."""
         taken = was(-F.col(f"{name}low.sent") <= F.col(f"{name}until"))
         taken = taken | was(F.col(f"{name}best.seq") <= F.col(f"{name}bar"))
         return F.col(f"{name}best").isNotNull() & ~taken
@@ -239,7 +239,7 @@ def _is_at(event: str) -> Column:
 
 
 def _reasons(source: Source) -> Column:
-    """Return the reasons of a decided record; null for a row, and for a letter that does not change."""
+    """Return the reasons of a decided record; null for a silver row, and for an unchanged letter."""
     column, header = source.id_column, header_of(source.unique_by)
     what = F.concat(F.lit(f"{header or source.unique_by} "), shown(F.col("id")))
 

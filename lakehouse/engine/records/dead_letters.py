@@ -3,9 +3,9 @@
 Grain: one row per refused record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The
 raw key, value and headers are the original bytes. Times are UTC. Rerunning the micro-batch that wrote a row
 writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
-sent again as a new record (resent; the last reason names the new record). The letters of duplicate and
-superseded records and of deletions are closed from the start (`lakehouse.engine.records.identity`). `batch`
-is null if no micro-batch refused the record.
+sent again as a new record (resent; the last reason names the new record). Letters of duplicate and superseded
+records and of deletions are closed from the start (`lakehouse.engine.records.identity`). `batch` is null if
+the record was not refused by a micro-batch.
 """
 
 from __future__ import annotations
@@ -100,8 +100,10 @@ RULES = frozenset(
         "wrong_type",
     }
 )
-"""The rules of every stream, including those of closed letters; a stream may add its own. A filter by a rule
-that no stream and no letter has is refused."""
+"""The rules of every stream, including those of closed letters. A stream may add its own.
+
+A filter by any other rule is refused, unless a letter has that rule.
+"""
 
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
 
@@ -132,10 +134,10 @@ class LetterOrigin:
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection of dead letters, which match all given conditions.
+    """A selection of dead letters that match all of the given conditions.
 
-    `rule` is one of a letter's rules. `since` (inclusive) and `until` (exclusive) limit `first_seen`, UTC.
-    `id` is a prefix of the letter's id.
+    A letter matches `rule` if any of its reasons has it. `since` (inclusive) and `until` (exclusive) limit
+    `first_seen`, UTC. `id` is a prefix of the letter's id.
     """
 
     streams: tuple[str, ...] = ()
@@ -149,12 +151,12 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether no condition is given."""
+        """Whether the selection has no conditions."""
         return self == Selection()
 
     @property
     def names_skipped(self) -> bool:
-        """Whether it names records passed over by --skip: by their rule, an offset or a letter's id."""
+        """Whether it names records skipped with --skip: by their rule, an offset or a letter's id."""
         return self.rule == SKIPPED or self.offset is not None or bool(self.id)
 
     def condition(self) -> Column:
@@ -174,16 +176,16 @@ class Selection:
 
 
 def is_skipped() -> Column:
-    """Select the letters of records passed over by --skip, unless a replay has accepted them since."""
+    """Return whether a letter's record was skipped with --skip and has not been replayed since."""
     return F.array_contains("reasons.rule", SKIPPED) & (F.col("status") != REPLAYED)
 
 
 def refuse_unnamed(
     letters: DataFrame, selection: Selection, topics: Collection[str], rules: Collection[str]
 ) -> None:
-    """Raise QueryError for a topic or rule that neither a stream (`topics`, `rules`) nor a letter has.
+    """Raise QueryError for a topic or rule that is unknown both to the streams and to the letters.
 
-    Reads the letters only if the streams do not have the name.
+    `topics` and `rules` are those of the streams. The letters are read only if a name is not among them.
     """
     topic, rule = selection.topic, selection.rule
     if topic is not None and topic not in topics:
@@ -211,14 +213,14 @@ def count_by_rule(letters: DataFrame) -> dict[str, int]:
 
 
 def place() -> Column:
-    """Return a record's topic/partition/offset, as the letters of resent records show it."""
+    """Return a record's topic/partition/offset, in the form that the letters of resent records use."""
     return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
 
 
 def resent_as(place: Column) -> dict[str, Column]:
     """Return the values to set on the letters (merge target `t`) of records that were sent again.
 
-    `place` is that of the new record, which is in silver.
+    `place` is the place of the new record, which is in silver.
     """
     said = F.struct(
         F.lit(RESENT).alias("rule"),
@@ -229,7 +231,7 @@ def resent_as(place: Column) -> dict[str, Column]:
 
 
 def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:
-    """Return the values to set on letters (merge target `t`), with one more attempt."""
+    """Return the values to set on letters (merge target `t`), and count one more attempt."""
     return {**values, "attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(now)}
 
 
@@ -246,9 +248,9 @@ def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row
 
 
 def find_letter(letters: DataFrame, beginning: str) -> Row:
-    """Return the one letter whose id begins with this text.
+    """Return the only letter whose id has this prefix.
 
-    If Python cannot represent one of its times, all its times are text
+    If Python cannot represent one of its times, all of its times are returned as text
     (`lakehouse.storage.spark.collecting`). Raises QueryError if no letter matches, or more than one.
     """
     found = collected(letters.where(F.col("id").startswith(beginning)).limit(2))
@@ -265,8 +267,8 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
     """Return refused records as rows of the dead-letter table after one attempt; unknown values are null.
 
-    They are open, or closed from the start (`lakehouse.engine.records.identity`). The columns _LACKING are
-    optional.
+    The letters are open, or closed from the start (`lakehouse.engine.records.identity`). The columns _LACKING
+    are optional.
     """
     found_at = {
         "_now": by_reference(F.lit(origin.now), F.col("topic")),
@@ -278,22 +280,23 @@ def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
 
 
 def status_by(reasons: Column) -> Column:
-    """Return the status by the reasons: closed by a single reason, resent by the last one, else open."""
+    """Return the status for these reasons: closed by its only reason, resent by its last one, or open."""
     rule, last = (F.try_element_at(reasons, F.lit(place)).getField("rule") for place in (1, -1))
     is_closed = (F.size(reasons) == 1) & rule.isin(*CLOSED)
     return F.when(is_closed, rule).when(last == RESENT, F.lit(RESENT)).otherwise(F.lit(OPEN))
 
 
 def own_time_by(reasons: Column) -> Column:
-    """Return a refused record's own time (UTC), which moves the front (`lakehouse.engine.ops_tables.fronts`).
+    """Return a refused record's own time (UTC), which advances the front (`engine.ops_tables.fronts`).
 
-    Null if the record was not sound by itself when it landed, as is every record that a replay admitted.
+    Null if the record was not valid on its own when it landed; this includes all records admitted by a
+    replay.
     """
     return F.when(F.col("admitted").isNull() & identity.is_sound_alone(reasons), F.col("own_time"))
 
 
 def letter_id(stage: str) -> Column:
-    """Return the id of a record's letter in a stage."""
+    """Return the id of a record's letter for a stage."""
     place = ("topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage))
     return F.sha2(F.concat_ws("\n", *place), 256)
 

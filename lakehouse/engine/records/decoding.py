@@ -1,12 +1,12 @@
-"""Columns that `lakehouse.engine.formats` adds to records that are not JSON text, for judging.
+"""Columns that `lakehouse.engine.formats` adds to records that are not JSON text, for validation.
 
-REFUSED  array of reasons against the bytes; nothing else is judged then; null: they were decoded
+REFUSED  array of reasons against the bytes, in which case nothing else is judged; null: they were decoded
 BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
 TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
          another type or no value; like the columns below, for Avro and Protobuf only
-PROVEN   whether TYPED decides about all fields: none can have a reason against it
-LACKS    the columns of required fields that the writer's schema lacks; null: none
-AGAINST  array of reasons against fields and `event_time` that JSON cannot show; null: none
+PROVEN   whether TYPED proves all fields valid: no reason can apply to any of them
+LACKS    the columns of required fields that the writer's schema lacks; null if there are none
+AGAINST  array of reasons against fields and `event_time` that JSON cannot show; null if there are none
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def reason_of(field: Field) -> Column:
     against = reason_against(field.column)
     found = found.when(against.isNotNull(), against)
     value = typed(field.column)
-    is_valid = value.isNotNull()  # in its own type; JSON may have another one, as for times
+    is_valid = value.isNotNull()  # in its own type; in JSON it may have another one, as times do
     if field.type is FieldType.DOUBLE:
         is_valid = F.abs(value) <= fields.MOST_MAGNITUDE
         is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))

@@ -1,10 +1,10 @@
-"""Deletions: which records delete an id, the id that each deletes, and its sequence.
+"""Deletions: which records are deletions, the id that each one deletes, and its sequence.
 
 A source with `sequence_by` has two kinds:
 
-- a Kafka record without a value; its key has the id, in the form `deletion_key`;
-- a record with a value and the mark `deleted_if`. If the id's path goes through `after`, as in Debezium's
-  envelope, the id is read from `before`, else from the same path as in other records.
+- a Kafka record without a value; its key contains the id, in the form `deletion_key`;
+- a record with a value and the mark `deleted_if`. If the path of the id contains `after`, as in Debezium's
+  envelope, the id is read from `before`; otherwise its path is the same as in other records.
 
 | deletion_key | the key |
 | --- | --- |
@@ -14,19 +14,19 @@ A source with `sequence_by` has two kinds:
 | long, int | is a signed integer of 8 or 4 bytes, big-endian |
 | avro, avro:FIELD | is a string or a whole number, or a record with one, in a registered schema |
 
-A JSON key may begin with the five bytes that name a registered schema: JSON text never begins with a zero
+A JSON key may begin with the five-byte prefix of a registered schema: JSON text never begins with a zero
 byte.
 
 A deletion's sequence comes from the header or field of `sequence_by`; a field within `after` does not count.
 Without a sequence, Kafka's timestamps decide what it deletes (`lakehouse.engine.records.identity`). Nothing
-else of a deletion is validated, neither its other fields nor its time.
+else in a deletion is validated, neither its other fields nor its time.
 
 | rule | broken by |
 | --- | --- |
 | key_null, key_empty, key_not_utf8 | a deletion whose key is missing, empty or not UTF-8 |
 | bad_key | a key of another form, or whose id is neither a non-empty string nor a whole number |
 | missing_id | a marked record without the id |
-| bad_sequence | a sequence that is not a whole number of 64 bits |
+| bad_sequence | a sequence that is not a 64-bit whole number |
 """
 
 from __future__ import annotations
@@ -51,23 +51,23 @@ from lakehouse.streams.messages import json_path
 DELETION = "deletion"
 """The rule of a valid deletion."""
 KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
-"""Columns added for Avro keys before judging: the id as text, and the reason against the key; null: none."""
+"""Columns added for Avro keys before validation: the id as text, and the reason against the key, or null."""
 
 _MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
 _BYTES = {"long": 8, "int": 4}
-_FRAMED = 5  # bytes: a zero and the registered schema's id
+_FRAMED = 5  # bytes: a zero and the id of the registered schema
 _NUMBER = re.compile(r"-?[0-9]")
 
 
 def as_read(source: Source) -> Contract:
-    """Return the contract with the fields that only deletions need: the mark, and the id in `before`."""
+    """Return the contract plus the fields that only deletions use: the mark, and the id in `before`."""
     return replace(source.contract, fields=(*source.contract.fields, *_more(source)))
 
 
 def columns(source: Source) -> dict[str, Column]:
-    """Return the columns of the fields that only deletions need; none for a source without a mark.
+    """Return the columns of the fields that only deletions use; empty for a source without a mark.
 
-    Values come from a record's variants and, if the format has types, from the decoded struct.
+    Values come from the record's variants and, if the format has types, from the decoded struct.
     """
     found = {}
     for field in _more(source):
@@ -129,7 +129,7 @@ def id_of(source: Source) -> Column:
 
 
 def sequence_of(source: Source) -> Column:
-    """Return a deletion's own sequence; null if it has none."""
+    """Return the deletion's own sequence; null if it has none."""
     if header_of(source.sequence_by):
         return F.col(SEQUENCE)
     field = _sequence_field(source)
@@ -137,7 +137,7 @@ def sequence_of(source: Source) -> Column:
 
 
 def reasons_of(source: Source) -> tuple[Column, ...]:
-    """Return a deletion's only reason: that it deletes, or why its id or sequence is invalid."""
+    """Return a deletion's only reason: either that it deletes, or why its id or sequence is invalid."""
     deletes = F.concat(F.lit("the record deletes "), shown(id_of(source)))
     wrong = F.when(F.col("_value").isNull(), _against_key(source))
     if source.mark is not None:
@@ -154,7 +154,7 @@ def _more(source: Source) -> tuple[Field, ...]:
 
 
 def _is_in_before(source: Source) -> bool:
-    """Return whether the record's id lies in `after`, so that a deletion's id lies in `before`."""
+    """Return whether the record's id is inside `after`, so that a deletion's id is inside `before`."""
     return not header_of(source.unique_by) and _is_in_after(json_path.names_of(source.unique_by or ID))
 
 
@@ -163,7 +163,7 @@ def _is_in_after(path: tuple[str, ...]) -> bool:
 
 
 def _id_field(source: Source) -> Field:
-    """Return the field of a marked record that has the id to delete."""
+    """Return the field of a marked record that contains the id to delete."""
     field = next(one for one in source.contract.fields if one.column == source.id_column)
     if not _is_in_after(field.path):
         return field
@@ -173,7 +173,7 @@ def _id_field(source: Source) -> Field:
 
 
 def _sequence_field(source: Source) -> Field | None:
-    """Return the field with a marked record's sequence; None if there is none outside `after`."""
+    """Return the field that contains a marked record's sequence; None if there is none outside `after`."""
     if source.mark is None or header_of(source.sequence_by):
         return None
     field = next(one for one in source.contract.fields if one.column == source.sequence_column)
@@ -215,7 +215,7 @@ def _json_id(text: Column, path: tuple[str, ...]) -> Column:
 
 
 def _against_key(source: Source) -> Column:
-    """Return the reason against the key of a record without a value; null for none."""
+    """Return the reason against the key of a record without a value, or null."""
     form, key, column = source.key_form, F.col("_key"), source.id_column
     empty = reason("key_empty", column, F.lit("a deletion's key is empty"))
     found = F.when(key.isNull(), reason("key_null", column, F.lit("a deletion has no key"))).when(
@@ -235,7 +235,7 @@ def _against_key(source: Source) -> Column:
 
 
 def _expected(source: Source) -> str:
-    """Describe a key that does not have the form."""
+    """Describe how a key violates the configured form."""
     form = source.key_form
     if form.kind in _BYTES:
         return f"not the {_BYTES[form.kind]} bytes of {'an int' if form.kind == 'int' else 'a long'}"
@@ -246,7 +246,7 @@ def _expected(source: Source) -> str:
 
 
 def _against_marked(source: Source) -> Column:
-    """Return the reason against a marked record whose id cannot be read; null for none."""
+    """Return the reason against a marked record whose id cannot be read, or null."""
     column = source.id_column
     if name := header_of(source.unique_by):
         message = with_value(
@@ -260,7 +260,7 @@ def _against_marked(source: Source) -> Column:
 
 
 def _against_sequence(source: Source) -> Column:
-    """Return the reason against a sequence that is present but invalid; null for none."""
+    """Return the reason against a sequence that is present but invalid, or null."""
     column = source.sequence_column
     if name := header_of(source.sequence_by):
         is_there, value, said = header_text(name).isNotNull(), shown(header_text(name)), f"header {name}"

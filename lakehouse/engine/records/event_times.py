@@ -1,9 +1,9 @@
-"""Event times: how a record may write a time, how it is parsed, and the reasons against it.
+"""Event times: accepted notations, parsing, and the reasons against a time.
 
 A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
-such a time, adding a window or a lateness never overflows, and no other calendar or local mean time applies.
-A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the reason names
-the likely unit.
+such a time, adding a window or a lateness never overflows, and neither another calendar nor local mean time
+applies. A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the
+reason names the likely unit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakehouse.streams.contract import Contract, TimeUnit
 from lakehouse.streams.definition import Source
 
 AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
-"""Units whose numbers may also be text: Protobuf's JSON puts 64-bit integers in quotes."""
+"""Units whose numbers may also be text: Protobuf's JSON mapping quotes 64-bit integers."""
 KIND = fields.type_column("event_time")
 WRITTEN = "_written_event_time"
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
@@ -37,11 +37,11 @@ _NAMES: dict[TimeUnit, str] = {
 _LIKELY_S = (946_684_800, 4_102_444_800)  # 2000 and 2100
 _LOCAL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
 _OFFSET = r"(Z|[+-]\d\d:\d\d)"
-_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows it, Spark's cast does not
+_WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows this, Spark's cast does not
 
 
 def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
-    """Return whether a whole number is an accepted time in a unit, by default the contract's."""
+    """Return whether a whole number is an accepted time in a unit, which defaults to the contract's."""
     return number.between(*_span(source, unit or source.contract.event_time_unit))
 
 
@@ -57,7 +57,7 @@ def accepted(time: Column, source: Source) -> Column:
 
 
 def of_number(number: Column, unit: TimeUnit) -> Column:
-    """Return the time of a whole number; fractions of a microsecond are cut off."""
+    """Return the time for a whole number of units; fractions of a microsecond are truncated."""
     if unit == "s":
         return F.timestamp_seconds(number)
     if unit == "ms":
@@ -73,13 +73,13 @@ def is_absent() -> Column:
 
 
 def written(contract: Contract) -> Column:
-    """Return a record's ISO 8601 time, as a separate column because it is used twice."""
+    """Return a record's ISO 8601 time; a separate column because it is used twice."""
     text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
     return F.when(F.col(KIND) == "STRING", _from_text(text, contract))
 
 
 def of_record(source: Source) -> Column:
-    """Return a record's own time, or Kafka's if it has none; null if that time is not accepted."""
+    """Return a record's own time, or Kafka's timestamp if it has none; null if that time is not accepted."""
     contract = source.contract
     is_number, from_number = _from_number(source)
     first_us, _ = span_us(source)
@@ -119,14 +119,14 @@ def reason_of(source: Source) -> Column:
 
 
 def _span(source: Source, unit: TimeUnit) -> tuple[int, int]:
-    """Return the first and the last accepted number."""
+    """Return the first and the last accepted number in this unit."""
     per_second = PER_SECOND[unit]
     first_us, _ = span_us(source)
     return -(-first_us * per_second // 1_000_000), min(_END_S * per_second, 2**63) - 1
 
 
 def _from_number(source: Source) -> tuple[Column, Column]:
-    """Return whether the time is an accepted number, and the time itself."""
+    """Return two columns: whether the time is an accepted number, and the time."""
     unit, kind = source.contract.event_time_unit, F.col(KIND)
     stamp = fields.variant_at(source.contract.event_time_path)
     if unit == "s":  # a fraction has the precision of a double
@@ -138,7 +138,7 @@ def _from_number(source: Source) -> tuple[Column, Column]:
 
 
 def _from_text(text: Column, contract: Contract) -> Column:
-    """Return the time of an ISO 8601 text or, in a fine unit, of digits; null for any other text."""
+    """Parse an ISO 8601 time or, for us and ns, digits; null for any other text."""
     is_complete = text.rlike(_LOCAL + _OFFSET + r"\z")
     of_offset = F.when(is_complete, F.regexp_replace(text, _WITHOUT_SECONDS, "$1:00").try_cast("timestamp"))
     if contract.event_time_unit in AS_DIGITS:
@@ -148,13 +148,13 @@ def _from_text(text: Column, contract: Contract) -> Column:
     if zone is None:
         return of_offset
     whole = F.regexp_replace(F.concat(text, F.lit("Z")), _WITHOUT_SECONDS, "$1:00")
-    shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # local time of the zone
+    shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # local time in the zone
     at = F.to_utc_timestamp(shown, zone)
     return F.coalesce(of_offset, F.when(F.from_utc_timestamp(at, zone) == shown, at))
 
 
 def _forms(contract: Contract) -> str:
-    """Describe how the contract's event times are written."""
+    """Describe the notations that the contract accepts for event times."""
     unit, zone = contract.event_time_unit, contract.event_time_zone
     kind = "a number" if unit == "s" else "an integer, or its digits" if unit in AS_DIGITS else "an integer"
     number = f"epoch {_NAMES[unit]} ({kind})"
@@ -167,7 +167,7 @@ def _bounds(source: Source) -> str:
 
 
 def _hint(contract: Contract) -> Column:
-    """Name the unit in which a number would be a time from 2000 to 2100; empty if there is none."""
+    """Name the unit in which a number would be a time between 2000 and 2100; empty if there is none."""
     number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
     likely = F.lit(None).cast("string")
     for unit, per_second in PER_SECOND.items():

@@ -1,6 +1,6 @@
-"""The types of a contract's fields: cheap proof, lookup, and the reasons against a value.
+"""The types of a contract's fields: proof by the typed parser, lookup in variants, reasons against a value.
 
-A field is read in one of two ways. Spark's typed JSON parser is cheap but tolerant: its result counts only if
+A field is read in one of two ways. Spark's typed JSON parser is fast but lenient: its result counts only if
 no other JSON type could have produced it (`is_proven`). Everything else is read from the record's variants,
 which keep the JSON type (`looked_up`, `reason`).
 """
@@ -36,7 +36,7 @@ SPARK_TYPES: dict[FieldType, DataType] = {
     FieldType.BOOLEAN: BooleanType(),
     FieldType.JSON: StringType(),
 }
-# A decimal is first parsed as a double, to exclude JSON strings, then read from the text.
+# A decimal is first parsed as a double, to exclude JSON strings, and then read from the text.
 PARSED_TYPES = SPARK_TYPES | {FieldType.DECIMAL: DoubleType()}
 REASONS = ArrayType(
     StructType(
@@ -48,7 +48,7 @@ REASONS = ArrayType(
     )
 )
 BEYOND_LONG = r"^DECIMAL\((19|[23]\d),0\)$"
-"""The variant's type for an integer beyond a long, with or without a fraction of zeros."""
+"""The variant type of an integer too large for a long, with or without a fraction of zeros."""
 
 _JSON_NAMES = {
     FieldType.STRING: "a string",
@@ -60,33 +60,33 @@ _JSON_NAMES = {
 _NOT_WHOLE = "a number with a fraction, an exponent or more than 38 digits"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
 _FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the point
-_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # as Spark's parser returns a whole number or such a string
+_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # how Spark's parser returns a whole number or such a string
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
-# The parser reads numbers of up to 1,000 characters, so longer exponents are always out of range.
+# The parser accepts numbers of up to 1,000 characters, so longer exponents are always out of range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
 MOST_MAGNITUDE = 1e140
-"""The greatest magnitude of a double: squares of such values, and sums of the squares, still fit a double."""
+"""The greatest magnitude of a double: squares of such values, and sums of them, still fit in a double."""
 
 
 def payload_column(column: str) -> str:
-    """Return the column name of a payload that ends its record, normalized."""
+    """Return the column name of a payload that is the last field of its record, normalized."""
     return f"_payload_{column}"
 
 
 def type_column(column: str) -> str:
-    """Return the column name of the JSON type (schema_of_variant) of a field's variant."""
+    """Return the column name for the JSON type (schema_of_variant) of a field's variant."""
     return f"_type_{column}"
 
 
 def exact_column(column: str) -> str:
-    """Return the column name of a decimal as it is written in the record."""
+    """Return the column name of a decimal exactly as written in the record."""
     return f"_exact_{column}"
 
 
 def are_provable(contract: Contract) -> bool:
     """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
 
-    Within objects it accepts duplicate names, which a variant refuses.
+    Within objects the parser accepts duplicate names, which a variant refuses.
     """
     paths = [*(field.path for field in contract.fields), contract.event_time_path]
     return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
@@ -98,10 +98,10 @@ def variant_at(path: tuple[str, ...]) -> Column:
 
 
 def written_decimal(text: Column, field: Field) -> Column:
-    """Return the decimal under the field's name in a flat JSON object's text; null if none fits.
+    """Return the decimal under the field's name in the text of a flat JSON object; null if none fits.
 
-    For a field that is rounded, return the number as it is written. If a name occurs twice, the last one
-    counts. A quote after a backslash is part of a string; any other quoted name before a colon is a key.
+    If the field is rounded, return the number as it is written. If a name occurs twice, the last occurrence
+    wins. A quote after a backslash is part of a string; any other quoted name before a colon is a key.
     """
     if field.scale is not None:
         return F.regexp_extract(text, _under(field.path[-1], _FITS_ROUNDED), 1)
@@ -109,16 +109,16 @@ def written_decimal(text: Column, field: Field) -> Column:
 
 
 def _under(name: str, literal: str) -> str:
-    """Return the pattern for a literal under a name in a JSON text; its first group is the literal.
+    """Return a pattern for a literal under a name in a JSON text; the first group is the literal.
 
-    It is anchored: otherwise a search without a match would start again at every character.
+    The pattern is anchored; otherwise a failing search would restart at every character.
     """
     space = r"[ \t\r\n]*"
     return rf'(?s)\A.*(?<!\\)"{re.escape(name)}"{space}:{space}({literal}){space}[,}}]'
 
 
 def of_scale(number: Column, scale: int | None) -> Column:
-    """Return a number, or its text, as a decimal, rounded once (half up) to the scale."""
+    """Return a number or its text as a decimal, rounded once (half up) to the scale."""
     if scale is None:
         return number.try_cast(DECIMAL)
     return number.try_cast(DecimalType(38, scale)).try_cast(DECIMAL)
@@ -127,8 +127,8 @@ def of_scale(number: Column, scale: int | None) -> Column:
 def _decimal(literal: Column, scale: int | None) -> Column:
     """Return a JSON number in any notation as a decimal; null if decimal(38,9) cannot hold it.
 
-    Without a scale it must hold the exact number; with one, the rounded number. Even `try_cast` fails on an
-    exponent near the greatest integer.
+    Without a scale, decimal(38,9) must hold the exact number; with one, the rounded number. Exponents are
+    checked first because even `try_cast` fails on an exponent near the greatest integer.
     """
     whole, fraction, exponent = (F.regexp_extract(literal, f"^{_NUMBER}$", group) for group in (1, 2, 3))
     digits = F.concat(whole, fraction)
@@ -143,9 +143,10 @@ def _decimal(literal: Column, scale: int | None) -> Column:
 def last_payload(text: Column, value: Column, field: Field) -> Column:
     """Return a JSON field, normalized, if it is the last one of its record and not a string; else null.
 
-    `value` is from Spark's typed parser, which returns anything but a string as it is written. If the whole
-    text consists of what precedes the first occurrence of the field's name, the name, this value and a
-    closing brace, then the value is the field's, it is not a string, and the parser has read the whole text.
+    `value` comes from Spark's typed parser, which returns anything but a string as written. Suppose that the
+    text consists of the part before the first occurrence of the field's name, the name, this value and a
+    closing brace. Then the value belongs to the field, it is not a string, and the parser has read the whole
+    text.
     """
     name = f'"{field.path[-1]}":'
     is_last = text == F.concat(F.substring_index(text, name, 1), F.lit(name), value, F.lit("}"))
@@ -163,7 +164,7 @@ def is_proven(value: Column, field: Field) -> Column:
     if field.type is FieldType.JSON:
         present = json_text.is_plain(value) | F.col(payload_column(field.column)).isNotNull()
         return present if field.required else value.isNull() | present
-    # Spark returns other JSON values as text: true, -1.5, {…}, […], and 1e400 as "Infinity" with quotes.
+    # Spark returns other JSON values as text: true, -1.5, {...}, [...], and 1e400 as "Infinity" with quotes.
     # Half a surrogate pair becomes a question mark. Null may mean absent. The range from "-" to ":" includes
     # the digits.
     like_number = (value >= "-") & (value < ":")
@@ -176,7 +177,7 @@ def is_proven(value: Column, field: Field) -> Column:
 
 
 def proven(typed: Column, field: Field) -> Column:
-    """Return the value of a proven field, from Spark's typed parser."""
+    """Return the value of a proven field, as read by Spark's typed parser."""
     if field.type is FieldType.JSON:
         return F.coalesce(F.col(payload_column(field.column)), typed)
     if field.type is FieldType.DECIMAL:
@@ -186,11 +187,11 @@ def proven(typed: Column, field: Field) -> Column:
 
 
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
-    """Return the value of a field from its variant; null if it has another type.
+    """Return a field's value from its variant; null if the value has another type.
 
-    `text` is the record. For a number with an exponent or too many digits the variant holds a double, so the
-    number is read from the text. It is null if it is not found there because its name is escaped or also
-    occurs in a nested object (for a nested field: anywhere else).
+    `text` is the whole record. For a number with an exponent or too many digits, the variant holds a double,
+    so the number is read from the text. It is null if the text search fails because the field's name is
+    escaped or also occurs in a nested object (for a nested field: anywhere else).
     """
     kind = F.schema_of_variant(variant)
     if field.type is FieldType.JSON:
@@ -215,9 +216,9 @@ def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field
 
 
 def as_written(path: tuple[str, ...]) -> Column:
-    """Return the value at a path as messages show it, a number as it is written in the record.
+    """Return the value at a path for use in messages, a number as written in the record.
 
-    A variant may write a number differently: 1.0 becomes 1, and 1e400 infinity.
+    A variant may render a number differently: 1.0 becomes 1, and 1e400 becomes infinity.
     """
     variant = variant_at(path)
     literal = F.regexp_extract(F.col("_rest").cast("string"), _under(path[-1], _NUMBER), 1)
@@ -242,7 +243,7 @@ def reason_of(field: Field) -> Column:
 
 
 def misplaced(path: tuple[str, ...], column: str) -> Column:
-    """Return the reason against a path that continues below a value that is not an object; null for none."""
+    """Return the reason against a path that continues below a value that is not an object, or null."""
     reasons = []
     for depth in range(1, len(path)):
         value = variant_at(path[:depth])
@@ -262,7 +263,7 @@ def reason(rule: str, column: str | None, message: Column) -> Column:
 
 
 def json_name(kind: Column) -> Column:
-    """Return JSON's name for a type that schema_of_variant returns."""
+    """Return JSON's name for a type returned by schema_of_variant."""
     return (
         F.when(kind == "STRING", "a string")
         .when(kind == "BOOLEAN", "a boolean")
@@ -273,18 +274,18 @@ def json_name(kind: Column) -> Column:
 
 
 def is_number(kind: Column) -> Column:
-    """Return whether this is the type of a number."""
+    """Return whether this is a numeric type."""
     return kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
 
 
 def _is_whole(variant: Column, kind: Column) -> Column:
-    """Return whether a number is written as an integer; beyond 64 bits, a fraction of zeros is overlooked."""
+    """Return whether a number is written as an integer; beyond 64 bits, a fraction of zeros is allowed."""
     beyond = kind.rlike(BEYOND_LONG) & F.try_variant_get(variant, "$", "bigint").isNull()
     return (kind == "BIGINT") | beyond
 
 
 def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
-    """Return the reason against a value that is present; null for none."""
+    """Return the reason against a value that is present, or null."""
     if field.type is FieldType.JSON:
         return F.lit(None).cast("struct<rule:string,column:string,message:string>")
     expected, came = _JSON_NAMES[field.type], json_name(kind)

@@ -1,9 +1,9 @@
-"""The outcome for a record among those of its id: the same code for live runs, replay, rebuild and audit.
+"""Compare a record with the others of its id; live runs, replay, rebuild and audit share this code.
 
 With `unique_by` alone, records of the same id and event time are compared; with `sequence_by`, those of the
 same id. docs/decisions/what-a-record-becomes.md has the rules, and `lakehouse.engine.records.comparing`
 applies them. A record that is not a row of silver has one letter. Each of these rules is a letter's only
-reason and its status:
+reason and also its status:
 
 | rule | the record |
 | --- | --- |
@@ -11,14 +11,14 @@ reason and its status:
 | superseded | has a lower sequence than another record of its id, or was deleted |
 | deletion | deletes an id (`lakehouse.engine.records.deletions`), by its sequence or the time it was sent |
 
-Three rules leave an open letter. `conflicting_id`: the record has the row's id (and event time or sequence),
-but other fields. `nothing_to_delete`: a deletion whose id no record has had yet. `retained`: retention has
-taken the row of its id, or the letters of a deleted id, and the record's sequence is not above theirs. When
-the record of an open letter is sent again, the letter gets `resent` as its last reason. The compared fields
-are those of the contract and the event time.
+Three rules leave a letter open. `conflicting_id`: the record has the row's id (and event time or sequence),
+but other fields. `nothing_to_delete`: no record has had the id of the deletion yet. `retained`: retention has
+removed the row with this id, or the letters of a deleted id, and the record's sequence is not above theirs.
+When the record of an open letter is sent again, `resent` becomes the letter's last reason. The compared
+fields are those of the contract and the event time.
 
-Records are ordered by landing: `ingested_at`, then topic, partition and offset. A record that a replay has
-admitted is ordered by its admission. So the outcome depends neither on micro-batches nor on crashes.
+Records are ordered by landing: `ingested_at`, then topic, partition and offset. A record admitted by a replay
+is ordered by its admission. The outcome therefore depends neither on micro-batches nor on crashes.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ DUPLICATE, SUPERSEDED, CONFLICTING = "duplicate", "superseded", "conflicting_id"
 DELETION = deletions.DELETION
 NOTHING_TO_DELETE, LATE, RESENT, RETAINED = "nothing_to_delete", "late", "resent", "retained"
 CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
-"""Rules whose letters are closed from the start: they need no action."""
+"""Rules whose letters are closed from the start, because they need no action."""
 OPEN = "open"
 SENT_AGAIN_AS = "sent again as "
-"""The message of a resent letter's last reason; the new record's place follows."""
+"""The message of a resent letter's last reason, followed by the new record's place."""
 
 IS_CLOSED = "_is_closed"
 """Column of a judged record: whether retention excludes it from the comparison."""
@@ -63,7 +63,7 @@ def header_types(source: Source) -> dict[str, DataType]:
 
 
 def from_headers(source: Source) -> dict[str, Column]:
-    """Return these columns for raw records; null if the header is missing or unreadable."""
+    """Return the columns of `header_types` for raw records; null if the header is missing or unreadable."""
     columns = {}
     if name := header_of(source.unique_by):
         text = header_text(name)
@@ -75,7 +75,7 @@ def from_headers(source: Source) -> dict[str, Column]:
 
 
 def reasons_of(source: Source) -> tuple[Column, ...]:
-    """Return the reasons against a record whose id or sequence is missing from its headers."""
+    """Return the reasons against a record whose headers lack its id or sequence."""
     found = []
     has_value = F.col("_value").isNotNull()
     if name := header_of(source.unique_by):
@@ -91,7 +91,7 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
 
 
 def columns_of(source: Source) -> dict[str, Column]:
-    """Return the columns by which judged records are compared; none for a source without ids."""
+    """Return the columns by which judged records are compared; empty for a source without ids."""
     if source.id_column is None:
         return {}
     own = F.col(source.id_column).cast("string")
@@ -104,22 +104,22 @@ def columns_of(source: Source) -> dict[str, Column]:
 
 
 def is_sound() -> Column:
-    """Select judged records without a reason against them."""
+    """Return whether a judged record has no reason against it."""
     return F.size("reasons") == 0
 
 
 def is_only(rule: str) -> Column:
-    """Select judged records whose only reason is this rule."""
+    """Return whether this rule is a judged record's only reason."""
     return F.col("reasons.rule") == F.array(F.lit(rule))
 
 
 def may_be_row() -> Column:
-    """Select judged records that are sound, or only late."""
+    """Return whether a judged record is sound, or only late."""
     return is_sound() | is_only(LATE)
 
 
 def is_compared(source: Source) -> Column:
-    """Select judged records that may become or delete rows: sound and late records, and deletions."""
+    """Return whether a judged record may become or delete a row: it is sound, late or a deletion."""
     sound = may_be_row()
     if source.sequence_by is not None:
         sound = sound | is_only(DELETION)
@@ -132,29 +132,29 @@ def id_of_row(source: Source) -> Column:
 
 
 def is_sound_alone(reasons: Column) -> Column:
-    """Return, by a letter's reasons, whether the record was sound by itself and refused only for its id."""
+    """Return whether a letter's record was valid on its own and refused only because of its id."""
     of_id = F.array(*map(F.lit, (DUPLICATE, SUPERSEDED, CONFLICTING, RETAINED)))
     return F.size(F.array_except(reasons.getField("rule"), of_id)) == 0
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason against a judged record whose id has lost its row or letters to retention."""
+    """Return the reason against a judged record if retention has removed the row or letters of its id."""
     name = header_of(source.unique_by) or source.unique_by
     text = F.concat(F.lit(f"retention has taken the records of {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)
 
 
 def fingerprint(source: Source, id_: Column) -> Column:
-    """Return 48 bits of a hash of a record's identity, and in the lower 16 the day of its event time.
+    """Return 48 bits of a hash of a record's identity, and its event day in the lower 16 bits.
 
-    Days are counted from 1970; earlier ones are 0, those from 2149 on 65535.
+    Days are counted from 1970; earlier days become 0, and days from 2149 on become 65535.
     """
     day = F.least(F.greatest(F.unix_date(F.col("event_time").cast("date")), F.lit(0)), F.lit(0xFFFF))
     return hash_of_same(source, id_).bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
 
 
 def hash_of_same(source: Source, id_: Column) -> Column:
-    """Return a fingerprint without its day: the hash of the id and, without `sequence_by`, the event time."""
+    """Return a fingerprint without its day: a hash of the id and, without `sequence_by`, the event time."""
     return hash_of(id_) if source.sequence_by is not None else hash_of(id_, F.col("event_time"))
 
 
@@ -166,16 +166,16 @@ def hash_of(*values: Column) -> Column:
 TIMES = ("event_time", "kafka_timestamp", "ingested_at")
 """The times of a record, UTC."""
 LETTERS = (*PLACE, "unique_id", "sequence", *TIMES, "status", "reasons")
-"""The columns of dead letters that a comparison reads."""
+"""The dead-letter columns that a comparison reads."""
 
 
 def are_compared() -> Column:
-    """Select the letters that are compared with records, or that a record may answer."""
+    """Return whether a letter is compared with records, or can be closed by a record that is sent again."""
     return F.col("unique_id").isNotNull() & F.col("status").isin(OPEN, *CLOSED)
 
 
 def row_columns(source: Source) -> list[str]:
-    """Return the columns of silver by which its rows are compared with judged records."""
+    """Return the silver columns by which rows are compared with judged records."""
     ids = (one for one in (source.id_column, source.sequence_column) if one is not None)
     fields = (field.column for field in source.contract.fields)
     times = ("event_time", "own_time", "kafka_timestamp", "ingested_at", "admitted")

@@ -1,9 +1,9 @@
-r"""Values of records in messages: cut to 80 characters, and escaped so that a terminal shows them safely.
+r"""Format values of records for messages: cut to 80 characters, and escaped for safe display in a terminal.
 
-Escaped are characters that a terminal may obey or not show (`lakehouse.common.printable`): controls,
+Characters that a terminal may obey or hide are escaped (`lakehouse.common.printable`): controls,
 bidirectional and zero-width marks, separators other than a space, and unassigned code points. They become
-`\u{202e}`; JSON has its own escapes for common ones, such as `\n`. Messages only: sound records are never
-escaped.
+`\u{202e}`; JSON has its own escapes for common ones, such as `\n`. Only messages are escaped, never the
+values of sound records.
 """
 
 from __future__ import annotations
@@ -12,31 +12,31 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 MOST_SHOWN = 80
-"""The maximum number of characters of a value."""
+"""The maximum number of characters shown of a value."""
 _MOST_BYTES = MOST_SHOWN // 2  # two digits per byte
-_RUNS = r"[[^\p{C}\p{Z}] ]+|(?s:.)"  # a run of printable characters, or any other one
+_RUNS = r"[[^\p{C}\p{Z}] ]+|(?s:.)"  # a run of printable characters, or a single other one
 _PRINTABLE = r"^[[^\p{C}\p{Z}] ]"
 
 
 def shown(text: Column) -> Column:
-    """Return text as messages show it; null for null."""
+    """Return text formatted for a message; null for null."""
     runs = F.regexp_extract_all(F.substring(text, 1, MOST_SHOWN), F.lit(_RUNS), F.lit(0))
     return F.concat(F.array_join(F.transform(runs, _escaped), ""), _cut(F.char_length(text) > MOST_SHOWN))
 
 
 def shown_json(variant: Column) -> Column:
-    """Return a JSON value as messages show it, a string in quotes; null for no value."""
+    """Return a JSON value formatted for a message, with strings in quotes; null for no value."""
     return shown(F.to_json(variant))
 
 
 def shown_bytes(value: Column) -> Column:
-    """Return bytes as messages show them, in hexadecimal digits; null for null."""
+    """Return bytes formatted for a message, as hexadecimal digits; null for null."""
     digits = F.lower(F.hex(F.substring(value, 1, _MOST_BYTES)))
     return F.concat(digits, _cut(F.octet_length(value) > _MOST_BYTES))
 
 
 def with_value(message: str | Column, value: Column, before: str = ": ") -> Column:
-    """Return a message that ends with a value; the message alone if the value is null."""
+    """Return a message followed by a value, or the message alone if the value is null."""
     said = F.lit(message) if isinstance(message, str) else message
     return F.concat(said, F.coalesce(F.concat(F.lit(before), value), F.lit("")))
 

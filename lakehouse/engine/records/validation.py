@@ -1,39 +1,38 @@
-"""Validates raw Kafka records: parses each record once, and keeps every reason against it.
+"""Validate raw Kafka records: parse each record once, and keep every reason against it.
 
-`judge` turns bronze rows into one row each, with the contract's columns, the event time and an array of
-reasons. A row without reasons is clean; any other row is a dead letter with all its reasons. Together they
+`judge` turns each bronze row into one row with the contract's columns, the event time and an array of
+reasons. A row without reasons is clean; any other row is a dead letter with all of its reasons. Together they
 are the input, row for row.
 
 | rule | broken by |
 | --- | --- |
 | value_null | a Kafka record without a value, if the contract has no tombstones |
-| key_null, key_not_utf8, key_empty | the key of a tombstone, if it has |
+| key_null, key_not_utf8, key_empty | the key of a tombstone, if the contract has tombstones |
 | not_utf8 | bytes that are not UTF-8 |
 | not_json | text that is not exactly one JSON value: empty, truncated, with a tail, NaN, single quotes |
 | not_an_object | JSON that is not an object |
 | missing_field, null_field, empty_string | a required field that is absent, null or empty |
-| wrong_type | a field of another JSON type than the contract's, or a non-object within its path |
+| wrong_type | a field whose JSON type differs from the contract's, or a non-object within its path |
 | beyond_long | a whole number beyond 64 bits |
 | not_finite | a number too great for a double |
-| beyond_magnitude | a double beyond ±1e140, so that a sum of squares could overflow |
+| beyond_magnitude | a double beyond +-1e140, because a sum of squares could overflow |
 | beyond_decimal | a number that decimal(38,9) cannot hold exactly or, for a rounded field, at all |
 | bad_timestamp | no instant in the contract's unit or ISO 8601, before the earliest accepted, or after 9998 |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
-| missing_id, bad_sequence | a record without the header for its id, or for its sequence as a whole number |
-| deletion | nothing: the record deletes an id; `lakehouse.engine.records.deletions` has more rules for
-deletions |
+| missing_id, bad_sequence | a record without a header for its id, or for its sequence as a whole number |
+| deletion | nothing: the record deletes an id; `lakehouse.engine.records.deletions` has more rules |
 | skipped | nothing: --skip passes over the record without reading it (`skipped`) |
 
-Records in other formats than JSON have some more rules: `lakehouse.engine.formats.decode` lists them.
+Formats other than JSON have further rules, which `lakehouse.engine.formats.decode` lists.
 
-A record without a timestamp has Kafka's. If that is not such an instant either, or is -1 (Kafka's value for
-none), the record breaks bad_timestamp.
+A record without a time of its own gets Kafka's timestamp. If that is not a valid instant either, or is -1
+(Kafka's value for none), the record breaks bad_timestamp.
 
-If a key occurs twice, the last one counts. Text beyond the limits of the JSON parser is not_json too: nesting
-deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of the
-contract, a number over 1,000 digits, half a surrogate pair or an object with a duplicate key. An object on a
-path of the contract counts as such a field as a whole.
+If a key occurs twice, the last value counts. Text beyond the limits of the JSON parser is not_json, too:
+nesting deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of
+the contract, a number over 1,000 digits, half a surrogate pair or an object with a duplicate key. An object
+on a path of the contract counts as such a field as a whole.
 """
 
 from __future__ import annotations
@@ -58,16 +57,16 @@ from lakehouse.streams.contract import COORDINATES, OWN_TIME, Contract, Field, F
 from lakehouse.streams.definition import Source
 
 ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
-"""When a replay admitted a record: after all records that had landed up to `after`, at the time `at`.
+"""When a replay admitted a record: after all records that landed up to `after`, at the time `at`.
 
-Both are UTC; `at` is later than that of any record admitted before.
+Both are UTC. `at` is later than that of any record admitted before.
 """
 TIMES_OF_RECORDS = ("kafka_timestamp", "ingested_at", "admitted")
-"""Columns of silver with the times at which its records were sent, landed and, by a replay, admitted."""
+"""Silver columns with the times when a record was sent, when it landed, and when a replay admitted it."""
 SKIPPED = "skipped"
-"""The rule of records that cannot be judged and that a user passes over."""
+"""The rule of records that cannot be judged and were skipped by a user."""
 
-# The raw columns are renamed, because a contract may have a column `value` or `key`.
+# The raw columns are renamed, because a contract may have a column named `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
 
 _LETTERS_NAMES = {"timestamp": "kafka_timestamp"}
@@ -84,8 +83,8 @@ def clean_schema(contract: Contract) -> StructType:
     """Return the schema of a contract's silver table: its columns, times and Kafka coordinates.
 
     `own_time` is the record's own event time, null if the record has only Kafka's timestamp.
-    `kafka_timestamp` is that timestamp, null if it is not a time; `ingested_at` is when the record landed,
-    and `admitted` when a replay admitted it (ADMITTED), null if it was accepted as it landed.
+    `kafka_timestamp` is Kafka's timestamp, null if it is not a time. `ingested_at` is when the record landed.
+    `admitted` is when a replay admitted it (ADMITTED), null if it was accepted when it landed.
     """
     columns = [
         StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
@@ -104,20 +103,21 @@ def clean_schema(contract: Contract) -> StructType:
 
 
 def silver_schema(source: Source) -> StructType:
-    """Return the schema of a source's silver table: its contract's columns, and those from headers."""
+    """Return the schema of a source's silver table: the columns of its contract and of its headers."""
     schema = clean_schema(source.contract)
     more = [StructField(name, type_, nullable=True) for name, type_ in identity.header_types(source).items()]
     return StructType([*schema, *more])
 
 
 def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) -> DataFrame:
-    """Return each raw record as one row: the clean columns, `reasons`, and `raw` if there are any.
+    """Return one row per raw record: the clean columns, `reasons`, and `raw` if there are any reasons.
 
     `rows` are bronze rows. `watermark` is the earliest event time still accepted, UTC, null before the first
     record; it may be a column of the rows. `raw` (key, value, headers, kafka_timestamp) is null for clean
     rows. "Now" is the record's own landing time, so judging it again gives the same result. For a source with
-    `unique_by` every row has its `raw`, and the columns of `lakehouse.engine.records.identity` by which
-    records are then compared. Records that are not JSON come decoded (`lakehouse.engine.formats.decode`).
+    `unique_by`, every row has its `raw` and the columns of `lakehouse.engine.records.identity` for the
+    comparison of records. Records that are not JSON must be decoded first
+    (`lakehouse.engine.formats.decode`).
     """
     if not isinstance(watermark, Column):
         watermark = by_reference(F.lit(watermark).cast("timestamp"), F.col("partition"))
@@ -128,7 +128,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
 
 
 def skipped(rows: DataFrame, source: Source) -> DataFrame:
-    """Return raw records as `judge` does, each refused as `skipped`; their content is not read."""
+    """Return rows like those of `judge`, each record refused as `skipped` without reading its content."""
     nothing = F.lit(None)
     kept = {name: F.col(name) for name in (*COORDINATES, "ingested_at")} | {
         "kafka_timestamp": F.col("timestamp")
@@ -146,7 +146,7 @@ def skipped(rows: DataFrame, source: Source) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Verdict:
-    """The columns that judging adds to raw records, step by step, and the columns of the result."""
+    """The columns that validation adds to raw records, step by step, and the columns of the result."""
 
     steps: tuple[Columns, ...]
     result: Columns
@@ -210,12 +210,12 @@ def _verdict(source: Source) -> _Verdict:
 
 
 def filter_clean(judged: DataFrame) -> DataFrame:
-    """Keep the rows without a reason, with the silver table's columns."""
+    """Keep the rows without reasons, with the silver table's columns."""
     return judged.where(identity.is_sound()).drop("reasons", "raw", *identity.COLUMNS)
 
 
 def filter_dead(judged: DataFrame) -> DataFrame:
-    """Keep the rows with reasons: coordinates, raw record, times, reasons and, if they have them, ids."""
+    """Keep the rows with reasons: coordinates, raw record, times, reasons and, for sources with ids, ids."""
     ids = {identity.OF_ID: "unique_id", identity.OF_SEQUENCE: "sequence"}
     known = (F.col(name).alias(ids[name]) for name in ids if name in judged.columns)
     times = ("ingested_at", "event_time", OWN_TIME, "admitted")
@@ -225,14 +225,14 @@ def filter_dead(judged: DataFrame) -> DataFrame:
 def _proven(source: Source) -> Iterator[dict[str, Column]]:
     """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
 
-    If the typed parser cannot prove a contract's records, there is no `_typed` and no record is proven.
-    Decoded records have both from their format.
+    If the typed parser cannot prove a contract's records, there is no `_typed` and no record is proven. For
+    formats with types, the decoder has already added `_typed` and `_proven`.
 
     One cheap parse proves most records. If a text's first closing brace is its last byte, the parser cannot
-    have left a tail unread; the same holds if its last field is a payload that accounts for the whole text
-    (`fields.last_payload`). A parsed number came from a JSON number, and a parsed string from a JSON string
-    unless it reads like another JSON value. Everything else is parsed again, thoroughly, by `_parsed` and
-    `_fields`, which alone decide what is wrong.
+    have left a tail unread; the same holds if the last field is a payload that accounts for the whole text
+    (`fields.last_payload`). A parsed number came from a JSON number, and a parsed string from a JSON string,
+    unless it looks like another JSON value. All other records are parsed again, thoroughly, by `_parsed` and
+    `_fields`; only these find reasons.
     """
     contract, body = source.contract, F.col("_value" if source.format == "json" else decoding.BODY)
     if source.is_typed:
@@ -277,11 +277,11 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
     """Return `_utf8`, `_json` (is it one JSON text?) and `_record` (the fields as variants; null: no object).
 
-    Spark's parsers stop at the end of the first JSON value, ignore what follows, and skip fields that they
-    cannot read. So the text is parsed inside an object that ends with the record's own offset: the parser
-    reaches it only after a complete value. `_corrupt_record` reveals a skipped field. One case is left: a
-    text that continues with fields of the outer object, `{…},"more":1`. So unless its first closing brace is
-    its last byte, the text must also be the only element of an array.
+    Spark's parsers stop at the end of the first JSON value, ignore the rest, and skip fields that they cannot
+    read. The text is therefore parsed inside an object that ends with the record's own offset, which the
+    parser reaches only after a complete value. `_corrupt_record` reveals a skipped field. One case remains: a
+    text that continues with fields of the outer object, `{...},"more":1`. Unless its first closing brace is
+    its last byte, the text must therefore also be the only element of an array.
     """
     text = F.col("_rest").cast("string")
     wrapped = F.concat(
@@ -302,7 +302,7 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
 
 
 def _fields(source: Source) -> Iterator[dict[str, Column]]:
-    """Return the contract's columns, both times and, after an underscore, each field's JSON type."""
+    """Return the contract's columns, both times and, after an underscore, the JSON type of each field."""
     contract = source.contract
     is_provable = fields.are_provable(contract) and not source.is_typed
     columns: dict[str, Column] = {}
@@ -338,7 +338,7 @@ def _typed(field: Field) -> Column:
 
 
 def _is_flat(text: Column) -> Column:
-    """Return whether the text begins with a brace and its first closing brace is its last byte."""
+    """Return whether the text begins with a brace, and its first closing brace is its last byte."""
     to_first_brace = F.octet_length(F.substring_index(text, "}", 1))
     return text.startswith("{") & (to_first_brace == F.octet_length(text) - 1)
 
@@ -375,9 +375,9 @@ def _future_reason(tolerance_s: int) -> Column:
 
 
 def late_reason(watermark: Column) -> Column:
-    """Return the reason against a row whose event_time is before the watermark; null if it is in time.
+    """Return the reason against a row whose event_time is before the watermark; null if it is on time.
 
-    With a null watermark nothing is late.
+    With a null watermark, no row is late.
     """
     message = F.concat(
         F.lit("event time "),

@@ -1,10 +1,10 @@
 """The loop of a stream: its layers in order, each reading its unread rows up to the newest version.
 
-A round runs each step once. The rows of a step's commit are passed on in memory. If they are exactly what the
-next step has to read, it reads nothing back; otherwise it reads the tables. So one application with all
-layers, a single layer, a catch-up and a retry run the same code. A step that fails is discarded and recreated
+A round runs each step once. The rows of a step's commit are passed on in memory. If they are exactly the next
+step's input, it does not read them back; otherwise it reads the tables. One application with all layers, a
+single layer, a catch-up and a retry therefore run the same code. A failed step is discarded and recreated
 after a pause; the steps before and after it continue. If the heap was full, the step retries with a quarter
-of that micro-batch, and grows from there. Records that fail by themselves are found and named.
+of that micro-batch, and then increases its size. Records that fail individually are found and named.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class BatchDone:
-    """A written micro-batch: its step, number and result, and how long it took.
+    """A written micro-batch: its step, number, result and duration.
 
-    The number is the version of the table that it filled or sent, None for work by the wall clock.
+    The number is the version of the table that it filled or sent; None for periodic work.
     """
 
     query: str
@@ -68,9 +68,9 @@ class Common:
 
 
 class StreamLoop:
-    """The steps of one stream, and the session in which they work.
+    """The steps of one stream, and their Spark session.
 
-    No round runs the layers `held_back`, such as exports behind a gate. Not thread-safe.
+    Rounds leave out the layers `held_back`, such as exports behind a gate. Not thread-safe.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class StreamLoop:
         self._due_until: datetime | None = None
 
     def round(self) -> bool:
-        """Run each step once; return whether one of them has written something."""
+        """Run each step once; return whether any of them wrote something."""
         return self._go([slot for slot in self._slots if slot.maker.layer not in self._held_back])
 
     @property
@@ -102,7 +102,7 @@ class StreamLoop:
         return any(map(troubles.will_be_tried, names))
 
     def export(self, stop: Stop, *, tries_again: bool) -> None:
-        """Run the exports that are held back until nothing is left to send or a stop is requested.
+        """Run the exports that are held back, until nothing is left to send or a stop is requested.
 
         With `tries_again`, failed exports are retried, too.
         """
@@ -115,7 +115,7 @@ class StreamLoop:
             time.sleep(0 if did else _RETRY_S)
 
     def settle(self) -> None:
-        """Merge and send rows that wait for `merge_every_s`; reads nothing new."""
+        """Merge and send rows that are waiting for `merge_every_s`; reads nothing new."""
         waiting = [slot for slot in self._slots if slot.step is not None and slot.step.merge_every_s]
         if any(slot.waits for slot in waiting):
             for slot in waiting:
@@ -137,7 +137,7 @@ class StreamLoop:
             for slot in slots:
                 took = self._common.troubles.is_due(slot.name) and self._turn(slot, handed, held)
                 did |= took
-                has_merged = took and slot.maker.layer == "gold"  # and closed what was due by the clock
+                has_merged = took and slot.maker.layer == "gold"  # and closed the rows due by the clock
                 if self._common.is_live and not has_merged:
                     did |= self._tick(slot)
         finally:
@@ -148,7 +148,7 @@ class StreamLoop:
         return did
 
     def _turn(self, slot: _Slot, handed: dict[str, InMemory], held: ExitStack) -> bool:
-        """Run a step on its unread rows; return whether it has written something."""
+        """Run a step on its unread rows; return whether it wrote something."""
         common, batch = self._common, None
         try:
             step = slot.step or self._made(slot)
@@ -179,9 +179,10 @@ class StreamLoop:
         return True
 
     def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
-        """Let a step retry at once with a smaller micro-batch; return whether there is one."""
+        """Let a step retry at once with a smaller micro-batch; return whether that is possible."""
         where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
-        # The lower limit has not made it smaller. Exceeding the limit a little is normal and proves nothing.
+        # Despite the lower limit, the micro-batch is not smaller. Exceeding the limit slightly is normal and
+        # proves nothing.
         is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
             blamed = self._blamed(slot, batch)
@@ -201,7 +202,7 @@ class StreamLoop:
         return True
 
     def _explained(self, slot: _Slot, failure: Exception, batch: Batch | None) -> Exception:
-        """Return the failure, or an error that names the failing records and how to skip them."""
+        """Return the failure, or an error that names the failing records and says how to skip them."""
         if batch is None or isinstance(failure, LakehouseError) or is_disk_full(failure):
             return failure
         blamed = self._blamed(slot, batch)
@@ -214,7 +215,7 @@ class StreamLoop:
         return error
 
     def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
-        """Return the records at which a step fails; searches until it has found them once."""
+        """Return the records that make a step fail; once found, they are remembered."""
         if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
             try:
                 found = slot.step.blamed(batch)
@@ -245,7 +246,7 @@ class StreamLoop:
         return slot.waits
 
     def _tick(self, slot: _Slot) -> bool:
-        """Do what is due for a step by the wall clock; return whether rows were written."""
+        """Do a step's periodic work if it is due; return whether rows were written."""
         common, name = self._common, slot.name_by_clock
         ticker = None if slot.step is None else slot.step.ticker
         if ticker is None or slot.waits or not common.troubles.is_due(name):
@@ -270,7 +271,7 @@ class StreamLoop:
         return self._due_until
 
     def _name_jobs(self, slot: _Slot, batch: Batch) -> None:
-        """Name this thread's next Spark jobs `stream/layer/micro-batch`, as the Spark UI shows them."""
+        """Name this thread's next Spark jobs `stream/layer/micro-batch` for the Spark UI."""
         group = f"{self.name}/{slot.name}/{batch.number}"
         self._lake.spark.sparkContext.setJobGroup(group, f"{group}: {batch.reads}")
 
@@ -284,7 +285,7 @@ class StreamLoop:
         )
 
     def _failed(self, slot: _Slot, cause: Exception, batch: Batch | None, name: str | None = None) -> None:
-        """Note a failure and discard the step; raises if the run cannot continue."""
+        """Record a failure and discard the step; raise if the run cannot continue."""
         slot.drop()
         failure = Failure(name or slot.name, self.name, cause, "" if batch is None else _where(batch))
         if not has_ended(self._lake.spark):
@@ -299,7 +300,7 @@ def _where(batch: Batch) -> str:
 
 
 def _let_go(held: ExitStack) -> None:
-    """Unpersist the rows kept in memory; ignores errors of a Spark that has ended."""
+    """Unpersist the rows kept in memory; ignores errors if Spark has ended."""
     try:
         held.close()
     except (Py4JError, OSError):
@@ -310,9 +311,9 @@ def _let_go(held: ExitStack) -> None:
 class _Slot:
     """A step's place in the loop; the step is None before its first use and after a failure.
 
-    `waits`: rows in silver wait for it on purpose. `merged_at` is when it last merged, by a monotonic clock.
-    `limit` is the step's limit, None for that of the settings; `too_large` is the size that did not fit.
-    `blamed` are the records at which it fails, None if unknown.
+    `waits`: rows are left in silver on purpose (`merge_every_s`). `merged_at` is when the step last merged,
+    by a monotonic clock. `limit` is the step's current limit; None for the limit in the settings. `too_large`
+    is the size that did not fit. `blamed` are the records that make it fail; None if unknown.
     """
 
     maker: StepMaker
@@ -332,7 +333,7 @@ class _Slot:
         return f"{self.maker.name} by the clock"
 
     def grow(self) -> None:
-        """Let a limited step take a quarter more."""
+        """Raise a step's limit by a quarter."""
         if self.limit is not None:
             more = self.limit + max(1, self.limit // _SMALLER)
             self.limit = more if more <= self.too_large else None

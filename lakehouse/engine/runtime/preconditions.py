@@ -18,9 +18,9 @@ _FEW_WAITING = 200_000  # records of all topics
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
     """Create missing topics; raise ServiceError if a service that the layers need is unreachable.
 
-    Raises SettingsError for a table that a store cannot have.
+    Raises SettingsError for a table that a store cannot hold.
 
-    Returns the rights that the broker denies for this. Work that does not need them continues; the other
+    Returns the missing rights that the broker reported. Work that does not need them continues; the other
     steps report them.
     """
     for stream in streams:
@@ -60,7 +60,7 @@ def warn_of_services(
 def _warn_of_unlimited_topics(
     settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
 ) -> None:
-    """Report topics without limits on the uncompressed size of records, or on their timestamps."""
+    """Report topics that do not limit the uncompressed size of records, or their timestamps."""
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     found = unlimited(settings.kafka.access, topics)
     if found.untold:
@@ -84,7 +84,7 @@ def _warn_of_unlimited_topics(
 
 
 def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
-    """Tell whether Kafka has so few records, ingested or not, that catching up is quick."""
+    """Return whether Kafka has so few records, ingested or not, that catching up is quick."""
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)

@@ -1,6 +1,6 @@
-"""The records that a run refuses: counted from its micro-batches' results, and compared with the limit.
+"""The records that a run refuses: counted from the results of its micro-batches, and compared with the limit.
 
-Counting costs no Spark job. The causes are read from the run's dead letters, at its end or when a warning is
+Counting takes no Spark job. The causes are read from the run's dead letters, at its end or when a warning is
 due.
 """
 
@@ -22,7 +22,7 @@ from lakehouse.streams.definition import Stream
 
 log = logging.getLogger(__name__)
 WINDOW = timedelta(hours=1)
-"""A live run compares the records judged within this time."""
+"""The time span of judged records that a live run compares with the limit."""
 AGAIN = timedelta(hours=1)
 _STEADY = timedelta(minutes=10)
 _MINUTE = timedelta(minutes=1)
@@ -55,8 +55,8 @@ class RefusalCounts:
     """Counts the records that silver judges and refuses, per table.
 
     `dead_path` is the path of the dead letters, `limit` the share that may be refused. In a live run, `warn`
-    gets a line when the limit is exceeded, every hour while that lasts, and when it is over. Thread-safe if
-    each table's micro-batches come one after another.
+    gets a line when the limit is first exceeded, every hour after that, and when the share is within the
+    limit again. Thread-safe if each table's micro-batches come one after another.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class RefusalCounts:
         self._since = clock()
 
     def on_batch(self, done: BatchDone) -> None:
-        """Count a written micro-batch; in a live run, warn if that is due."""
+        """Count a written micro-batch; in a live run, warn if a warning is due."""
         count = self._counts.get(done.query)
         if count is None or not done.result.rows:
             return
@@ -96,7 +96,7 @@ class RefusalCounts:
             self._tell(count, lately, now)
 
     def ended(self) -> list[tuple[str, Refusals]]:
-        """Note and return what the run has refused, with causes, by stream and table.
+        """Record and return the run's refusals, with causes, by stream and table.
 
         Reads the causes in the active session.
         """
@@ -142,7 +142,7 @@ class RefusalCounts:
 
 
 def warning(stream: str, refusals: Refusals, when: str) -> str:
-    """Return the warning that too much was refused."""
+    """Return the warning that too many records were refused."""
     causes = f": {'; '.join(map(str, refusals.causes))}" if refusals.causes else ""
     return (
         f"{refusals} {when}, more than LAKEHOUSE_RUN_REFUSED_LIMIT, {percent(refusals.limit)}{causes}. "
@@ -161,5 +161,5 @@ def _count_in(minutes: deque[_Minute], now: datetime, judged: int, refused: int)
 
 
 def _is_due(told: tuple[datetime, bool] | None, now: datetime) -> bool:
-    """Return whether a warning that still holds must be repeated."""
+    """Return whether a warning that still applies must be repeated."""
     return told is not None and told[1] and now - told[0] >= AGAIN

@@ -1,7 +1,7 @@
-"""Runs layers of streams in one application, each stream in its own loop, until caught up or stopped.
+"""Run layers of streams in one application, each stream in its own loop, until caught up or stopped.
 
 A failed step is retried with growing pauses, while the steps before it and those of other streams continue.
-The run ends at once only if every step fails.
+The run ends immediately only if every step fails.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakehouse.streams.definition import Stream
 __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
 _AT_ONCE = 2
-"""Concurrent streams in a live run: half of a round is Spark's planning and work on Delta's log."""
+"""Concurrent streams in a live run: half of each round is Spark's planning and work on Delta's log."""
 
 
 class Upkeep(Protocol):
@@ -43,7 +43,7 @@ class Upkeep(Protocol):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How a run works, and what it reports to.
+    """The options and observers of a run.
 
     - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
     - `on_batch` is called after each micro-batch, from several threads.
@@ -52,12 +52,12 @@ class RunOptions:
     - `clock` returns the time, UTC.
     - `allow` lists the actions that are not refused, `skip` the records to skip in bronze and silver.
     - `gate`: a stream is exported only while its gate is open. It is checked after catching up or, with an
-      interval, every `gate_interval_s` between two micro-batches, so that only checked rows are sent.
+      interval, every `gate_interval_s` between two micro-batches, so only checked rows are sent.
     - `at_once`: how many streams catch up concurrently; helps if each has few rows.
     - `upkeep` maintains the tables in a run with an interval.
-    - `log_file` is where tracebacks go; messages mention it.
-    - `adopts`: the lake is a copy that continues in place of the original, which has sent rows before.
-    - `is_backfill`: a record is late only if it belongs to rows that retention has taken.
+    - `log_file` is the file for tracebacks; messages mention it.
+    - `adopts`: the lake is a copy that replaces the original, which has sent rows before.
+    - `is_backfill`: a record is late only if it belongs to rows that retention has removed.
     """
 
     trigger: str
@@ -85,13 +85,13 @@ def run(
 ) -> None:
     """Run the layers of the streams until they have caught up or are asked to stop.
 
-    Work that is due by the wall clock is done once after catching up; with an interval, within one trigger of
-    its time. A rerun continues from the positions in the tables.
+    Periodic work is done once after catching up; with an interval, within one trigger of its due time. A
+    rerun continues from the positions in the tables.
 
     A step that fails, or whose start is refused, is retried with growing pauses (`runtime.troubles`) while
-    the others continue. At the end, raises what still fails; raises earlier if every step fails. The error is
-    a LakehouseError, such as a PositionError if tables and topics do not match, or a StreamError that names
-    the step, or a SettingsError for a rule that is not a condition on a row.
+    the others continue. At the end, raises the failures that remain; raises earlier if every step fails. The
+    error is a LakehouseError, such as a PositionError if tables and topics do not match, a StreamError
+    that names the step, or a SettingsError for a rule that is not a condition on a row.
     """
     check_trigger(options.trigger)
     if "silver" in layers:
@@ -178,8 +178,8 @@ class _Run:
     def _export_open(self, gate: Gate) -> None:
         """Export the streams whose gates are open, while nothing else writes gold.
 
-        The gate first checks while others write, and checks newer rows again once they pause. In a live run,
-        a failed export is retried in a later round, so that the other streams continue.
+        The gate is first checked while others write, and once more for newer rows while they pause. In a live
+        run, a failed export is retried in a later round, so the other streams continue.
         """
         for stream in self._streams:
             if self._stop.requested or not self._check(stream, gate):
@@ -211,7 +211,7 @@ def _makers(
 ) -> Iterator[StepMaker]:
     """Yield a stream's steps in the order of a round: each export follows the table that it sends.
 
-    So rows that users wait for are not delayed by the tables that follow.
+    An export therefore does not wait for the tables after its own.
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),

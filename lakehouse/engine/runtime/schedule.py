@@ -1,7 +1,7 @@
-"""Schedules streams by their last round: the longest-waiting stream is next, and several run concurrently.
+"""Schedule streams by their last round: the longest-waiting stream is next, and several run concurrently.
 
-A stream's unread rows arrived after its last round began. So of all streams, the one whose round began first
-has the oldest unread record.
+A stream's unread rows arrived after its last round began, so the stream whose last round began first has the
+oldest unread record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Alone = Callable[[], AbstractContextManager[None]]
 
 _QUIET_S = 1.0
 _POLL_S = 0.2
-_RETRY_S = 0.05  # between two checks of a catch-up whether a pause is over
+_RETRY_S = 0.05  # between two checks whether a pause of a catch-up is over
 
 
 @dataclass(eq=False)
@@ -39,8 +39,8 @@ class _Entry:
 class Schedule:
     """Runs the streams' rounds in threads.
 
-    `interval_s` is the least time between two rounds of a stream; None: each stream ends when it has caught
-    up.
+    `interval_s` is the minimum time between the starts of a stream's rounds; None: each stream ends when it
+    has caught up.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Schedule:
         self._active_at = time.monotonic()
 
     def run(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Run until every stream has caught up or a stop is requested; raises the error that ends the run.
+        """Run until every stream has caught up or a stop is requested; raise the error that ends the run.
 
         `meanwhile` is called several times a second, from this thread.
         """
@@ -82,7 +82,7 @@ class Schedule:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Wait until no stream is in a round, and let none begin one during the block."""
+        """Wait until no stream is in a round, and prevent new rounds during the block."""
         with self._turn:
             self._claims += 1
             self._turn.wait_for(lambda: not any(entry.is_busy for entry in self._entries))

@@ -18,7 +18,7 @@ from lakehouse.storage.spark import internals
 class Stop:
     """A request to stop after the current micro-batch, by a signal or another thread.
 
-    A request to `also`, if it is given, counts here, too.
+    If `also` is given, a request to it counts here, too.
     """
 
     event: threading.Event = field(default_factory=threading.Event)
@@ -36,7 +36,7 @@ class Stop:
 
 @contextlib.contextmanager
 def stopping_here() -> Iterator[Stop]:
-    """Turn SIGTERM or Ctrl-C to this process into a request to stop."""
+    """Turn SIGTERM or Ctrl-C in this process into a request to stop."""
     stop = Stop()
 
     def handle(_number: int, _frame: FrameType | None) -> None:
@@ -52,7 +52,7 @@ def stopping_here() -> Iterator[Stop]:
 
 @contextlib.contextmanager
 def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
-    """Turn SIGTERM or Ctrl-C, to this process or its JVM, into a request to stop after the micro-batch."""
-    # Under spark-submit the JVM gets the signals.
+    """Turn SIGTERM or Ctrl-C, in this process or its JVM, into a request to stop after the micro-batch."""
+    # Under spark-submit, signals go to the JVM.
     with stopping_here() as stop, internals.on_signals(spark, ("TERM", "INT"), stop.request):
         yield stop

@@ -1,15 +1,15 @@
-"""Standby: of several live runs of the same layers and streams, one is active and the others stand by.
+"""Standby: of several live runs with the same layers and streams, one is active and the others stand by.
 
-Each announces itself in the lake, in an empty file that it renews twice a second (`Terms`):
+Each run announces itself in the lake, with an empty file that it renews twice a second (`Terms`):
 
     <lake>/_lakehouse_runs/<layers and streams>/<until when>-<standby or active>_<since>_<who>
 
-    standby    while another run is active, or has stood by for longer
-    active     works until the user stops it or it finds another active run: of the two, the one that has not
-               renewed its term in time gives way, else the one that came later
+    standby    while another run is active, or has been on standby for longer
+    active     works until the user stops it or it finds another active run: of the two, a run that has not
+               renewed its term in time stops, or else the one that started later
 
 This only saves work; correctness does not depend on it. If two runs are active for a moment, because a
-process was suspended or a file system shows new files late, one of two commits of the same micro-batch fails
+process was suspended or a file system shows new files late, one of two commits of the same micro-batch fails,
 and Kafka fences the older of two producers, as with any two concurrent runs.
 """
 
@@ -51,9 +51,9 @@ class Doing:
 def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> None:
     """Stand by until no other run of the same scope is active, then work; repeat if another run takes over.
 
-    `scope` are the layers and streams. `work` gets its stop request: from the user, or because another run
-    has taken over. Returns when `work` returns for any other reason than a takeover, and when the user stops
-    the run. An error of `work` ends the run, unless another run has taken over.
+    `scope` is the set of layers and streams. `work` gets a stop request, which the user or a takeover by
+    another run triggers. Returns when `work` returns for any reason other than a takeover, or when the user
+    stops the run. An error in `work` ends the run, unless another run has taken over.
     """
     directory = f"{lake.root}/{DIRECTORY}/{'+'.join(sorted(scope))}"
     run = _Run(Terms(lake.spark, directory, TERM_S), doing)
@@ -144,11 +144,11 @@ class _Run:
                     if self._turn is not None and not self._turn.event.is_set():
                         self._look_after(self._turn)
                     self._say()
-            except (OSError, Py4JError):  # a full disk, say: the next renewal may succeed
+            except (OSError, Py4JError):  # for example, a full disk; the next renewal may succeed
                 log.warning("the run's term was not renewed", exc_info=True)
 
     def _look_after(self, turn: Stop) -> None:
-        """End the turn if another active run began earlier, or this run failed to renew its term in time."""
+        """End the turn if another active run began earlier, or if this run renewed its term too late."""
         was_away = time.monotonic() - self._renewed_at > TERM_S
         active = [name for kind, name in self._others() if kind == _ACTIVE]
         if active and (was_away or min(active) < self._name):
@@ -156,7 +156,7 @@ class _Run:
 
 
 def _shown(name: str) -> str:
-    """Return a run's process and host in words."""
+    """Describe a run by its process and host."""
     _, _, where = name.partition("_")
     host, _, pid = where.rpartition("_")
     return f"process {pid} on {host}"

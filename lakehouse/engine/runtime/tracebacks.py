@@ -1,4 +1,4 @@
-"""The log file for tracebacks of failures, HOME/logs/lakehouse.log; the terminal shows one line each."""
+"""The log file for tracebacks of failures, HOME/logs/lakehouse.log; the terminal shows one line for each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 class _Patient(RotatingFileHandler):
-    """Ignores write errors, such as a full disk: ops.events has the event as well."""
+    """Ignores write errors, such as a full disk: the event is also in ops.events."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - as in logging
-        """Do nothing; by default logging prints its own traceback."""
+        """Do nothing; by default, logging prints its own traceback."""
 
 
 def log_file(home: Path) -> Path:

@@ -1,8 +1,8 @@
 """Failures of a run: reports, retry times, and the error that the run ends with.
 
-A step, its work by the wall clock, or a stream's gate can fail; each has a name. In a live run it is retried
-after a pause that doubles with each consecutive failure. A catch-up retries three times and then leaves it to
-the next run. Each failure and recovery is an event, too; the event of the first failure has the whole
+A step, its periodic work, or a stream's gate can fail; each has a name. In a live run it is retried after a
+pause that doubles with each consecutive failure. A catch-up retries three times and then leaves it to the
+next run. Each failure and recovery is also recorded as an event; the event of the first failure has the whole
 traceback, which is also logged.
 """
 
@@ -24,9 +24,9 @@ from lakehouse.storage.spark.query_errors import what_of
 
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
-RETRIES = 3  # in a run that catches up
+RETRIES = 3  # in a catch-up
 _MOST_DOUBLINGS = 30
-_MOST_CHARACTERS = 20_000  # of a traceback in ops.events; the log has the whole one
+_MOST_CHARACTERS = 20_000  # of a traceback in ops.events; the log has the whole traceback
 log = logging.getLogger(__name__)
 
 
@@ -37,7 +37,7 @@ def pause_s(failures: int) -> float:
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure: the name of the step, its work by the clock, or a gate; and the micro-batch."""
+    """A failure of a step, of its periodic work or of a gate, with the name and the micro-batch."""
 
     name: str
     stream: str
@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Trouble:
-    """A current failure: its stream, error, consecutive failures, and when the next attempt is due."""
+    """A current failure: its stream, error, consecutive failures, and the due time of the next attempt."""
 
     stream: str
     error: LakehouseError
@@ -59,8 +59,8 @@ class Troubles:
     """The current failures in a run of these steps, oldest first.
 
     `notice` gets the failures of `add` and `tell`, and each recovery; `watch` gets those of `add` and
-    `add_last`, and each recovery. `retries` limits consecutive retries, None for no limit. `log_file` is
-    where tracebacks go; if it is given, messages mention it. Thread-safe.
+    `add_last`, and each recovery. `retries` limits consecutive retries; None: no limit. `log_file` is the
+    file for tracebacks; if it is given, messages mention it. Thread-safe.
     """
 
     def __init__(
@@ -81,9 +81,9 @@ class Troubles:
         self._found: dict[str, _Trouble] = {}
 
     def add(self, failure: Failure) -> None:
-        """Note a failure, and report when it is retried.
+        """Record a failure, and report when it will be retried.
 
-        Raises the failure instead if every step now fails, so that nothing is left to run.
+        If every step now fails, nothing is left to run, so this raises the failure instead.
         """
         name, cause = failure.name, failure.cause
         with self._lock:
@@ -105,7 +105,7 @@ class Troubles:
         self._notice(f"{told} (traceback in {self._log_file})" if is_new else told)
 
     def add_last(self, failure: Failure) -> None:
-        """Note a failure that is not retried in this run."""
+        """Record a failure that is not retried in this run."""
         with self._lock:
             self._note(failure, None)
             self._tell(
@@ -113,13 +113,13 @@ class Troubles:
             )
 
     def tell(self, failure: Failure, message: str) -> None:
-        """Report a failure with an immediate workaround; it does not count as a failure of the step."""
+        """Report a failure that is worked around at once; it does not count as a failure of the step."""
         with self._lock:
             self._tell(failure, message, is_new=True)
         self._notice(message)
 
     def end(self, name: str) -> None:
-        """Note that a failed part works again; does nothing if it had not failed."""
+        """Record the recovery of a failed part; does nothing if it had not failed."""
         with self._lock:
             over = self._found.pop(name, None)
         if over is not None:
@@ -128,11 +128,11 @@ class Troubles:
             self._notice(f"{name} works again")
 
     def __contains__(self, name: str) -> bool:
-        """Return whether this part currently fails."""
+        """Return whether this part is currently failing."""
         return name in self._found
 
     def will_be_tried(self, name: str) -> bool:
-        """Return whether this part currently fails and will be retried."""
+        """Return whether this part is currently failing and will be retried."""
         found = self._found.get(name)
         return found is not None and found.due is not None
 
@@ -175,7 +175,7 @@ class Troubles:
 
 
 def trace_of(failure: Failure) -> str:
-    """Return a failure's full traceback, including Java's, headed by what failed and where."""
+    """Return a failure's full traceback, including Java's, headed by the failed part and the place."""
     where = f" in {failure.where}" if failure.where else ""
     text = "".join(traceback.format_exception(failure.cause))
     return f"{failure.name} of {failure.stream} failed{where}\n{text.rstrip()}"

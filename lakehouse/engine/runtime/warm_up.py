@@ -1,7 +1,8 @@
-"""Warm-up: builds silver and gold from landed rows in temporary tables.
+"""Warm-up: build silver and gold from landed rows in temporary tables.
 
 A session's first micro-batches take several times as long as later ones, until classes are loaded, code is
-generated for plans, and the JVM has compiled what runs often. A standby run does that before its turn comes.
+generated for plans, and the JVM has compiled frequently used code. A standby run does all that before its
+turn.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from lakehouse.storage.tables import Lake
 from lakehouse.streams.definition import Stream
 
 DIRECTORY = "_lakehouse_warm_up"
-_ROWS = (1_000, 2 * FEW_ROWS)  # few rows are executed in another way than many
+_ROWS = (1_000, 2 * FEW_ROWS)  # few rows are executed differently from many
 _ROUNDS = 3
 _LEFT_S = 3_600
 log = logging.getLogger(__name__)
 
 
 def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop) -> None:
-    """Build silver and gold from rows of bronze, several times, in a directory of the lake, and delete it.
+    """Build silver and gold from bronze rows, several times, in a directory of the lake, and then delete it.
 
-    Nothing else is read, written or sent. A failure is only logged: the run itself would meet its cause.
+    Nothing else is read, written or sent. A failure is only logged, because the run itself would meet its
+    cause.
     """
     _delete_what_is_left(lake)
     root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"

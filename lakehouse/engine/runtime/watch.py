@@ -1,6 +1,6 @@
-"""The reports of a run to its observers, besides its micro-batches.
+"""The reports of a run to its observers, other than its micro-batches.
 
-The methods are called from several threads. Their exceptions are logged: no step fails because of them.
+The methods are called from several threads. Their exceptions are logged, and never make a step fail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
-    """Wrap an observer so that its exceptions, such as a closed output, are only logged."""
+    """Wrap an observer so that its exceptions, for example for a closed output, are only logged."""
 
     def told(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
@@ -28,20 +28,20 @@ def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
 class Watch:
     """Ignores all reports; observers override the methods that they need.
 
-    Names are those of steps, of their work by the clock, and of gates, as in messages.
+    Names are those of steps, of their periodic work, and of gates, as in messages.
     """
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Note how long a step took to plan a micro-batch and to process it: `plan` and `process`."""
+        """Report how long a step took to plan a micro-batch and to process it: `plan` and `process`."""
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Note a failure."""
+        """Report a failure."""
 
     def on_recovery(self, name: str) -> None:
-        """Note a recovery."""
+        """Report a recovery."""
 
     def on_restart(self, name: str) -> None:
-        """Note that a step is recreated after a failure."""
+        """Report that a step is being recreated after a failure."""
 
 
 class Watches(Watch):

@@ -1,4 +1,4 @@
-"""Alerting: rules from one file, evaluated on gold and telemetry, sent to a Kafka topic and to webhooks.
+"""Alerting: evaluate a rules file against gold and telemetry, and send alerts to Kafka and webhooks.
 
 alerts.toml ─ Rules ─┐
 lake, broker ─ Facts ┴─ step ─┬─ Publisher ── topic, exactly once ── Webhook, at least once

@@ -1,18 +1,18 @@
-"""The life cycle of alerts: pending, firing, resolved. Pure.
+"""The life cycle of alerts: pending, firing, resolved. No I/O.
 
             true    true    true    false    unknown   false
         ────●───────●───────●───────●────────●─────────●────
             pending         firing  resolved           (for_s = two ticks)
 
-An alert is a rule with labels. It becomes pending when its condition first holds, and fires after the
-condition has held for `for_s` without interruption. A firing alert resolves once, when the condition no
-longer holds or when its labels or its rule are gone. Unknown values change nothing. An alert's id is derived
-from its rule, its labels and the time when the condition became true. The state keeps that time, so ids
-survive a restart.
+An alert is a rule with labels. It becomes pending when its condition first holds, and fires once the
+condition has held for `for_s` without interruption. A firing alert resolves when the condition no longer
+holds, or when its labels or its rule disappear. Unknown values change nothing. An alert's id is derived from
+its rule, its labels and the time when the condition became true. The state stores that time, so ids survive a
+restart.
 
 At most MOST_FIRING alerts of a rule fire individually, so that thousands of services over a threshold do not
-cause thousands of messages. The others stay pending and fire as firing ones resolve. One more alert of the
-rule, without labels, summarizes them: "and 3,912 more".
+cause thousands of messages. The others stay pending until a firing alert resolves. One more alert, without
+labels, summarizes them: "and 3,912 more".
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from lakehouse.operations.alerts.rules import Rule
 MOST_FIRING = 100
 
 Labels = tuple[tuple[str, str], ...]
-"""Pairs of a label's name and value, sorted by name."""
+"""Pairs of label name and value, sorted by name."""
 
 Key = tuple[str, Labels]
-"""An alert: its rule's name and its labels."""
+"""An alert's identity: its rule's name and its labels."""
 
 
 class AlertStatus(StrEnum):
-    """Whether a notification says that its alert fires or that it has resolved."""
+    """Whether a notification announces that its alert fires or that it has resolved."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -44,7 +44,7 @@ class AlertStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A rule's result for one set of labels. `is_so` tells whether the condition holds; null: unknown."""
+    """A rule's result for one set of labels; `is_so`: the condition holds (null: unknown)."""
 
     labels: Labels
     is_so: bool | None
@@ -54,7 +54,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Alert:
-    """A pending or firing alert. `since` is the time when its condition became true (UTC)."""
+    """A pending or firing alert; `since` is when its condition became true (UTC)."""
 
     rule: str
     labels: Labels
@@ -70,7 +70,7 @@ class Alert:
 
     @property
     def id(self) -> str:
-        """The same in the firing and the resolved notification; another one when the alert fires again."""
+        """An id shared by the firing and the resolved notification; it changes when the alert fires again."""
         parts = [self.rule, self.labels, self.since.isoformat()]
         return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:32]
 
@@ -80,7 +80,7 @@ State = Mapping[Key, Alert]
 
 @dataclass(frozen=True)
 class Notification:
-    """An alert's start of firing, or its resolution. `at` is the time of the evaluation (UTC)."""
+    """A notification that an alert fires or has resolved; `at` is the time of the evaluation (UTC)."""
 
     alert: Alert
     status: AlertStatus
@@ -89,17 +89,17 @@ class Notification:
 
     @property
     def id(self) -> str:
-        """A unique id, which stays the same if the notification is sent again."""
+        """A unique id, which is the same if the notification is sent again."""
         return f"{self.alert.id}-{self.status.value}"
 
 
 def evaluate(
     rules: Sequence[Rule], judged: Mapping[str, Sequence[Judged] | None], state: State, now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state as of `now` and the notifications, resolved alerts first.
+    """Return the state as of `now`, and the notifications with resolved alerts first.
 
-    `judged` has each rule's results by the rule's name, null where its data is unavailable. If the clock goes
-    back, no alert fires early.
+    `judged` maps rule names to results, null if a rule's data is unavailable. No alert fires early if the
+    clock goes back.
     """
     after: dict[Key, Alert] = {}
     resolved, fired = list[Notification](), list[Notification]()
@@ -124,7 +124,7 @@ def evaluate(
 def _of_rule(
     rule: Rule, found: Sequence[Judged], before: dict[Key, Alert], now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return a rule's alerts as of `now`, and its notifications."""
+    """Return a rule's alerts as of `now`, and their notifications."""
     others = before.pop((rule.name, ()), None)
     after, told, begun = dict[Key, Alert](), list[Notification](), list[Notification]()
     for one in found:
@@ -151,7 +151,7 @@ def _of_rule(
 def _of_others(
     rule: Rule, count: int, standing: Alert | None, now: datetime, *, is_known: bool
 ) -> tuple[Alert | None, Notification | None]:
-    """Return the alert that summarizes the `count` alerts over the limit, and its notification."""
+    """Return the alert that summarizes the `count` alerts beyond the limit, and its notification."""
     if not count:
         if standing is None or not is_known:
             return standing, None

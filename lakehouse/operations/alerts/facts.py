@@ -1,6 +1,6 @@
-"""The input of the rules (facts), and each rule's results on it. Pure.
+"""The input of the rules (facts), and the evaluation of each rule on it. No I/O.
 
-Null means unknown; values known to be absent are left out.
+Null means unknown; values known to be absent are omitted.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_WHAT = 2_000  # keeps every record within its topic's size limit
 
 @dataclass(frozen=True)
 class Window:
-    """A service's value of a statistic in one past minute, which begins at `start` (UTC)."""
+    """The value of a statistic for one service in one past minute, which begins at `start` (UTC)."""
 
     service: str
     start: datetime
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LandedCounts:
-    """Counts of a stream's landed records, and of dead letters first seen, in the same period."""
+    """The numbers of a stream's landed records and newly seen dead letters over the same period."""
 
     records: int
     letters: int
@@ -52,10 +52,10 @@ class LandedCounts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The data that rules are evaluated on, as of one time.
+    """The data that rules are evaluated on, as of a single point in time.
 
-    `windows` has the newest windows of each metric rule, by the rule's name. `landed` has the counts of each
-    dead letter rule, by the rule's name and then by stream. `audits` has the last audit of each stream.
+    `windows` maps each metric rule's name to its newest windows. `landed` maps each dead letter rule's name
+    to the counts by stream. `audits` maps each stream to its latest audit.
     """
 
     observation: Observation | None = None
@@ -71,7 +71,7 @@ def step(
     now: datetime,
     warn: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state as of `now`, and the notifications; `warn` gets each rule that failed."""
+    """Return the state as of `now`, and the notifications; `warn` is called for each rule that failed."""
 
     def known(rule: Rule) -> list[Judged] | None:
         try:
@@ -84,7 +84,7 @@ def step(
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
-    """Return a rule's results, null if its data is unavailable."""
+    """Return a rule's results, or null if its data is unavailable."""
     if isinstance(rule, MetricRule):
         windows = facts.windows.get(rule.name)
         return None if windows is None else _of_metric(rule, windows, now)
@@ -121,7 +121,7 @@ def _of_stream(
 def _of_health(rule: HealthRule, state: StreamState) -> Judged:
     health = state.health
     what = f"{state.name} is {health.word}: {health.reason}"
-    # UNKNOWN health leaves the alert unchanged, unless the rule lists UNKNOWN itself.
+    # UNKNOWN health leaves the alert unchanged, unless the rule lists UNKNOWN explicitly.
     is_known = health.word is not Word.UNKNOWN or Word.UNKNOWN in rule.words
     return _judged({"stream": state.name}, health.word in rule.words if is_known else None, what)
 
@@ -198,10 +198,10 @@ def _of_audit(
 
 
 def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, float]:
-    """Return each service's value to compare with the rule's threshold.
+    """Return each service's value for comparison with the rule's threshold.
 
-    For an upper threshold it is the minimum of the rule's last windows, for a lower one their maximum.
-    Services with a gap in these windows, or without a recent window (`stale_s`), are left out.
+    For an upper threshold, it is the minimum over the rule's last windows; for a lower one, the maximum.
+    Services with a gap in these windows, or without a recent window (`stale_s`), are omitted.
     """
     choose = min if rule.over is not None else max
     return {
@@ -212,7 +212,7 @@ def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict
 
 
 def _last_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, list[Window]]:
-    """Return the last windows of each service with a recent window (`stale_s`), oldest first."""
+    """Return the last windows, oldest first, of each service with a recent window (`stale_s`)."""
     by_service, found = defaultdict[str, list[Window]](list), {}
     for one in sorted(windows, key=lambda one: one.start):
         by_service[one.service].append(one)
@@ -247,5 +247,5 @@ def _judged(labels: Mapping[str, str], is_so: bool | None, what: str, value: flo
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a long text with a hash, so that different texts stay different."""
+    """Return the beginning of a long text plus a hash, so that different texts stay different."""
     return f"{text[:_LONGEST_LABEL]}… {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,7 +1,6 @@
-"""Reads the facts for rules from the lake, without a JVM.
+"""Read the facts for rules from the lake, without a JVM.
 
-Data that cannot be read is left out with a warning; alerts of the rules that need it neither fire nor
-resolve.
+Data that cannot be read is omitted with a warning; alerts of rules that need it neither fire nor resolve.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ _Found = TypeVar("_Found")
 
 
 class Audits:
-    """The last audit of each stream.
+    """The latest audit of each stream.
 
-    The first call reads all of ops.events, later calls only rows from an hour before the previous call.
+    The first call reads all of ops.events; later calls read only rows since an hour before the previous call.
     """
 
     def __init__(self) -> None:
@@ -45,7 +44,7 @@ class Audits:
         self._looked: datetime | None = None
 
     def last(self, lake: str, now: datetime) -> dict[str, Audit]:
-        """Return the audits by stream, as of `now` (UTC); raises TableError if the table cannot be read."""
+        """Return the latest audits by stream, as of `now` (UTC); raises TableError if they cannot be read."""
         since = None if self._looked is None else min(self._looked, now) - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
             is_clean = None if one.stream is None else _is_clean(one.details)
@@ -56,7 +55,7 @@ class Audits:
 
 
 def _is_clean(details: str | None) -> bool | None:
-    """Return whether an audit was clean, null if its event's details are not an audit's."""
+    """Return whether an audit was clean; null if the event's details are not those of an audit."""
     try:
         return bool(json.loads(details or "")["clean"])
     except (ValueError, LookupError, TypeError):
@@ -72,7 +71,7 @@ def gather(
     audits: Audits,
     warn: Callable[[str], None],
 ) -> Facts:
-    """Return the facts as of the observation's time; `warn` gets the data that could not be read."""
+    """Return the facts as of the observation's time; `warn` is called for data that cannot be read."""
     now = observation.at
 
     def known(what: str, read: Callable[[], _Found]) -> _Found | None:
@@ -101,7 +100,7 @@ def gather(
 
 
 def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
-    """Return the ended windows of the rule's metric, as far back as the rule needs."""
+    """Return the closed windows of the rule's metric, as far back as the rule needs."""
     since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
     where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
     where &= (ds.field("window_end") <= _at(now)) & ~ds.field(rule.statistic).is_null()

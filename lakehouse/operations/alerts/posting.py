@@ -1,8 +1,8 @@
-"""Posts a notification to a webhook (`lakehouse.common.web`), with Basic authentication and a signed body.
+"""Post notifications to a webhook (`lakehouse.common.web`), with Basic authentication and signatures.
 
-Signatures follow Standard Webhooks (https://www.standardwebhooks.com): HMAC-SHA256 of
-`<webhook-id>.<webhook-timestamp>.<body>`, base64, as `v1,…` in the header webhook-signature, one for each
-secret. With two secrets set, receivers can move from the old one to the new one at any time.
+Signatures follow Standard Webhooks (https://www.standardwebhooks.com): the base64 HMAC-SHA256 of
+`<webhook-id>.<webhook-timestamp>.<body>`, sent as `v1,…` in the header webhook-signature, one per secret.
+While two secrets are set, receivers can switch from the old to the new one at any time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ NONE = SecretStr("")
 
 @dataclass(frozen=True)
 class Posting:
-    """The connection options of all webhooks; each value is read again for each notification.
+    """Connection options shared by all webhooks; every notification reads the values again.
 
-    `secret` has the signing secrets, separated by whitespace. `ca` has the certificate authorities to trust
-    instead of the system's, in PEM. `proxy` is a proxy's URL; if empty, https_proxy, http_proxy and no_proxy
+    `secret` holds the signing secrets, separated by whitespace. `ca` holds PEM certificate authorities to
+    trust instead of the system's. `proxy` is a proxy's URL; if empty, https_proxy, http_proxy and no_proxy
     apply.
     """
 
@@ -37,7 +37,7 @@ class Posting:
     proxy: SecretStr = NONE
 
     def require(self) -> None:
-        """Raise SettingsError if `ca` has no valid certificates."""
+        """Raise SettingsError if `ca` contains no valid certificates."""
         self._trusted()
 
     def client(self, url: str) -> web.WebClient:
@@ -45,7 +45,7 @@ class Posting:
         return web.WebClient(url, tls=self._trusted(), proxy=self.proxy.get_secret_value() or None)
 
     def signed(self, body: bytes, event_id: str) -> dict[str, str]:
-        """Return the signature headers of a body; empty without a secret."""
+        """Return a body's signature headers; empty without a secret."""
         secrets = self.secret.get_secret_value().split()
         if not secrets:
             return {}
@@ -61,11 +61,11 @@ class Posting:
 
 
 PLAIN = Posting()
-"""No signature; the system's authorities and proxy."""
+"""No signature, and the system's certificate authorities and proxy."""
 
 
 def posting(settings: Settings) -> Posting:
-    """Return the settings' webhook options; raises SettingsError if they have no valid certificates."""
+    """Return the webhook options in the settings; raises SettingsError for invalid certificates."""
     found = Posting(
         settings.alerts.webhook_secret, settings.alerts.webhook_certificates, settings.alerts.webhook_proxy
     )
@@ -74,15 +74,15 @@ def posting(settings: Settings) -> Posting:
 
 
 class Receiver:
-    """A webhook's URL. Its credentials are only sent in a header, and never logged."""
+    """A webhook's URL. Its credentials are sent only in a header and never logged."""
 
     def __init__(self, url: str, how: Posting) -> None:
         self.url, self._credentials = web.split_credentials(url)
-        self.name = f"webhook at {web.host_of(url)}"  # the rest of a URL may be secret
+        self.name = f"webhook at {web.host_of(url)}"  # the rest of the URL may be secret
         self._how = how
 
     def post(self, body: bytes, event_id: str) -> None:
-        """Deliver a notification; raises AwayError unless the response is 2xx. Its body is not read."""
+        """Deliver a notification, without reading the response body; raises AwayError unless it is 2xx."""
         headers = {"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id}
         try:
             headers |= self._credentials | self._how.signed(body, event_id)
@@ -95,7 +95,7 @@ class Receiver:
 
 
 class AwayError(LakehouseError):
-    """The webhook is unreachable or did not accept a notification."""
+    """The webhook is unreachable or rejected a notification."""
 
 
 def signature(secret: str, event_id: str, at: str, body: bytes) -> str:

@@ -1,14 +1,14 @@
-"""The alerting rules as a Prometheus rules file, on the metrics that telemetry exposes.
+"""Export the alerting rules as a Prometheus rules file, on the metrics that telemetry exposes.
 
-The file also has burn-rate alerts for the objective "in gold within X seconds". Each combines a long and a
-short window, so that it starts and ends soon. Several processes may expose the same lag; the expressions
-count each value once.
-The values of metric rules come from `lakehouse alert --telemetry-port`, as OpenMetrics:
+The file also contains burn-rate alerts for the objective "in gold within X seconds". Each combines a long and
+a short window, so that it starts and ends quickly. Several processes may expose the same lag; the expressions
+count each value once. The values of metric rules come from `lakehouse alert --telemetry-port`, as
+OpenMetrics:
 
     lakehouse_metric_rule_value{rule="cpu", service="checkout", metric="cpu_usage", statistic="p99"}
 
-For an upper threshold the value is the minimum of the rule's last windows, for a lower one their maximum, so
-Prometheus only needs the threshold. Unknown and stale values have no sample.
+For an upper threshold, the value is the minimum over the rule's last windows; for a lower one, the maximum.
+Prometheus therefore needs only the threshold. Unknown and stale values have no sample.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from lakehouse.operations.alerts.rules import (
 
 _WAIT = "lakehouse:in_gold_wait_seconds"
 _LATE = "lakehouse:in_gold_late"
-# Burn rate (multiple of the rate that spends a month's budget in a month), long window, short window,
+# Burn rate (multiple of the rate that uses up a month's budget in a month), long window, short window,
 # severity.
 _BURNS = ((14.4, "1h", "5m", "critical"), (6.0, "6h", "30m", "critical"), (1.0, "3d", "6h", "warning"))
 
 
 def rules_file(rules: Rules) -> str:
-    """Return a Prometheus rules file, as JSON (a subset of YAML) with one value a line."""
+    """Return a Prometheus rules file as JSON (a subset of YAML), with one value per line."""
     groups = [
         {"name": "lakehouse", "rules": [_rule(rule) for rule in rules.rules]},
         {"name": "lakehouse in gold", "rules": _in_gold(rules.in_gold)},
@@ -179,18 +179,18 @@ _LABELS = ["rule", "service", "metric", "statistic"]
 
 
 class RuleValues(Collector):
-    """Exposes the latest facts as a metric; without facts, it has no samples."""
+    """Expose the latest facts as a metric; without facts, there are no samples."""
 
     def __init__(self, rules: Sequence[Rule], facts: Callable[[], Facts | None]) -> None:
         self._rules = [rule for rule in rules if isinstance(rule, MetricRule)]
         self._facts = facts
 
     def describe(self) -> list[Metric]:
-        """Return no metrics, like the other collectors of telemetry."""
+        """Return no metrics, like the other telemetry collectors."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Return the metric."""
+        """Yield the metric."""
         family, facts = GaugeMetricFamily("lakehouse_metric_rule_value", _HELP, labels=_LABELS), self._facts()
         if facts is not None and facts.observation is not None:
             for rule in self._rules:

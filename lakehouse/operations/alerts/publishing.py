@@ -1,9 +1,9 @@
-"""Publishes notifications to a Kafka topic, exactly once for read-committed consumers, and keeps their state.
+"""Publish notifications to Kafka, exactly once for read-committed consumers, and store the alerts' state.
 
-The state is in a topic of its own, `<topic>-state`: compacted, with one partition and one record per alert.
-Each evaluation commits its state changes and its notifications in one Kafka transaction. If the process is
-killed, the state matches the notifications sent, and the next process continues from it. Another record in
-the state topic, the beat, has the time of the last evaluation. It is sent every 20 s, so that readers can
+The state is kept in a separate topic, `<topic>-state`: compacted, with one partition and one record per
+alert. Each evaluation commits its state changes and notifications in one Kafka transaction. If the process is
+killed, the state matches the notifications sent, and the next process continues from there. Another record in
+the state topic, the beat, holds the time of the last evaluation. It is sent every 20 s, so that readers can
 tell a healthy pipeline from an unwatched one. The transactional id is derived from the topic's name, so a
 second process fences the first. Foreign records in the state topic are skipped with a warning.
 """
@@ -31,13 +31,13 @@ TRANSACTION_TIMEOUT_S = 60
 _PATIENCE_S = 20.0
 _BEAT, _BEAT_EVERY = b"evaluated", timedelta(seconds=20)
 _SILENT = timedelta(seconds=90)
-"""A beat is stale after this time plus two evaluation intervals."""
+"""A beat is stale after this time plus twice the evaluation interval."""
 _NAMED = 3  # foreign records listed in a warning
 
 
 @dataclass(frozen=True)
 class Beat:
-    """The time of the last evaluation (UTC), and the seconds between two evaluations."""
+    """The time of the last evaluation (UTC), and the evaluation interval in seconds."""
 
     at: datetime
     every_s: float
@@ -53,10 +53,10 @@ def state_topic(topic: str) -> str:
 
 
 class Publisher:
-    """Stores the alerts' state and sends notifications; `warn` gets a line about foreign records.
+    """Store the alerts' state and send notifications; `warn` is called with a line about foreign records.
 
-    Its methods raise ServiceError if the broker fails or refuses; FencedError if another process has taken
-    over.
+    Its methods raise ServiceError if the broker fails or refuses a request, and FencedError if another
+    process has taken over.
     """
 
     def __init__(self, access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None) -> None:
@@ -84,8 +84,8 @@ class Publisher:
     ) -> None:
         """Commit the state changes and the notifications in one transaction.
 
-        A `beat` is sent with them. Without changes and notifications it is only sent if the last one is 20 s
-        old.
+        A `beat` is sent along with them. If there are no changes or notifications, it is sent only if the
+        last beat is at least 20 s old.
         """
         changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
         is_due = beat is not None and (self._beat is None or beat.at - self._beat.at >= _BEAT_EVERY)
@@ -95,7 +95,7 @@ class Publisher:
         if producer is None:
             raise ServiceError(f"the publisher of topic {self.topic} has not been started")
         with self._reported():
-            require_listening(self._access)  # fails fast if the broker is down
+            require_listening(self._access)  # fail fast if the broker is down
             records = [
                 Record(
                     state_topic(self.topic),
@@ -121,7 +121,7 @@ class Publisher:
             self._beat = beat or self._beat
 
     def close(self) -> None:
-        """Disconnect, even if the broker is down."""
+        """Close the producer, even if the broker is down."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
@@ -138,14 +138,14 @@ class Publisher:
 def read_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> dict[Key, Alert]:
-    """Return the state topic's alerts, including pending ones; `warn` gets a line about foreign records."""
+    """Return the state topic's alerts, including pending ones; `warn` is called about foreign records."""
     return read_whole_state(access, topic, warn)[0]
 
 
 def read_whole_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[Key, Alert], Beat | None]:
-    """Return the state topic's alerts and its beat, null if there is none."""
+    """Return the state topic's alerts and its beat (null if there is none)."""
     beat: Beat | None = None
     alerts, foreign = dict[bytes, Alert](), list[int]()
     partition = TopicPartition(state_topic(topic), 0)
@@ -174,7 +174,7 @@ def read_whole_state(
 
 
 def _beat_in(value: bytes | None) -> Beat | None:
-    """Return a record's beat, null if the record is not a beat."""
+    """Return a record's beat, or null if the record is not a beat."""
     try:
         said = json.loads(value or b"")
         return Beat(datetime.fromisoformat(said["at"]).astimezone(UTC), float(said["every_s"]))

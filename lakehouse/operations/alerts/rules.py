@@ -1,7 +1,7 @@
 """Alerting rules, from the section `alerts` of the settings.
 
-A rule describes a problem of a stream, or of a service's metric. All of them are validated: errors name
-unknown keys and kinds, and list the known ones.
+A rule describes a problem of a stream or of a service's metric. All rules are validated: errors name unknown
+keys and kinds and list the known ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class _Part(BaseModel):
 
 
 class _Rule(_Part):
-    """Fields of every rule. Its alert fires once the condition has held for `for_s` seconds."""
+    """Fields common to all rules. An alert fires once the condition has held for `for_s` seconds."""
 
     name: _Name
     for_s: float = Field(default=0, ge=0, allow_inf_nan=False)
@@ -49,7 +49,7 @@ _Checked = TypeVar("_Checked", bound=_Rule)
 
 
 class _OfStream(_Rule):
-    """A rule on one stream; `stream` null: on each stream."""
+    """A rule on one stream, or on every stream if `stream` is null."""
 
     stream: str | None = None
 
@@ -57,8 +57,8 @@ class _OfStream(_Rule):
 class MetricRule(_Rule):
     """A statistic of gold.metrics_1m was over or under a threshold in each of the last `windows` minutes.
 
-    `service` null: evaluated for each service with the metric. A series whose newest window ended more
-    than `stale_s` seconds ago is not evaluated.
+    If `service` is null, the rule is evaluated for each service with the metric. A series whose newest window
+    ended more than `stale_s` seconds ago is not evaluated.
     """
 
     kind: Literal["metric"]
@@ -96,7 +96,7 @@ class FreshnessRule(_OfStream):
 
 
 class DeadLetterRule(_OfStream):
-    """In the last `within_s` seconds, dead letters exceeded the share `over` of the landed records."""
+    """In the last `within_s` seconds, dead letters made up more than the share `over` of landed records."""
 
     kind: Literal["dead_letter_rate"]
     over: float = Field(ge=0, lt=1)
@@ -116,14 +116,14 @@ class AuditFailedRule(_OfStream):
 
 
 class AuditOldRule(_OfStream):
-    """The latest audit of the stream is older than `seconds`, or there was none."""
+    """The latest audit of the stream is older than `seconds`, or the stream was never audited."""
 
     kind: Literal["audit_old"]
     seconds: _Seconds
 
 
 class HealthRule(_OfStream):
-    """The stream's health is one of these values."""
+    """The stream's health is one of the values in `words`."""
 
     kind: Literal["health"]
     words: tuple[Word, ...] = Field(min_length=1)
@@ -144,7 +144,7 @@ class InGold(_Part):
 
 
 class Rules(_Part):
-    """All rules, and the objective."""
+    """The alerting rules and the objective."""
 
     in_gold: InGold = InGold()
     rules: tuple[Annotated[Rule, Field(discriminator="kind")], ...] = ()
@@ -159,9 +159,10 @@ class Rules(_Part):
 
 
 def load_rules(alerts: AlertsSettings, streams: Sequence[str]) -> Rules:
-    """Return the rules of the settings; the defaults are those of alerts.toml.
+    """Return the rules of the settings, or the default rules where they have none.
 
-    Raises SettingsError with every invalid field, or with the first rule whose stream is not in `streams`.
+    Raises SettingsError listing every invalid field, or naming the first rule whose stream is not in
+    `streams`.
     """
     given = {"rules": alerts.rules, "in_gold": alerts.in_gold}
     raw = tomllib.loads(DEFAULT_RULES.read_text(encoding="utf-8"))

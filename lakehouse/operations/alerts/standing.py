@@ -1,4 +1,4 @@
-"""The firing alerts and the last notifications, read from the broker by other processes."""
+"""The firing alerts and latest notifications, read from the broker by other processes."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lakehouse.storage.spark.query_errors import what_of
 
 @dataclass(frozen=True)
 class Standing:
-    """The firing alerts, oldest first, and the last notifications as sent, newest first.
+    """The firing alerts, oldest first, and the latest notifications as sent, newest first.
 
-    `beat` has the time of the last evaluation, null if there is no such record.
+    `beat` holds the time of the last evaluation; null if there is no beat.
     """
 
     firing: tuple[Alert, ...] = ()
@@ -41,17 +41,17 @@ class Standing:
 
 
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
-    """Return the firing alerts and the last `most` notifications.
+    """Return the firing alerts and the latest `most` notifications.
 
-    Empty if no alert process has run yet. Foreign records are left out. Raises ServiceError if the topics
-    cannot be read.
+    Both are empty if no alert process has run yet. Foreign records are skipped. Raises ServiceError if the
+    topics cannot be read.
     """
     require_listening(access)
     try:
         with closing(Consumer(access, group_id=None, isolation_level="read_committed")) as consumer:
             topics = consumer.topics()
             if topic not in topics:
-                describe_topic(access, topic)  # raises if the topic exists but we may not see it
+                describe_topic(access, topic)  # raises if the topic exists but is not visible to us
             told = _last(consumer, topic, most) if topic in topics else []
         is_there = state_topic(topic) in topics
         state, beat = read_whole_state(access, topic) if is_there else ({}, None)
@@ -62,7 +62,7 @@ def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
 
 
 def threshold_of(rule: Rule) -> float | None:
-    """Return a rule's threshold, null if it has none."""
+    """Return a rule's threshold, or null if it has none."""
     names = ("over", "under", "records", "seconds")
     return next((number for name in names if (number := getattr(rule, name, None)) is not None), None)
 
@@ -71,7 +71,7 @@ def _last(consumer: Consumer, topic: str, most: int) -> Sequence[Mapping[str, An
     partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
     consumer.assign(partitions)
     first, ends = ends_of(consumer, partitions)
-    # Twice as many offsets, since each transaction's marker takes one.
+    # Twice as many offsets, because each transaction's marker takes up one.
     begins = {one: max(first[one], ends[one] - 2 * most) for one in partitions}
     found = [message_in(record.value) for record in records_up_to(consumer, begins, ends)]
     told = [one for one in found if one is not None]

@@ -1,4 +1,4 @@
-"""Evaluates the rules repeatedly, and sends the notifications of alerts that fire or resolve."""
+"""Evaluate the rules repeatedly, and send notifications for alerts that fire or resolve."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from lakehouse.streams.definition import Stream
 
 
 class Watcher:
-    """Evaluates the rules. After an outage of the broker it continues from the state in the state topic.
+    """Evaluate the rules; after a broker outage, continue from the state in the state topic.
 
-    `warn` gets each new problem once.
+    `warn` is called once for each new problem.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class Watcher:
         self._state: dict[Key, Alert] | None = None
         self._away: str | None = None
         self.every_s = 0.0
-        """Seconds between two evaluations, as published in the beat."""
+        """The evaluation interval in seconds, as published in the beat."""
         self.facts: Facts | None = None
-        """The facts of the last evaluation."""
+        """The facts of the latest evaluation."""
 
     @property
     def firing(self) -> list[Alert]:
@@ -60,9 +60,9 @@ class Watcher:
         self._state = self._publisher.start()
 
     def look(self, now: datetime) -> list[Notification]:
-        """Evaluate every rule, and return the notifications sent. Raises ServiceError as `start` does.
+        """Evaluate all rules and return the notifications sent; raises ServiceError as `start` does.
 
-        After an error the next call reads the state again, because the transaction may have been committed.
+        After an error, the next call rereads the state, because the transaction may have been committed.
         """
         try:
             told = self._look(now)
@@ -78,7 +78,7 @@ class Watcher:
 
     @property
     def reasons(self) -> list[str]:
-        """The problems that prevent alerts from being evaluated and sent."""
+        """The problems that currently prevent alerts from being evaluated or sent."""
         return [*([] if self._away is None else [self._away]), *sorted(self._troubles)]
 
     def _look(self, now: datetime) -> list[Notification]:
@@ -121,7 +121,7 @@ class Watcher:
 
 
 def readiness(watched: Watcher, webhooks: Sequence[Webhook]) -> Readiness:
-    """Return whether alerts are evaluated, sent and delivered, with the problems if not."""
+    """Return whether alerts are evaluated, sent and delivered, and the problems if they are not."""
     reasons = (*watched.reasons, *(one.trouble for one in webhooks if one.trouble is not None))
     return Readiness(not reasons, reasons)
 
@@ -133,7 +133,7 @@ def watch(
     on_told: Callable[[Notification], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Evaluate until `pause` returns true; an ongoing failure, such as a broker outage, is reported once.
+    """Evaluate rules until `pause` returns true; a lasting failure, such as an outage, is reported once.
 
     Raises FencedError if another process has taken over.
     """
@@ -147,7 +147,7 @@ def watch(
             is_away = False
         except FencedError:
             raise
-        except Exception as error:  # noqa: BLE001 - any failure may be gone at the next evaluation
+        except Exception as error:  # noqa: BLE001 - the next evaluation may succeed
             if not is_away:
                 warn(f"alerts cannot be evaluated or sent; retrying: {what_of(error)}")
             is_away = True

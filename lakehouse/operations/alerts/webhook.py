@@ -1,9 +1,9 @@
-"""Delivers notifications to a webhook at least once and in order, from a background thread.
+"""Deliver notifications to a webhook at least once and in order, from a background thread.
 
-The thread reads the alert topic in a consumer group of its own, and commits an offset once the webhook has
+The thread reads the alert topic in a separate consumer group, and commits an offset once the webhook has
 responded 2xx. Until then it retries with back-off, so an unavailable webhook misses no notification and
-delays nothing else. A retried notification has the same event id, in the body and in the header
-`Idempotency-Key`. A new webhook gets the notifications sent after it was first configured. Foreign records in
+delays nothing else. A retried notification keeps its event id, in the body and in the header
+`Idempotency-Key`. A new webhook gets only notifications sent after it was first started. Foreign records in
 the topic are skipped with a warning.
 """
 
@@ -36,7 +36,7 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Webhook:
-    """Sends the topic's notifications to a URL; `warn` gets a line when the webhook fails or recovers."""
+    """Send the topic's notifications to a URL; `warn` is called when the webhook fails or recovers."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Webhook:
 
     @property
     def trouble(self) -> str | None:
-        """The reason why notifications are not being delivered, null if they are."""
+        """Why notifications are not being delivered; null if they are."""
         has_ended = self._thread.ident is not None and not self._thread.is_alive()
         if has_ended and not self._stopping.is_set():
             return f"{self._name} is no longer served: its thread has ended"
         return self._trouble
 
     def start(self) -> None:
-        """Find the first offsets and start the thread. Raises ServiceError if the broker does not answer."""
+        """Find the start offsets and start the thread; raises ServiceError if the broker does not answer."""
         try:
             self._consumer = self._positioned()
         except KafkaError as error:
@@ -81,7 +81,7 @@ class Webhook:
         self._thread.start()
 
     def close(self, patience_s: float = 15.0) -> None:
-        """Stop after the pending notifications, or at the first failure; a later start sends the rest."""
+        """Deliver the pending notifications, then stop; after a failure, a later start sends the rest."""
         self._stopping.set()
         self._thread.join(patience_s)
 
@@ -105,8 +105,8 @@ class Webhook:
             TopicPartition(self._topic, n) for n in consumer.partitions_for_topic(self._topic) or ()
         ]
         if not partitions:
-            describe_topic(self._access, self._topic)  # raises if the topic exists but we may not see it
-            # The broker may have just started. A consumer without partitions would never get a record.
+            describe_topic(self._access, self._topic)  # raises if the topic exists but is not visible to us
+            # The broker may have just started. A consumer without partitions would never receive a record.
             raise UnknownTopicOrPartitionError(self._topic)
         consumer.assign(partitions)
         _, ends = ends_of(consumer, partitions)
@@ -151,7 +151,7 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification. Skip foreign records, with one warning for consecutive ones."""
+        """Deliver a record's notification. Foreign records are skipped, with one warning for a series."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])

@@ -1,4 +1,4 @@
-"""The JSON of alerts and notifications in their topics, which may have foreign records too. Pure."""
+"""The JSON of alerts and notifications; their topics may also contain foreign records. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALERT = TypeAdapter(tuple[str, Labels, AwareDatetime, bool, str, str])
 
 
 def as_message(one: Notification) -> dict[str, object]:
-    """Return a notification's JSON: times are ISO 8601 in UTC; `event_id` identifies duplicates.
+    """Return a notification's JSON object: times are ISO 8601 UTC; `event_id` identifies duplicates.
 
     Infinite and NaN values become null.
     """
@@ -51,7 +51,7 @@ def as_message(one: Notification) -> dict[str, object]:
 
 
 def message_in(body: bytes | None) -> Mapping[str, Any] | None:
-    """Return a record's notification, with its times in ISO 8601; null if the record is foreign."""
+    """Parse a record's notification, with times in ISO 8601; null if the record is foreign."""
     try:
         found = _Message.model_validate_json(body or b"")
     except ValidationError:
@@ -66,13 +66,13 @@ def key_of(key: Key) -> bytes:
 
 
 def alert_as_json(alert: Alert) -> bytes:
-    """Return an alert's state as JSON; `alert_in` parses it."""
+    """Return an alert's state as JSON, which `alert_in` parses."""
     row = [alert.rule, alert.labels, alert.since.isoformat(), alert.fires, alert.severity, alert.what]
     return json.dumps(row, ensure_ascii=False).encode()
 
 
 def alert_in(key: bytes | None, body: bytes) -> Alert | None:
-    """Return the alert in a state record, null if the record is foreign."""
+    """Parse the alert in a state record; null if the record is foreign."""
     try:
         found = Alert(*_ALERT.validate_json(body))
     except ValidationError:

@@ -1,4 +1,4 @@
-"""The audit: compares each layer with the one before it, row by row, from Kafka to the exports.
+"""The audit: compare each layer with the one before it, row by row, from Kafka to the exports.
 
     Kafka ── landed ── bronze ─ records ─ silver + dead letters ── gold ── gold ── exported ── Kafka
                                                                                 └─ stores
@@ -49,18 +49,19 @@ def audit(
     now: datetime,
     on_check: Callable[[Check], None] = lambda _check: None,
 ) -> Report:
-    """Run every check of the streams and return the report; a check that finds differences is run twice.
+    """Run all checks of the streams and return the report; a check that finds differences is repeated.
 
-    Tables that do not exist yet are left out. A refused table, such as a damaged one, is a difference, and
-    later checks of its stream may be left out. If all tables are small, two streams are checked concurrently,
-    and `on_check` is called from both threads. Raises ServiceError if Kafka or another store is unreachable.
+    Tables that do not exist yet are skipped. A refused table, such as a damaged one, counts as a difference,
+    and later checks of its stream may be skipped. If all tables are small, two streams are checked
+    concurrently, and `on_check` is called from both threads. Raises ServiceError if Kafka or another store is
+    unreachable.
     """
     small = {stream.name: _is_small(lake, stream) for stream in streams}
 
     def checks(stream: Stream) -> list[Check]:
         found = []
-        own = replace(lake, spark=lake.spark.newSession())  # has its own execution settings
-        with executing_for(own.spark, few=small[stream.name]), suppress(TableError):  # `files` reports it
+        own = replace(lake, spark=lake.spark.newSession())  # with separate execution settings
+        with executing_for(own.spark, few=small[stream.name]), suppress(TableError):  # reported by `files`
             for subject, look in _looks(own, stream, settings, now):
                 for check in _made(subject, look):
                     on_check(check)
@@ -77,7 +78,7 @@ def _is_small(lake: Lake, stream: Stream) -> bool:
     names += [("gold", table.name) for table in stream.tables]
     try:
         sizes = [tables.size_bytes(lake.spark, lake.path(*name)) for name in names if lake.exists(*name)]
-    except TableError:  # `files` reports it
+    except TableError:  # reported by `files`
         return False
     return are_few(size_bytes=max(sizes, default=0))
 
@@ -110,7 +111,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
 
 
 def _made(subject: Compared, look: _Look) -> Sequence[Check]:
-    """Run a check, and again after a pause if it finds differences: a replay may be between its commits."""
+    """Run a check, and repeat it after a pause if it finds differences: a replay may be in progress."""
     checks = _looked(subject, look)
     if any(check.differences for check in checks):
         time.sleep(_PAUSE_S)

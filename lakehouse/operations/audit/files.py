@@ -1,4 +1,4 @@
-"""Check `files`: every data file in a table's log exists and has the size in the log."""
+"""Check `files`: every data file in a table's log exists and has the recorded size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MISSING = -1
 def check_files(lake: Lake, stream: Stream) -> list[Check]:
     """Compare the log of every existing table of the stream with the files in its directory.
 
-    A refused table, such as one damaged by a power failure, is a difference.
+    A refused table, such as one damaged by a power failure, counts as a difference.
     """
     return list(_checks(lake, stream))
 

@@ -1,4 +1,4 @@
-"""Check `gold`: a gold table equals a batch recomputation from the silver rows aggregated into it."""
+"""Check `gold`: a gold table equals a batch recomputation from the silver rows merged into it."""
 
 from __future__ import annotations
 

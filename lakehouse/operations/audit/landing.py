@@ -1,4 +1,4 @@
-"""Check `landed`: every record that Kafka still has, up to bronze's position, is in bronze once."""
+"""Check `landed`: every record still in Kafka, up to bronze's position, is in bronze exactly once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Ranges = Mapping[int, tuple[int, int]]
 
 
 def check_landing(lake: Lake, stream: Stream, source: Source, topic: str, access: KafkaAccess) -> list[Check]:
-    """Compare the topic with bronze, record by record."""
+    """Compare the source's topic with bronze, record by record."""
     return WholeTopic(lake.spark, access, topic).asked(
         lambda records: _check(lake, stream, source, records, offset_ranges(access, topic))
     )
@@ -78,7 +78,7 @@ def _check(lake: Lake, stream: Stream, source: Source, records: WholeTopic, rang
 
 
 def _read_up_to(noted: Mapping[str, int], query: str, topic: str) -> dict[int, int]:
-    """Return bronze's position in each partition: the offset after the last landed one."""
+    """Return bronze's position in each partition: the offset after the last landed record."""
     read = dict[int, int]()
     for source in {one.rpartition("/")[0] for one in sources_in(noted, query)}:
         if source.rpartition(":")[0] == topic:
@@ -134,7 +134,7 @@ def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]
 
 
 def _losses(lake: Lake, topic: str) -> list[Row]:
-    """Return the topic's rows of ops.data_losses, by partition and offset."""
+    """Return the topic's rows in ops.data_losses, by partition and offset."""
     lost = lake.read_or_empty(DATA_LOSSES).where(F.col("topic") == topic)
     return lost.orderBy("partition", "first_offset").collect()
 
@@ -147,7 +147,7 @@ def _said(lost: Row) -> str:
 
 
 def _unknown(bronze: DataFrame, source: Source) -> list[str]:
-    """Return notes on the most frequent fields of records that are not in the contract."""
+    """Return notes on the most frequent fields in records that the contract does not declare."""
     rows = unknown_fields(bronze, source.contract).orderBy(F.desc("records"), "field").limit(EXAMPLES)
     return [
         f"unknown field {row.field!r}: in {row.records:,} records, first in partition "
@@ -157,11 +157,11 @@ def _unknown(bronze: DataFrame, source: Source) -> list[str]:
 
 
 def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
-    """Return the top-level fields of bronze rows' JSON objects that are not in the contract.
+    """Return the top-level JSON fields in bronze rows that the contract does not declare.
 
     Grain: one row per field; key: field. `records` is the number of records with the field; `first_partition`
-    and `first_offset` locate the first of them. Records that are not UTF-8, not JSON or not an object have no
-    fields.
+    and `first_offset` locate the first one. Records that are not UTF-8, not JSON or not an object count as
+    having no fields.
     """
     text = F.col("value").cast("string")
     names = F.json_object_keys(F.when(F.is_valid_utf8(text), text))

@@ -1,10 +1,10 @@
 """Check `records`: every bronze record is a silver row or a dead letter, as validation decides.
 
-A record is in exactly one of silver and the dead letters that are not replayed. A replayed letter's record is
-also in silver. A resent letter's record is not, but the record resent in its place is. Bronze is validated
+A record is either in silver or a dead letter that has not been replayed, never both. A replayed letter's
+record is also in silver. A resent letter's record is not; the record that replaced it is. Bronze is validated
 again for the comparison: silver rows are compared in every column, dead letters by status. Rows of an
 unfinished silver micro-batch only have to come from bronze. Records that retention has deleted from bronze
-are left out.
+are skipped.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
     """Compare a source's bronze, validated again as of `now` (UTC), with its silver and dead letters."""
     spark, query = lake.spark, f"silver.{source.table}"
     bronze_path = lake.path("bronze", source.table)
-    # Read the position before the tables, so that they have all rows up to it.
+    # Read the position before the tables, so that they contain all rows up to it.
     position = cuts.position_of(spark, query, lake.path("silver", source.table), bronze_path)
     finished = cuts.read_up_to(spark, bronze_path, position)
     clean, dead_path = lake.path("silver", source.table), lake.path("silver", "dead_letters")
@@ -77,7 +77,7 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
 
 
 def _other_ids(lake: Lake, source: Source) -> list[str]:
-    """Return a note if silver was written with other ids than the current ones; else nothing."""
+    """Return a note if silver was written with ids other than the current ones, else an empty list."""
     made = spec(source)
     told = f"{made.qualified_name} was made with other ids: run `lakehouse rebuild silver`"
     return [told] if lake.is_made_otherwise(made) else []
@@ -108,9 +108,9 @@ def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame
 
 
 def _is_wrong_with_row(status: str) -> Column:
-    """Return whether a silver row with a letter of this status is an error.
+    """Return whether a silver row that also has a letter of this status is an error.
 
-    It is not for an open letter of a replayed record: after a killed replay the next one closes the letter.
+    An open letter of a replayed record is not: if a replay was killed, the next one closes the letter.
     """
     return F.col("let_in") == 0 if status == OPEN else F.lit(True)
 

@@ -16,7 +16,7 @@ EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference: the key of the row, and what is wrong with it."""
+    """One difference: the row's key, and what is wrong with the row."""
 
     key: dict[str, Any]
     what: str
@@ -24,10 +24,10 @@ class Difference:
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison: its subject, the numbers of compared rows and of differences, and examples of these.
+    """One comparison: its subject, the numbers of rows compared and of differences, and some examples.
 
-    `notes` explain expected deviations: gaps, expired offsets, in-flight rows. `not_compared` names rows that
-    could not be compared, and why: such a check is not clean, even without differences.
+    `notes` explain expected deviations: gaps, expired offsets, in-flight rows. `not_compared` describes rows
+    that could not be compared, and why; if any, the check is not clean, even without differences.
     """
 
     stream: str
@@ -41,24 +41,24 @@ class Check:
 
     @property
     def is_clean(self) -> bool:
-        """Tell whether everything was compared and nothing differs."""
+        """Whether everything was compared and no differences were found."""
         return not self.differences and not self.not_compared
 
 
 @dataclass(frozen=True)
 class Report:
-    """The checks of one audit, and its time (UTC)."""
+    """The checks of one audit, and when it ran (UTC)."""
 
     at: datetime
     checks: tuple[Check, ...]
 
     @property
     def is_clean(self) -> bool:
-        """Tell whether everything was compared and nothing differs."""
+        """Whether everything was compared and no differences were found."""
         return all(check.is_clean for check in self.checks)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a dictionary that can be serialized as JSON."""
+        """Return the report as a JSON-serializable dictionary."""
         return {
             "clean": self.is_clean,
             "at": self.at.isoformat(),
@@ -68,7 +68,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Compared:
-    """The subject of a check: the stream, the check's name, and the tables, topics or files compared."""
+    """What a check compares: the stream, the check's name, and the tables, topics or files."""
 
     stream: str
     name: str
@@ -77,7 +77,7 @@ class Compared:
     def compared(
         self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
     ) -> Check:
-        """Return the check. The frames have one row per difference: `what`, and its key as other columns."""
+        """Return the check. Frames have one row per difference: `what`, and the key in the other columns."""
         found, examples = differing(different, EXAMPLES)
         return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
 
@@ -89,7 +89,7 @@ class Compared:
         notes: Sequence[str] = (),
         not_compared: Sequence[str] = (),
     ) -> Check:
-        """Return the check, given its differences."""
+        """Return the check for the given differences."""
         shown = tuple(examples[:EXAMPLES])
         return Check(
             self.stream, self.name, self.subject, rows, differences, shown, tuple(notes), tuple(not_compared)
@@ -97,7 +97,7 @@ class Compared:
 
 
 def summary_of(checks: Sequence[Check]) -> str:
-    """Return a summary in one line: clean, or the numbers of differences and of incomplete checks."""
+    """Return a one-line summary: "clean", or the numbers of differences and of incomplete checks."""
     differences = sum(check.differences for check in checks)
     incomplete = sum(bool(check.not_compared) for check in checks)
     found = [f"{differences:,} differences"] if differences else []

@@ -1,8 +1,8 @@
-"""Checks of the stores: each has exactly the gold rows that the export has sent.
+"""Check that each store has exactly the gold rows that the export has sent.
 
-A sink compares itself (`SinkKind.audit`), because only it knows which rows it keeps, and for how long. Gold
-is read at the version that the export has reached, so pending changes hide no difference. If rows could not
-be compared, the check says so and is not clean.
+Each sink implements its comparison (`SinkKind.audit`), because only it knows which rows it keeps, and for how
+long. Gold is read at the version that the export has reached, so pending changes hide no difference. If rows
+could not be compared, the check says so and is not clean.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakehouse.streams.definition import MergedTable, Stream
 
 
 def check_lead(lake: Lake, stream: Stream, table: MergedTable, settings: Settings) -> list[Check]:
-    """Compare a gold table with its topic in the leading store (Kafka); no check without a topic."""
+    """Compare a gold table with its topic in the lead store (Kafka); no checks if it has no topic."""
     place = LEAD.place(table, settings)
     if place is None:
         return []
@@ -70,7 +70,7 @@ def _check(subject: Compared, found: Findings) -> Check:
 
 
 def _version_of(exported: Exported, position: Position) -> int | None:
-    """Return the last version that the export has sent completely, given its position; null for none."""
+    """Return the last version that the export has sent completely, given its position; null if none."""
     if position.is_beginning or position.version == 0:
         return None
     return cuts.with_same_rows(exported.spark, exported.path, position.version - 1)

@@ -1,4 +1,4 @@
-"""DuckDB SQL over the lake, for read-only statements: it starts in a tenth of a second, without a JVM.
+"""Run read-only DuckDB SQL over the lake; DuckDB starts in a tenth of a second, without a JVM.
 
 Tables have the same names and types as in Spark. Functions, the names of unnamed columns and the types of
 computed columns are DuckDB's: the average of decimals is a double, for example. Integers of any size are
@@ -50,15 +50,15 @@ _TYPES: dict[str, DataType] = {
     "enum": StringType(),
     "union": StringType(),
 }
-"""Types that Spark does not have, or that Arrow does not convert."""
+"""Types that Spark lacks, or that Arrow does not convert."""
 _LISTING = re.compile(r"\b(show|information_schema|duckdb_\w+)\b", re.IGNORECASE)
 
 
 def ask(lake: str, streams: Sequence[Stream], statement: str, *, limit: int) -> QueryResult:
     """Run a read-only statement over the lake's tables, and return at most `limit` rows.
 
-    Instants are UTC. Only the tables can be read, no other files or addresses. Raises QueryError if the
-    statement does more than read, or fails, and TableError if a table cannot be read.
+    Instants are UTC. Only the lake's tables can be read, no other files or addresses. Raises QueryError if
+    the statement fails or does more than read, and TableError if a table cannot be read.
     """
     with duckdb.connect(config={"python_enable_replacements": False}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -85,7 +85,7 @@ def _refuse_more_than_reading(connection: duckdb.DuckDBPyConnection, statement: 
 def _register(
     connection: duckdb.DuckDBPyConnection, lake: str, streams: Sequence[Stream], statement: str
 ) -> None:
-    """Create views of the tables that the statement names, or of all if it lists tables."""
+    """Create views of the tables that the statement names, or of all tables if it lists tables."""
     lists = _LISTING.search(statement) is not None
     for spec in specs(streams):
         if lists or spec.name in statement.lower():
@@ -98,7 +98,7 @@ def _register(
 
 
 def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> str | None:
-    """Return the message for a missing table, with suggestions; null for another error.
+    """Return the message for a missing table, with suggestions; null for any other error.
 
     If the statement names no existing table of a schema, DuckDB reports the whole schema as missing.
     """
@@ -127,7 +127,7 @@ def _result(found: duckdb.DuckDBPyRelation, limit: int) -> QueryResult:
 
 
 def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
-    """Return Spark's type for a DuckDB type: the smallest that holds all its values."""
+    """Return the smallest Spark type that holds all values of a DuckDB type."""
     if kind.id in _TYPES:
         return _TYPES[kind.id]
     if kind.id in ("list", "array"):
@@ -142,15 +142,15 @@ def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
 
 
 def _inner(kind: DuckDBPyType) -> list[DuckDBPyType]:
-    """Return a type's element types; an array's size is left out."""
+    """Return a type's element types, without an array's size."""
     return [inner for _, inner in kind.children if isinstance(inner, DuckDBPyType)]
 
 
 def _value(value: Any, kind: DuckDBPyType) -> Any:
-    """Return an Arrow value in the form of Spark's rows."""
+    """Return an Arrow value in the form that Spark's rows use."""
     if value is None:
         return None
-    if kind.id in _HUGE:  # Arrow's 128 bits are signed
+    if kind.id in _HUGE:  # Arrow's 128-bit integers are signed
         return int(value) + (2**128 if kind.id == "uhugeint" and value < 0 else 0)
     if kind.id == "interval":
         return iso_duration(value.months, value.days, value.nanoseconds)

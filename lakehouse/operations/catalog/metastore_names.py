@@ -1,7 +1,8 @@
-"""Table names in a Hive metastore, for clients that query by name: Thrift servers, Spark Connect, Trino.
+"""Register tables in a Hive metastore, for clients such as Thrift servers, Spark Connect and Trino.
 
-Gold tables and the dead letters get an entry each, and ops tables on demand, with the comments that the
-streams declare. A rerun changes nothing. Entries made by others are never changed, and none is removed.
+Each gold table and the dead letters get an entry, and ops tables on request, with the comments that the
+streams declare. A rerun changes nothing. Entries of other applications are never changed, and no entry is
+ever removed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _EVERY_S = 15.0
 
 
 class Outcome(StrEnum):
-    """The result of registering a table."""
+    """The outcomes of registering a table."""
 
     NEW = "new"
     UNCHANGED = "unchanged"
@@ -42,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Registered:
-    """The result for one table; `about`: what has changed, or why it was refused."""
+    """The outcome for one table; `about` says what changed, or why it was refused."""
 
     table: str
     outcome: Outcome
@@ -58,9 +59,9 @@ def specs(streams: Sequence[Stream], *, ops: bool = False) -> list[TableSpec]:
 def sync_names(
     lake: Lake, wanted: Sequence[TableSpec], uris: str, *, moves: bool = False
 ) -> Iterator[Registered]:
-    """Register the tables in a metastore one by one, and yield each result.
+    """Register the tables in a metastore one by one, and yield each outcome.
 
-    `moves`: a table that is registered at another location is moved to this one; otherwise it is refused.
+    `moves`: update the location of a table that is registered elsewhere; otherwise the table is refused.
     Raises ServiceError if the metastore does not answer.
     """
     with metastore.connected(lake.spark, uris) as names:
@@ -87,7 +88,7 @@ def _register(lake: Lake, spec: TableSpec, names: Metastore, *, moves: bool) -> 
 
 
 def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
-    """Compare an entry with what the metastore has under its name, and return what to do."""
+    """Compare an entry with the metastore's entry of the same name, and return the outcome."""
     if found is None or not found.is_ours:
         return Registered(
             entry.name,
@@ -110,7 +111,7 @@ def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
 
 
 def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
-    """Return the entry for a table; null if the table does not exist yet."""
+    """Return a table's metastore entry; null if the table does not exist yet."""
     if not lake.exists(spec.layer, spec.name):
         return None
     path = lake.path(spec.layer, spec.name)
@@ -139,9 +140,9 @@ def address(path: str) -> str:
 def registering(
     lake: Lake, streams: Sequence[Stream], uris: str, on_notice: Callable[[str], None]
 ) -> Iterator[None]:
-    """Keep tables registered during the block, as they are created and as their columns change.
+    """Keep tables registered during the block, as they are created and their columns change.
 
-    A thread checks every 15 s. A failure is reported once and retried; nothing waits for it.
+    A background thread checks every 15 s. A failure is reported once and retried; nothing else waits for it.
     """
     own = replace(lake, spark=lake.spark.newSession())
     keeper = _Keeper(own, specs(streams), uris, on_notice)
@@ -157,7 +158,7 @@ def registering(
 
 
 class _Keeper:
-    """Registers tables repeatedly, and reports each problem once. Not thread-safe."""
+    """Register tables repeatedly, and report each problem once. Not thread-safe."""
 
     def __init__(
         self, lake: Lake, wanted: Sequence[TableSpec], uris: str, on_notice: Callable[[str], None]
@@ -174,7 +175,7 @@ class _Keeper:
             for one in sync_names(self._lake, self._wanted, self._uris):
                 self._tell(one)
             self._told.pop("", None)
-        except Exception as error:  # noqa: BLE001 - if the thread ended, names would stay missing
+        except Exception as error:  # noqa: BLE001 - if the thread ended, tables would stay unregistered
             self._once("", f"names are not up to date: {_line(error)}")
 
     def _tell(self, one: Registered) -> None:

@@ -1,4 +1,4 @@
-"""Spark SQL over the lake: bronze., silver., gold. and ops. tables by name."""
+"""Run Spark SQL over the lake's tables, named by layer: bronze., silver., gold. and ops."""
 
 from __future__ import annotations
 
@@ -50,11 +50,11 @@ _READING = frozenset(
 )
 """Commands that only show what exists; any other command counts as a change."""
 _RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
-"""Nodes that are not commands themselves, but run commands."""
+"""Nodes that are not commands themselves but run commands."""
 
 
 def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
-    """Return the specifications of all tables of the lake, whether they exist yet or not."""
+    """Return the specifications of all tables of the lake, whether or not they exist yet."""
     sources = [source for stream in streams for source in stream.sources]
     merged = [table for stream in streams for table in stream.tables]
     return (
@@ -74,15 +74,15 @@ def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
 
 
 def tables_here(known: Collection[str], lake: str) -> str:
-    """Return a phrase that lists the available tables."""
+    """Return a phrase listing the available tables."""
     return f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake} yet"
 
 
 def define_views(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
     """Register the lake's tables in the session by name, and return the names of those that exist.
 
-    Only tables named in the statement are registered, because each takes time; without such a name, all are.
-    The view ops.keys_set_aside has the rows whose total does not fit its type.
+    Only tables named in the statement are registered, because each takes time; if it names none, all are. The
+    view ops.keys_set_aside contains the rows whose total does not fit its type.
     """
     statement = statement.lower()
     all_specs = specs(streams)
@@ -117,7 +117,7 @@ def _rows_set_aside(table: GoldTable, total: str) -> str:
 
 @contextmanager
 def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Iterator[None]:
-    """Lease the gold tables that a statement names: their micro-batches wait until the block ends.
+    """Lease the gold tables that a statement names; their micro-batches wait until the block ends.
 
     Micro-batches rewrite gold's files, so a statement that changes rows would conflict with every one of
     them. A side table is leased through its main table. Raises TableError if another process holds a lease.
@@ -140,10 +140,10 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
     """Run a SQL statement and return at most `limit` rows.
 
     A statement that changes a table runs only with `write`, and is retried if another writer has changed what
-    it read. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if the
-    statement is refused or fails.
+    it read meanwhile. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if
+    the statement is refused or fails.
     """
-    # PySpark would also log the error before raising it, as JSON with a stack trace.
+    # Otherwise PySpark also logs the error before raising it, as JSON with a stack trace.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         if not write and (what := _change_in(spark, statement)) is not None:
@@ -156,7 +156,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
-    """Return the class of the plan node that does more than read; null if there is none."""
+    """Return the class of the first plan node that does more than read; null if there is none."""
     plans = [internals.parsed(spark, statement)]
     while plans:
         plan = plans.pop()

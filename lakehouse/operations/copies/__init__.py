@@ -1,1 +1,1 @@
-"""Copies of a whole lake: created and updated while the streams run, and adopted in the original's place."""
+"""Copies of a whole lake: create or update one while streams run, and adopt it to replace the original."""

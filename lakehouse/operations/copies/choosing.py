@@ -1,8 +1,8 @@
-"""Chooses consistent versions of all tables for a copy, while the streams run.
+"""Choose consistent versions of all tables for a copy, while the streams run.
 
 A table records its positions in the tables that it reads. Its version is chosen before theirs, so theirs
-contain everything it has read. Dead letters and side tables are written before their main table, and chosen
-after it. Their extra rows look like those of a killed micro-batch, which the copy's first run completes.
+contain everything it has read. Dead letters and side tables are written before their main table but chosen
+after it. Any extra rows look like those of a killed micro-batch, which the copy's first run completes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class Chosen:
-    """A table, by layer and name, and the version to copy."""
+    """A table, by layer and name, and its version to copy."""
 
     layer: str
     name: str
@@ -34,7 +34,7 @@ class Chosen:
 
     @property
     def qualified_name(self) -> str:
-        """The name in SQL: layer.table."""
+        """The table's SQL name: layer.table."""
         return f"{self.layer}.{self.name}"
 
     @property
@@ -44,10 +44,10 @@ class Chosen:
 
 
 def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
-    """Return all tables of a lake with consistent versions, gold first and bronze last.
+    """Return all tables of a lake at consistent versions, gold first and bronze last.
 
     Waits while a gold table is being rebuilt or maintained, or silver or its dead letters are being repaired,
-    in several commits. Raises TableError if that takes more than five minutes.
+    because these take several commits. Raises TableError after five minutes.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:
@@ -65,7 +65,7 @@ def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
 
 
 def newest(lake: Lake, layer: str, name: str) -> int:
-    """Return a table's newest version, by the file names in its log; -1 without commits."""
+    """Return a table's newest version, from the file names in its log; -1 if it has no commits."""
     return max(commits_among(storage.names(lake.spark, f"{lake.path(layer, name)}/{LOG}")), default=-1)
 
 
@@ -84,7 +84,7 @@ def _rank(layer: str, name: str, *, streams: Sequence[Stream]) -> tuple[int, boo
 
 
 def _disturbed(lake: Lake, chosen: Sequence[Chosen], before: dict[tuple[str, str], int]) -> Iterator[str]:
-    """Yield gold tables under a lease, and other tables with rows rewritten since `before`.
+    """Yield leased gold tables, and other tables with rows rewritten since `before`.
 
     Their writers do not follow the order of the layers: a replay writes silver before the dead letters, and a
     rebuild of silver changes rows before gold follows.

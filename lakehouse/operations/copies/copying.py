@@ -1,9 +1,9 @@
-"""Copies a whole lake byte by byte to another directory or store, while the streams run; adopts a copy.
+"""Copy a whole lake to another directory or store while the streams run, and adopt a copy.
 
-Files of a lake never change. A table's copy has the files in its directory and its log up to the chosen
+A lake's files never change. They are copied byte for byte, together with each table's log up to the chosen
 version (`choosing`), so ids, versions, positions, change feeds, properties and times are the original's. The
-files of all tables are copied first, then the logs, with bronze first and gold last. So a copy stays
-consistent while it is updated, and a rerun finishes a killed one.
+files of all tables are copied first, then the logs, from bronze to gold. So a copy stays consistent while it
+is updated, and a rerun completes a killed one.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from lakehouse.storage.tables.adoption import PROPERTY, Adoption, adoption_in
 from lakehouse.storage.tables.entries import LOG
 from lakehouse.streams.definition import Stream
 
-_AT_ONCE = 8  # files in parallel, because most of the time is a store's latency
+_AT_ONCE = 8  # files copied in parallel, because store latency dominates
 _ATTEMPTS = 3
 _OF_LOG = re.compile(r"(\d{20})\.(json|crc|checkpoint\..*parquet)")
 _HINT = "_last_checkpoint"  # without it, Delta lists the log to find its last checkpoint
@@ -44,7 +44,7 @@ _OPS = "ops"
 
 @dataclass
 class Counted:
-    """The number of tables in the copy, and the files and bytes that were copied just now."""
+    """The number of tables in the copy, and the files and bytes copied by this run."""
 
     tables: int = 0
     files: int = 0
@@ -52,12 +52,12 @@ class Counted:
 
 
 Tell = Callable[[str, int, int], None]
-"""A progress callback: gets a table's name, the number of its files copied so far, and of all to copy."""
+"""A progress callback, called with a table's name, the number of files copied, and the total number."""
 
 
 @dataclass
 class Copying:
-    """Copies the lake to `to`; `tell` is called after each file."""
+    """Copy a lake to `to`; `tell` is called after each file."""
 
     lake: Lake
     to: Lake
@@ -69,7 +69,8 @@ class Copying:
         """Copy the lake, or update an existing copy, and return the copy's marker.
 
         A rerun copies only missing files. Raises TableError if the destination is neither empty nor a copy of
-        this lake, if it was written to or cannot be written, or if files are removed faster than copied.
+        this lake, if it is not writable or was written to by others, or if files are removed faster than
+        copied.
         """
         refuse_nesting(self.lake.root, self.to.root)
         try:
@@ -147,7 +148,7 @@ class Copying:
         return made
 
     def _notes(self) -> dict[str, str]:
-        """Return the texts of the exports' notes and of the record schemas, by destination path.
+        """Return the contents of the exports' notes and of the record schemas, by destination path.
 
         They are read before the versions are chosen, so no chosen version is older than the notes.
         """
@@ -182,7 +183,7 @@ class Copying:
         return named <= lying.keys()
 
     def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:
-        """Copy a table's log, oldest commits first; return false if a file was removed meanwhile."""
+        """Copy a table's log, oldest commits first; false if a file was removed meanwhile."""
         lying, there = (_log(lake, one) for lake in (self.lake, self.to))
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         commits = {name: missing.pop(name) for name in sorted(missing) if name.endswith(".json")}
@@ -192,7 +193,7 @@ class Copying:
         return is_whole
 
     def _forget_own(self, one: Chosen, marker: Marker) -> None:
-        """Remove the commits of commands on the copy, since the original's commits have the same versions."""
+        """Remove commits made by commands on the copy, since the original's commits reuse their versions."""
         known = (marker.tables or {}).get(one.qualified_name)
         last = -1 if known is None else known.version
         names = storage.names(self.to.spark, f"{self.to.path(one.layer, one.name)}/{LOG}")
@@ -255,9 +256,9 @@ _GOLD = "gold."
 
 
 def note_adoption(lake: Lake) -> Marker:
-    """Note the adoption in each gold table, whose later versions are the copy's own; return the marker.
+    """Record the adoption in each gold table, whose later versions are the copy's own; return the marker.
 
-    A rerun changes nothing. Raises TableError if the lake is not a copy, if it is an unfinished one or was
+    A rerun changes nothing. Raises TableError if the lake is not a copy, if the copy is unfinished or was
     written to, or if a table is not safe to read.
     """
     marker = markers.refuse_unfinished(lake)

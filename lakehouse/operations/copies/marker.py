@@ -1,4 +1,4 @@
-"""The marker file at the root of a copy, with the original's path and the copied version of each table.
+"""The marker file at a copy's root: the original's path and the copied version of each table.
 
 While the file exists, the copy is read-only. `lakehouse run all --adopt` removes it.
 """
@@ -30,9 +30,9 @@ class Copied:
 
 @dataclass(frozen=True)
 class Marker:
-    """The original of a copy (`of`), the time when its versions were chosen (ISO 8601, UTC), and its tables.
+    """A copy's original (`of`), when its versions were chosen (`at`, ISO 8601 UTC), and its tables.
 
-    `tables` is null if the copy was never finished. `towards` has the versions that are being copied, or that
+    `tables` is null if the copy was never finished. `towards` holds the versions being copied, or those that
     a killed run was copying.
     """
 
@@ -43,12 +43,12 @@ class Marker:
 
     @property
     def known(self) -> Mapping[str, Copied]:
-        """The tables that may be in the copy, each with the newest version that may be there."""
+        """The tables that the copy may contain, each with the newest version it may have."""
         return {**(self.tables or {}), **(self.towards or {})}
 
 
 def read(spark: SparkSession, root: str) -> Marker | None:
-    """Return a copy's marker, null if the lake is not a copy. Raises TableError if it cannot be read."""
+    """Return a copy's marker; null if the lake is not a copy. Raises TableError if it cannot be read."""
     file = _file(root)
     if not storage.exists(spark, file):
         return None
@@ -66,12 +66,12 @@ def write(spark: SparkSession, root: str, marker: Marker) -> None:
 
 
 def remove(spark: SparkSession, root: str) -> None:
-    """Remove the marker, which makes the copy an ordinary lake."""
+    """Remove the marker, turning the copy into an ordinary lake."""
     storage.delete(spark, _file(root))
 
 
 def refuse_copy(lake: Lake) -> None:
-    """Raise TableError if the lake is a copy, before anything writes to it."""
+    """Raise TableError if the lake is a copy; call it before any write."""
     marker = refuse_unfinished(lake)
     if marker is not None:
         raise TableError(

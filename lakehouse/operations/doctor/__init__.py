@@ -1,1 +1,1 @@
-"""Checks of an installation and its rights, each with what to do."""
+"""Checks of an installation and of its rights, each with a remedy."""

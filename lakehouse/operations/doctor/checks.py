@@ -1,7 +1,7 @@
-"""`lakehouse doctor`: checks that this machine, the settings and the services are ready for a run.
+"""`lakehouse doctor`: check that the machine, the settings and the services are ready for a run.
 
 Each check is a function that yields findings. The checks change nothing, except that one writes and deletes
-an empty file, to test that the lake is writable and that the clocks agree. No JVM starts.
+an empty file to test that the lake is writable and the clocks agree. No JVM is started.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Finding:
 
 
 def examine(read: Callable[[], tuple[Settings, Sequence[Stream]]]) -> Iterator[Finding]:
-    """Yield all findings, the machine's first; if the settings cannot be read, only those and the error."""
+    """Yield all findings, the machine's first; stops if the settings cannot be read."""
     yield from _python()
     yield from _java()
     yield from _packages()
@@ -153,7 +153,7 @@ def _jars(settings: Settings) -> Iterator[Finding]:
     for name in wanted:
         todo = "lakehouse setup --s3" if name == "s3" else "lakehouse setup"
         wrong = damaged_jars([name])
-        is_needed = name != "kafka"  # only local services need it
+        is_needed = name != "kafka"  # needed only by local services
         if wrong:
             found = f"{len(wrong)} are missing or not as locked, {wrong[0]} first"
             yield Finding(f"jars of {name}", "fail" if is_needed else "warn", found, f"run `{todo}`")

@@ -1,4 +1,4 @@
-"""The rights that the pipeline needs in Kafka, as a list for the brokers' administrator."""
+"""The Kafka rights that the pipeline needs, listed for the broker's administrator."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _TABLE = "{table}"
 def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Right]:
     """Return the rights for `lakehouse run`, `audit`, `alert` and `serve` on these streams.
 
-    The pipeline also works without those that are not `is_required`: it assumes Kafka's own limits if it may
-    not read a topic's, and topics must exist if it may not create them.
+    Those that are not `is_required` can be withheld: if the pipeline may not read a topic's limits, it
+    assumes Kafka's defaults; if it may not create topics, they must exist.
     """
     streams = list(streams)
     read = [settings.topic(source.topic) for stream in streams for source in stream.sources]

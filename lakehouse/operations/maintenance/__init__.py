@@ -1,1 +1,1 @@
-"""Maintenance: merges small files, removes old files, commits and fold state, and applies retention."""
+"""Maintenance: merge small files, remove old files, commits and fold state, and apply retention."""

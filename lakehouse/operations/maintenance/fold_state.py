@@ -1,8 +1,8 @@
-"""Clears the fold state (sketches, moments) of gold rows that no later record can change.
+"""Clear the fold state (sketches, moments) of gold rows that no later record can change.
 
-Silver refuses records before its watermark. So a gold row is final if it ends before the watermark of every
-record still to be merged: that of the last silver version that gold has merged completely. Clearing can run
-alongside the layers; micro-batches wait meanwhile (`lakehouse.storage.tables.leases`).
+Silver refuses records before its watermark. So a gold row is final if it ends before the watermark of the
+last silver version that gold has merged completely. Clearing can run alongside the layers; micro-batches wait
+meanwhile (`lakehouse.storage.tables.leases`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakehouse.streams.definition import GoldTable, Stream
 
 @dataclass(frozen=True)
 class Cleared:
-    """The number of a table's cleared rows, and the time (UTC) before which they end; null: unknown."""
+    """The number of rows cleared in a table, and the time (UTC) before which they end; null: unknown."""
 
     table: str
     rows: int
@@ -35,7 +35,7 @@ class Cleared:
 def clear_state(lake: Lake, streams: Sequence[Stream]) -> list[Cleared]:
     """Clear the fold state of rows that no later record can change; a rerun clears nothing.
 
-    Raises TableError if another process holds a lease on a table with such rows.
+    Raises TableError if another process holds the lease on a table with such rows.
     """
     return [
         _clear(lake, stream, table) for stream in streams for table in stream.gold if table.state is not None
@@ -57,7 +57,7 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable) -> Cleared:
 
 
 def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | None:
-    """Return the time (UTC) before which no record still to be merged can lie; null: unknown."""
+    """Return the earliest time (UTC) that a record still to be merged can have; null: unknown."""
     spark, query = lake.spark, f"gold.{table.name}"
     target = lake.path("gold", table.name)
     watermarks = []
@@ -67,7 +67,7 @@ def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | Non
         position = cuts.position_of(spark, query, target, path) if lake.exists("gold", table.name) else None
         if position is None or position.is_beginning or not position.version:
             return None
-        # The position is the first version that may have unread rows. If there are none, that version may be
+        # The position is the first version that may have unread rows. If it has none, that version may be
         # old: compaction may have replaced its files, and VACUUM may have removed them.
         newest = tables.version_of(spark, path)
         has_all = not cuts.has_unread(spark, path, position, newest + 1)

@@ -1,4 +1,4 @@
-"""The readers of a table and their positions, which limit the versions that maintenance may remove."""
+"""A table's readers and their positions, which limit the versions that maintenance may remove."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Reader:
-    """A query that reads a table: a layer reads its appends, an export its change feed.
+    """A query that reads a table: a layer reads its appends; an export reads its change feed.
 
-    `fills` is the layer and name of the table that the query writes, null for an export. `topic` is an
-    export's topic, null if it has none.
+    `fills` is the layer and name of the table that the query writes; null for an export. `topic` is an
+    export's topic; null if it has none.
     """
 
     query: str
@@ -33,7 +33,7 @@ class Reader:
 
 @dataclass(frozen=True)
 class Held:
-    """A reader with an unread version, and its commit time (UTC); null: it is no longer in the log."""
+    """A reader with an unread version, and when it was committed (UTC; null: it has left the log)."""
 
     reader: str
     since: datetime | None
@@ -51,13 +51,13 @@ def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
 
 
 def held_by(lake: Lake, readers: Iterable[Reader], path: str) -> Held | None:
-    """Return the reader with the oldest unread version; null if every reader has read everything."""
+    """Return the reader with the oldest unread version; null if all readers have read everything."""
     waiting = [held for reader in readers if (held := _unread(lake, reader, path)) is not None]
     return min(waiting, key=lambda held: held.since or _UNKNOWN, default=None)
 
 
 def have_read(lake: Lake, readers: Iterable[Reader], path: str, upto: datetime) -> bool:
-    """Tell whether every reader has read all commits before a time (UTC)."""
+    """Tell whether every reader has read all commits before `upto` (UTC)."""
     for reader in readers:
         if position_of(lake, reader, path) is None:
             return False
@@ -70,7 +70,7 @@ def have_read(lake: Lake, readers: Iterable[Reader], path: str, upto: datetime) 
 def _unread(lake: Lake, reader: Reader, path: str) -> Held | None:
     spark, position = lake.spark, position_of(lake, reader, path)
     if position is None:
-        return None  # the reader has never read the table, and will start with its rows at that time
+        return None  # the reader has never read the table, and will start with the rows it then has
     newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
     if position.version < first_kept:
         return Held(reader.query, None)

@@ -1,4 +1,4 @@
-"""Retention: deletes rows older than `maintenance.keep_rows` says, unless remaining rows depend on them.
+"""Retention: delete rows older than `maintenance.keep_rows` allows, unless remaining rows depend on them.
 
 Whole days (UTC) are deleted. The limit is the end of the last deleted day.
 
@@ -11,9 +11,9 @@ Whole days (UTC) are deleted. The limit is the end of the last deleted day.
                   letters that later records of an id are compared with stay while the id has a row.
     ops           rows from before the limit
 
-The limit is first noted in ops.retention (`lakehouse.engine.ops_tables.retained`), so that audits and
-rebuilds leave out the rows before it. With `sequence_by`, the ids of deleted rows and letters are noted in
-ops.retained_ids, with the last deleted sequence; silver waits meanwhile. A rerun deletes nothing. If
+The limit is first recorded in ops.retention (`lakehouse.engine.ops_tables.retained`), so that audits and
+rebuilds skip the rows before it. With `sequence_by`, the ids of deleted rows and letters are recorded in
+ops.retained_ids, with the last deleted sequence; silver waits meanwhile. A rerun deletes nothing more. If
 retention is killed, run it again.
 """
 
@@ -43,16 +43,16 @@ from lakehouse.storage.tables import DELETED, Lake, TableSpec, Why
 from lakehouse.streams.contract import OWN_TIME
 from lakehouse.streams.definition import GoldTable, MergedTable, Source, Stream
 
-_LANDING = timedelta(hours=1)  # the maximum time between a record's `ingested_at` and its commit
+_LANDING = timedelta(hours=1)  # the longest time between a record's `ingested_at` and its commit
 _SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 
 @dataclass(frozen=True)
 class Cut:
-    """The condition on the rows to delete from a table, and their note in ops.retention; null: no note.
+    """The condition for rows to delete from a table, and their entry in ops.retention; null: no entry.
 
-    `stay` has the `id` of rows to keep in spite of the condition; null: none. `frozen` has, for each source,
-    the ids with deleted rows or letters, as `retained.note_ids` takes them.
+    `stay` holds the `id` of rows to keep despite the condition; null: none. `frozen` holds, for each source,
+    the ids with deleted rows or letters, in the form that `retained.note_ids` expects.
     """
 
     where: Column
@@ -62,13 +62,13 @@ class Cut:
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
-"""Returns the cut of a table as of now (UTC); null if no row may be deleted."""
+"""Returns a table's cut as of now (UTC); null if no row may be deleted."""
 
 
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
-    """Delete the rows of a cut and return their number; a dry run only counts them.
+    """Delete the rows of a cut and return how many; a dry run only counts them.
 
-    Raises TableError if ids have to be noted while a replay or a rebuild of their source is running.
+    Raises TableError if ids must be recorded while a replay or rebuild of their source is running.
     """
     cut = make(lake, now)
     if cut is None:
@@ -104,14 +104,14 @@ def _going(lake: Lake, spec: TableSpec, cut: Cut) -> DataFrame:
 
 
 def bronze_cut(source: Source, days: int) -> CutMaker:
-    """Cut by landing time: in each partition, all offsets up to the last one that landed before the limit."""
+    """Cut by landing time: in each partition, up to the last offset that landed before the limit."""
     reader = Reader(silver.query_name(source), ("silver", source.table))
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before, path = _midnight(now - timedelta(days=days)), lake.path("bronze", source.table)
         if not have_read(lake, [reader], path, before + _LANDING):
             return None
-        if lake.is_made_otherwise(silver.spec(source)):  # a rebuild with the current ids has yet to read them
+        if lake.is_made_otherwise(silver.spec(source)):  # rebuild silver first, with the current ids
             return None
         old = tables.read(lake.spark, path).where(F.col("ingested_at") < F.lit(before))
         taken = retained.taken_of(lake, "bronze", source.table)
@@ -123,7 +123,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the greatest own event time (UTC) of valid records at these offsets; null: none."""
+    """Return the greatest own event time (UTC) among valid records at these offsets; null if none."""
     times = silver.sound_times(lake, source, within(gone))
     found = times.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else tables.from_micros(found.micros)
@@ -161,7 +161,7 @@ def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) 
 
 
 def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
-    """Cut by the time when a dead letter was first seen, among settled letters."""
+    """Cut by the time when a letter was first seen, among settled letters."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _midnight(now - timedelta(days=days))
@@ -188,25 +188,25 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
 
 
 def _counts() -> Column:
-    """Select the letters that later records of the same id are compared with, under `sequence_by`.
+    """Return the condition for letters that later records of the same id are compared with (`sequence_by`).
 
-    Replayed, discarded and resent letters are not among them: a row has taken their place, or nothing.
+    Replayed, discarded and resent letters do not count: a row has replaced them, or they were dropped.
     """
     return F.col("status").isin(*CLOSED) & F.col("unique_id").isNotNull()
 
 
 def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
-    """Return the ids of silver rows, marked so that no later record of them is accepted."""
+    """Return the ids of silver rows, marked so that no later record with one of them is accepted."""
     never = F.lit(None).cast("timestamp")
     own = id_of_row(source).alias("id")
     return rows.select(own, F.lit(None).cast("long").alias("bar"), never.alias("until"), never.alias("since"))
 
 
 def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
-    """Return the given ids, which have no row that may change, with their deletions by their letters.
+    """Return the given ids, which have no row that may still change, with the limits set by their letters.
 
-    Grain: one row per id, and one more for an id with a row that retention has reached: no later record of
-    such an id is accepted. Letters of an unfinished silver micro-batch are left out.
+    Grain: one row per id, and a second for an id with a row that retention has reached: no later record of
+    such an id is accepted. Letters of an unfinished silver micro-batch are skipped.
     """
     query, clean = silver.query_name(source), lake.path("silver", source.table)
     finished = (F.col("job") == query) & are_processed(lake.spark, query, clean)

@@ -1,4 +1,4 @@
-"""Maintenance in a live run, alongside its micro-batches."""
+"""Maintenance during a live run, alongside its micro-batches."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from lakehouse.settings import Settings
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import Lake
 
-_MOST_BYTES = 256 << 20  # of small files to rewrite in a merged table, whose micro-batches wait meanwhile
+_MOST_BYTES = 256 << 20  # small files rewritten at once, while a merged table's micro-batches wait
 _LOOK_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 
 
 class Rounds:
-    """Maintains all tables periodically, one at a time, in a background thread.
+    """Maintain all tables periodically, one at a time, in a background thread.
 
-    A round begins `every` after the last one ended. Before each table it waits for a quiet moment, in total
-    for at most a quarter of `every`. A failure is reported, does not end the run, and is retried in the next
-    round.
+    A round begins `every` after the previous one ended. It waits for a quiet moment before each table, for at
+    most a quarter of `every` in total. A failure is reported, does not end the run, and is retried in the
+    next round.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Rounds:
 
     @contextmanager
     def beside(self, alone: Alone, is_quiet: Callable[[], bool]) -> Iterator[None]:
-        """Maintain the tables during the block; at its end, wait for the table in progress.
+        """Maintain the tables during the block; on leaving it, wait for the table in progress.
 
         Merged tables are rewritten inside `alone()`, while micro-batches wait.
         """

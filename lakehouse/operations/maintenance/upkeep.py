@@ -2,7 +2,7 @@
 
 A step deletes rows that are too old (`lakehouse.operations.maintenance.retention`), merges small files with
 OPTIMIZE if there are many, runs VACUUM, and cleans up the log. It keeps everything that readers still need,
-however old: versions that a layer has not read, and the change feed for refilling sinks. A rerun finds
+however old: versions that a layer has not read, and the change feed needed to refill sinks. A rerun finds
 nothing to do. If a step is killed, the next round repeats it.
 """
 
@@ -36,7 +36,7 @@ from lakehouse.streams.definition import Stream
 
 _MARGIN = timedelta(hours=1)
 _ROWS_A_MERGED_FILE = 100_000
-"""A late record rewrites a whole file of a merged table, so files are limited by rows too."""
+"""A late record rewrites a whole file of a merged table, so files are also limited by rows."""
 _DAY_S = 24 * 3600
 
 
@@ -44,8 +44,9 @@ _DAY_S = 24 * 3600
 class Task:
     """A table to maintain, and its readers.
 
-    `made_by` is the gold table whose micro-batches rewrite the table's files: itself, a side table's main
-    table, or null for none. `cut` selects the rows that are too old; null: the table keeps all rows.
+    `made_by` is the gold table whose micro-batches rewrite the table's files: the table itself, or a side
+    table's main table; null for any other table. `cut` selects the rows that are too old; null: all rows are
+    kept.
     """
 
     spec: TableSpec
@@ -56,10 +57,10 @@ class Task:
 
 @dataclass(frozen=True)
 class Kept:
-    """The result of a step for a table; a dry run reports what the step would do.
+    """The result of a step; for a dry run, what the step would do.
 
-    `rows` is the number of deleted rows. `files` is the size of the newest version before and after, `stored`
-    that of the whole directory. `removed` is the number of files that VACUUM removed, and `held` the reader
+    `rows` is the number of rows deleted. `files` is the size of the newest version before and after, `stored`
+    that of the whole directory. `removed` is the number of files that VACUUM removed; `held` is the reader
     with the oldest unread version, which was kept.
     """
 
@@ -72,7 +73,7 @@ class Kept:
 
     @property
     def has_done_something(self) -> bool:
-        """Tell whether rows were deleted, or files merged or removed."""
+        """Whether rows were deleted, or files merged or removed."""
         return self.rows > 0 or self.files[0] != self.files[1] or self.removed > 0
 
     def __str__(self) -> str:
@@ -105,7 +106,7 @@ class Kept:
 
 
 def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
-    """Return the tasks for the streams' tables and for the tables that all streams share."""
+    """Return the tasks for the streams' tables and for the tables shared by all streams."""
     days = _kept_days(settings)
     found = [task for stream in streams for task in _tasks_of(stream, settings)]
     kept = days(DEAD_LETTERS.qualified_name)
@@ -156,11 +157,11 @@ def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
 
 
 class Keeper:
-    """Maintains the tables of a lake, one at a time.
+    """Maintain the tables of a lake, one at a time.
 
-    Appends do not conflict with OPTIMIZE. While it rewrites the files of a merged table, that table's
-    micro-batches wait: within this application by `alone()`, otherwise by a lease. If a merged table has more
-    than `most_bytes` of small files, they are left for a keeper without that limit.
+    OPTIMIZE does not conflict with appends. While it rewrites a merged table's files, that table's
+    micro-batches wait: `alone()` holds back those of this application, a lease those of others. A merged
+    table with more than `most_bytes` of small files is left to a keeper without that limit.
     """
 
     def __init__(
@@ -181,7 +182,7 @@ class Keeper:
         """Maintain a table and return the result; null if the table does not exist.
 
         A dry run changes nothing. Raises TableError if another process holds the table's lease, and a Delta
-        conflict error if another writer has rewritten its files in every attempt.
+        conflict error if another writer rewrites its files during every attempt.
         """
         spark, spec = self._lake.spark, task.spec
         path = self._lake.path(spec.layer, spec.name)
@@ -237,7 +238,7 @@ class Keeper:
         return max(needed)
 
     def _clean_log(self, task: Task, path: str, now: datetime) -> None:
-        """Clean up the log, except the commits at readers' positions, even if they have read every row."""
+        """Clean up the log, keeping commits at readers' positions even if every row has been read."""
         spark, needed = self._lake.spark, [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
         newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
         for reader in task.readers:

@@ -1,4 +1,4 @@
-"""Data quality: expectation suites of tables, their results, and the gate before the export.
+"""Data quality: the tables' expectation suites, their results, and the gate before the export.
 
 expectations/<layer>/<table>.py ── suite() ─┐
 a table as of a version, cached once ───────┴─ check ─┬─ ops.expectation_results ── history

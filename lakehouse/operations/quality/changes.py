@@ -1,13 +1,12 @@
-"""Incremental checks for a live gate: whether tables that met their expectations still do, by their changes.
+"""Incremental checks for a live gate: use a table's changes to tell if it still meets its expectations.
 
 A table that met its expectations as of one version meets them as of a later one if
 - the rows whose keys are in its change feed since then meet every condition,
 - each query's `step` returns none of them (`lakehouse.streams.suites.no_rows`), and
 - no row was removed from the other tables that the steps name.
 
-Rows are read by key, and nearby rows by time or number, with data skipping. False is no finding: if the feed
-or the log is gone, if a table was recreated, or if a changed row may be wrong, the whole table must be
-checked.
+Changed rows are read by key, and nearby rows by time or number, with data skipping. False means only that the
+whole table must be checked: the feed or the log may be gone, the table recreated, or a changed row wrong.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from lakehouse.streams.definition import MergedTable
 from lakehouse.streams.suite_internals import ExpectNoRows, ExpectRowsToMeet
 
 Marks = Mapping[str, tuple[str, int]]
-"""A table's id and version, by its name."""
+"""Each table's id and version, by its name."""
 Suites = Sequence[tuple[Subject, ExpectationSuite]]
 
 _BATCH = "changed_rows"
@@ -47,7 +46,7 @@ def marks_of(pinned: PinnedTables) -> Marks:
 
 
 def without_step(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the expectations of a suite that need the whole table at every check."""
+    """Return the suite's expectations that need the whole table at every check."""
     rest = [
         one
         for one in suite.expectations
@@ -57,7 +56,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Tell whether later checks may be incremental: steps stricter than their query also find nothing now."""
+    """Tell whether later checks may be incremental: the `step` of each query must also find nothing now."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -68,10 +67,10 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 
 
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
-    """Tell whether tables still meet their expectations, as far as changes can show; false if unknown.
+    """Tell whether tables still meet their expectations, judging by their changes; false if unknown.
 
-    `held` has the marks of the tables when they last did and `can_go_on` was true. `kept` has the gold tables
-    by name, whose change feeds are read.
+    `held` contains the tables' marks from when they last did and `can_go_on` was true. `kept` maps names to
+    gold tables, whose change feeds are read.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(
@@ -82,7 +81,7 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
     try:
         with executing_for(pinned.spark, few=True):
             return since.lost_nothing(suites) and all(since.holds(*one) for one in suites)
-    except (PySparkException, Py4JJavaError, TableError, OverflowError):  # for example, the feed is gone
+    except (PySparkException, Py4JJavaError, TableError, OverflowError):  # for example, the feed is missing
         return False
     finally:
         since.forget()
@@ -90,14 +89,14 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
 
 @dataclass(frozen=True)
 class _Changed:
-    """The keys in a table's change feed, and the current rows with one of them; persisted."""
+    """The keys in a table's change feed, and the current rows with these keys; both persisted."""
 
     keys: DataFrame
     rows: DataFrame
 
 
 class _Since:
-    """Pinned tables, and their changes since the versions in `held`."""
+    """Pinned tables and their changes since the versions in `held`."""
 
     def __init__(
         self, pinned: PinnedTables, held: Mapping[str, int], kept: Mapping[str, MergedTable]
@@ -117,7 +116,7 @@ class _Since:
         )
 
     def holds(self, subject: Subject, suite: ExpectationSuite) -> bool:
-        """Tell whether the changed rows meet the conditions, and the steps return none of them."""
+        """Tell whether the changed rows meet the conditions and no step returns any of them."""
         if not self._has_changed(subject):
             return True
         steps = _steps(suite)
@@ -154,7 +153,7 @@ class _Since:
         return self._pinned.versions[subject.name] > self._held[subject.name]
 
     def _has_all(self, subject: Subject) -> bool:
-        """Tell whether no row was removed: by key in gold, else by commits without rewritten files."""
+        """Tell whether no row was removed: by key in gold, otherwise because no commit rewrote files."""
         if not self._has_changed(subject):
             return True
         if subject.spec.name in self._kept and subject.spec.layer == "gold":
@@ -178,7 +177,7 @@ class _Since:
         return self._found[subject.name]
 
     def _near(self, one: ExpectNoRows, found: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """Return the rows of other tables near the changed rows, by view."""
+        """Return, by view, the rows of other tables that are near the changed rows."""
         views = {}
         for view, (column, *_) in (one.near or {}).items():
             within = _within(F.col(column), found[view], self._type_of(view, column))
@@ -205,9 +204,9 @@ def _finds_nothing(
     views: Mapping[str, DataFrame],
     after: Mapping[str, int],
 ) -> bool:
-    """Tell whether a step returns no row, given some views; other tables that it names are read whole.
+    """Tell whether a step returns no row, given some views; other tables it names are read in full.
 
-    `after` has the versions after which change feeds are read, by table; without one, from version 1.
+    `after` maps tables to the versions after which their change feeds are read; the default is version 0.
     """
     step = str(one.step)
     named, shown = words(step), dict(views)
@@ -223,14 +222,14 @@ def _finds_nothing(
 
 
 def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str) -> DataFrame:
-    """Join rows on these keys; nulls are equal to each other."""
+    """Join rows on these keys; nulls count as equal."""
     others = keyed.select(*(F.col(name).alias(f"_key_{name}") for name in names))
     same = (F.col(name).eqNullSafe(F.col(f"_key_{name}")) for name in names)
     return rows.join(others, reduce(Column.__and__, same), how)
 
 
 def _size_of(type_: DataType) -> int | None:
-    """Return the bucket width for a timestamp (microseconds) or long column, null for other types."""
+    """Return the bucket width of a timestamp (microseconds) or long column; null for other types."""
     if isinstance(type_, TimestampType):
         return _MINUTE_US
     return _NUMBERS if isinstance(type_, LongType) else None
@@ -247,7 +246,7 @@ def _buckets(first: Column, last: Column, type_: DataType) -> Column:
 
 
 def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType) -> Column:
-    """Return the condition that a column is in one of the buckets; if they are many, in their whole range."""
+    """Return the condition that a column is in one of the buckets, or in their whole range if too many."""
     size = _size_of(type_) or 1
     spans = merged((first, last + size) for first, last in buckets)
     if len(spans) > MOST_SPANS:

@@ -1,4 +1,4 @@
-"""Runs a suite on a table; the result of each expectation has the keys of some failing rows."""
+"""Run a suite on a table; each expectation's result includes the keys of some failing rows."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _RESULT_FORMAT = {
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return the suite of a table: its own, or the default one of a stream's table; null if there is none.
+    """Return a table's own suite, or the default suite for a stream's table; null if there is none.
 
-    Raises TableError if the suite's module returns something else.
+    Raises TableError if the suite's module does not return an ExpectationSuite.
     """
     name = f"{subject.suites}.{subject.spec.layer}.{subject.spec.name}"
     try:
@@ -76,9 +76,9 @@ def check(
     *,
     since: datetime | None = None,
 ) -> TableReport:
-    """Run a suite on a pinned table, whose rows are read once and cached; `since` (UTC): only recent rows.
+    """Run a suite on a pinned table, reading its rows once; `since` (UTC) limits it to recent rows.
 
-    An unreadable table is a failed finding.
+    An unreadable table yields a failed finding.
     """
     began = time.monotonic()
     queries = [one.unexpected_rows_query for one in suite.expectations if isinstance(one, ExpectNoRows)]
@@ -95,14 +95,14 @@ def check(
                 batch_parameters={"dataframe": frame}, result_format=_RESULT_FORMAT, run_id=run
             )
             findings = tuple(map(_finding, done.results))
-    except (PySparkException, Py4JJavaError) as error:  # for example, a file is missing
+    except (PySparkException, Py4JJavaError) as error:  # for example, a missing file
         rows, findings = 0, (_unreadable(error),)
     return TableReport(subject.name, pinned.versions[subject.name], rows, findings, time.monotonic() - began)
 
 
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Cache the rows during the block; afterwards, unpersist them and drop Great Expectations' view."""
+    """Cache the rows during the block; then unpersist them and drop Great Expectations' view."""
     frame.persist()
     try:
         yield frame
@@ -118,7 +118,7 @@ def _unreadable(error: Exception) -> Finding:
 
 
 def write_pages(context: AbstractDataContext, at: datetime) -> None:
-    """Write the Data Docs of the checks at this time (UTC), and the index; older pages stay."""
+    """Write the Data Docs of the checks at this time (UTC), and the index; older pages are kept."""
     context.build_data_docs(resource_identifiers=results_of(context, at))
 
 
@@ -152,7 +152,7 @@ def _finding(result: Any) -> Finding:
 
 
 def _observed(found: Mapping[str, Any], unexpected: int) -> str:
-    """Return the value that an expectation reports, else the number of failing rows."""
+    """Return the value that an expectation reports, or else the number of failing rows."""
     said = found.get("observed_value")
     if isinstance(said, str):
         return said
@@ -162,7 +162,7 @@ def _observed(found: Mapping[str, Any], unexpected: int) -> str:
 
 
 def _error_of(info: Any) -> str | None:
-    """Return an expectation's exception message; Great Expectations has one per expectation or per metric."""
+    """Return an expectation's exception message, which Great Expectations stores once or per metric."""
     kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
     messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
     return next((first_line(text) for text in messages if text.strip()), None)

@@ -1,4 +1,4 @@
-"""The gate between gold and the export: a stream's rows are exported only while its gold tables are correct.
+"""The gate before the export: a stream is exported only while its gold tables meet their expectations.
 
 Only expectations of severity `fail` count. An expectation that cannot be evaluated keeps the gate closed.
 Whole tables are checked until their expectations hold. From then on only changes are checked
@@ -34,7 +34,7 @@ from lakehouse.streams.suite_internals import ExpectNoRows
 
 @dataclass(frozen=True)
 class _Found:
-    """A stream's last result as of these tables, and whether the next check may be incremental."""
+    """A stream's latest result as of these tables, and whether the next check may be incremental."""
 
     marks: Marks
     is_open: bool
@@ -42,7 +42,7 @@ class _Found:
 
 
 class SuiteGate:
-    """Decides for each stream whether its gold tables may be exported, and notes changes in ops.gates."""
+    """Decide for each stream whether its gold tables may be exported, and record changes in ops.gates."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class SuiteGate:
         self._found: dict[str, _Found] = {}
 
     def check(self, stream: Stream, now: datetime) -> bool:
-        """Check the stream's current gold tables and return whether they may be exported.
+        """Check the stream's current gold tables, and return whether they may be exported.
 
-        The same versions are not checked twice.
+        The same versions are checked only once.
         """
         suites = self._suites_of(stream)
         pinned = PinnedTables(self._lake, self._named_by(suites), self._settings, now)
@@ -89,7 +89,7 @@ class SuiteGate:
         return holds and not self._broken(rest, pinned)
 
     def _broken(self, suites: Suites, pinned: PinnedTables) -> dict[str, str]:
-        """Check whole tables, and return the expectations that do not hold, with what was observed."""
+        """Check whole tables, and return the expectations that do not hold, with the values observed."""
         self._context = self._context or make_context()
         reports = [check(one, suite, pinned, self._context) for one, suite in suites if suite.expectations]
         return {
@@ -99,7 +99,7 @@ class SuiteGate:
         }
 
     def _suites_of(self, stream: Stream) -> Suites:
-        """Return the stream's gold tables with a suite, limited to expectations of severity `fail`."""
+        """Return the stream's gold tables that have a suite, limited to expectations of severity `fail`."""
         if stream.name not in self._suites:
             own = {table.name for table in stream.tables}
             gold = [one for one in self._every if one.spec.layer == "gold" and one.spec.name in own]

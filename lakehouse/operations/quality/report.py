@@ -13,8 +13,8 @@ from lakehouse.streams.definition import Severity
 class Finding:
     """The result of one expectation of a table, with the keys of some failing rows as `examples`.
 
-    `unexpected` is the number of failing rows, or of rows that its query returned. `error` is the reason if
-    it could not be evaluated; it then counts as failed.
+    `unexpected` is the number of failing rows, or of rows that the expectation's query returned. `error` says
+    why it could not be evaluated; it then counts as failed.
     """
 
     expectation: str
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TableReport:
-    """The result of a table's suite as of a version; `rows` is the number of checked rows."""
+    """The result of a table's suite as of a version; `rows` is the number of rows checked."""
 
     table: str
     version: int
@@ -43,16 +43,16 @@ class TableReport:
 
     @property
     def has_errors(self) -> bool:
-        """Tell whether an expectation could not be evaluated."""
+        """Whether any expectation could not be evaluated."""
         return any(one.error for one in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the report as a dictionary that can be serialized as JSON."""
+        """Return the report as a JSON-serializable dictionary."""
         return {**asdict(self), "success": not self.failed}
 
 
 def summary(reports: Sequence[TableReport]) -> str:
-    """Return a summary in one line: the numbers of expectations that do not hold, by severity."""
+    """Return a one-line summary: the numbers of expectations that do not hold, by severity."""
     broken = [one for report in reports for one in report.findings if not one.success]
     looked = [one for one in broken if not one.error]
     counts = {

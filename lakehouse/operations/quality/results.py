@@ -1,11 +1,11 @@
-"""The results of checks, in ops.expectation_results and ops.gates.
+"""Store the results of checks in ops.expectation_results and ops.gates.
 
 Grain of ops.expectation_results: one row per run, table and expectation; key: run_id, table, expectation.
 `checked_at` is UTC and the same for all rows of a run; `version` is the table's version, `rows` the number of
-checked rows. `unexpected` is the number of failing rows, `examples` has keys of some as JSON, `error` is null
-unless the expectation could not be evaluated. Rows are only appended.
+checked rows. `unexpected` is the number of failing rows, `examples` holds the keys of some of them as JSON,
+and `error` is null unless the expectation could not be evaluated. Rows are only appended.
 
-Grain of ops.gates: one row per stream and change of its gate; key: stream, changed_at (UTC). `reasons` has
+Grain of ops.gates: one row per stream and change of its gate; key: stream, changed_at (UTC). `reasons` lists
 the expectations that did not hold, and is empty when the gate opened.
 """
 
@@ -63,7 +63,7 @@ GATES = TableSpec(
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """The result of a table's expectation in one run."""
+    """The result of one of a table's expectations in one run."""
 
     run_id: str
     checked_at: datetime
@@ -84,12 +84,12 @@ class Trend:
 
     @property
     def checked(self) -> int:
-        """The number of runs that checked it."""
+        """The number of runs that checked the expectation."""
         return sum(run is not None for run in self.runs)
 
     @property
     def held(self) -> int:
-        """The number of runs in which it held."""
+        """The number of runs in which the expectation held."""
         return sum(run is not None and run.success for run in self.runs)
 
 
@@ -132,7 +132,7 @@ def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) 
 
 
 def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[HistoryRow]:
-    """Return the results of the last runs that checked one of these tables, oldest first."""
+    """Return the results of the latest runs that checked any of these tables, oldest first."""
     results = lake.read_or_empty(RESULTS).where(F.col("table").isin(list(names)))
     last = results.select("run_id", "checked_at").distinct().orderBy(F.desc("checked_at")).limit(runs)
     rows = results.join(last.select("run_id"), "run_id", "left_semi").select(
@@ -165,7 +165,7 @@ def trends(found: Sequence[HistoryRow]) -> list[Trend]:
 
 
 def gates(lake: Lake) -> Mapping[str, GateState]:
-    """Return the last state of each stream's gate, for streams whose gate has been checked."""
+    """Return the current state of each stream's gate, for streams whose gate has been checked."""
     changes = lake.read_or_empty(GATES).withColumn("changed_at", F.unix_micros("changed_at"))
     return last_of(
         GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))
@@ -174,7 +174,7 @@ def gates(lake: Lake) -> Mapping[str, GateState]:
 
 
 def last_of(changes: Iterable[GateState]) -> dict[str, GateState]:
-    """Return the last change of each stream's gate."""
+    """Return the latest state of each stream's gate."""
     last: dict[str, GateState] = {}
     for one in changes:
         if one.stream not in last or last[one.stream].changed_at < one.changed_at:

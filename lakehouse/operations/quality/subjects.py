@@ -1,4 +1,4 @@
-"""The tables to check, at consistent versions, and the views that a suite's queries use."""
+"""The tables to check, pinned to consistent versions, and the views that a suite's queries use."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ LIMITS_VIEW = "limits"
 
 @dataclass(frozen=True)
 class Subject:
-    """A table that can have a suite: its spec, and its rows' time column.
+    """A table that can have a suite: its spec, and the time column of its rows.
 
-    `suites` is the package with its suite. `declared` is its declaration by a stream; null for a table that
-    belongs to no stream.
+    `suites` is the package that contains its suite. `declared` is the stream's declaration of the table; null
+    if it belongs to no stream.
     """
 
     spec: TableSpec
@@ -56,12 +56,12 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The name in SQL: layer.table."""
+        """The table's SQL name: layer.table."""
         return self.spec.qualified_name
 
     @property
     def view(self) -> str:
-        """The name of its view in a suite's queries."""
+        """The name of the table's view in a suite's queries."""
         return f"{self.spec.layer}_{self.spec.name}"
 
 
@@ -82,10 +82,10 @@ def _time_of(table: MergedTable) -> str:
 
 
 class PinnedTables:
-    """The tables of a lake at pinned versions, so that everything a check reads is consistent.
+    """A lake's tables at pinned versions, so that a check reads consistent data.
 
-    Gold is pinned first and bronze last, so each layer has the rows that the next one is made of. A table
-    that does not exist yet is an empty view.
+    Gold is pinned first and bronze last, so each layer contains the rows that the next was made from. A table
+    that does not exist yet appears as an empty view.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class PinnedTables:
                     self._take(subject, (versions or {}).get(subject.name))
 
     def _take(self, subject: Subject, version: int | None) -> None:
-        """Pin a table at a version (null: its newest one); a table that does not exist yet is left out."""
+        """Pin a table at a version (null: the newest); a table that does not exist yet is skipped."""
         found = tables.snapshot(self.spark, self._path(subject))
         if delta.version_of(found) >= 0:
             self.versions[subject.name] = delta.version_of(found) if version is None else version
@@ -118,11 +118,11 @@ class PinnedTables:
 
     @property
     def subjects(self) -> list[Subject]:
-        """The tables given, whether they exist yet or not."""
+        """The given tables, whether or not they exist yet."""
         return list(self._every.values())
 
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
-        """Return the table's rows at its pinned version, from `since` (UTC) on if it is given.
+        """Return the table's rows at its pinned version, from `since` (UTC) on if given.
 
         Raises TableError if that version no longer exists.
         """
@@ -136,19 +136,19 @@ class PinnedTables:
 
     @cached_property
     def is_small(self) -> bool:
-        """Tell whether every table has few rows."""
+        """Whether every table has few rows."""
         sizes = (tables.size_bytes(self.spark, self._path(self._every[name])) for name in self.versions)
         return are_few(size_bytes=max(sizes, default=0))
 
     @contextmanager
     def executing(self) -> Iterator[None]:
-        """Use execution settings for the size of the tables during the block."""
+        """Use execution settings that suit the tables' size during the block."""
         with executing_for(self.spark, few=self.is_small):
             yield
 
     @contextmanager
     def shown(self, queries: str, since: datetime | None = None) -> Iterator[None]:
-        """Register the views that the text of the queries names, and drop them after the block."""
+        """Register the views that the queries name, and drop them after the block."""
         names, views = words(queries), dict[str, DataFrame]()
         for subject in self._every.values():
             if subject.view in names:
@@ -161,7 +161,7 @@ class PinnedTables:
             yield
 
     def rows_or_none(self, subject: Subject) -> DataFrame:
-        """Return the table's rows at its pinned version; an empty frame if it does not exist yet."""
+        """Return the table's rows at its pinned version; empty if it does not exist yet."""
         if subject.name in self.versions:
             return self.rows(subject)
         return self.spark.createDataFrame([], subject.spec.schema)
@@ -180,7 +180,7 @@ class PinnedTables:
             yield tables.read_commit(self.spark, self._path(subject), version)
 
     def _changes_since(self, subject: Subject, since: datetime) -> DataFrame:
-        """Return the change feed from `since` (UTC) on, up to the table's pinned version."""
+        """Return the change feed from `since` (UTC) up to the table's pinned version."""
         if subject.name not in self.versions:
             return self.changes(subject, 0)
         feed = tables.read_changes_since(self.spark, self._path(subject), since)
@@ -188,7 +188,7 @@ class PinnedTables:
 
     @cached_property
     def limits(self) -> DataFrame:
-        """One row of settings, for the view `limits`."""
+        """One row of settings, shown as the view `limits`."""
         settings = self._settings
         declared = [one.declared for one in self._every.values()]
         sources = [one for one in declared if isinstance(one, Source)]
@@ -211,7 +211,7 @@ class PinnedTables:
 
 
 def words(queries: str) -> set[str]:
-    """Return the words in the text of queries, among them the names of views."""
+    """Return the words in the queries' text, including the names of views."""
     return set(re.findall(r"\w+", queries))
 
 
@@ -228,9 +228,9 @@ def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 def chosen(every: Sequence[Subject], names: Sequence[str]) -> Iterator[Subject]:
-    """Yield the tables with these names: layers, tables or layer.table; without names, all tables.
+    """Yield the tables that match these names (a layer, a table or layer.table), or all without names.
 
-    Raises TableError for an unknown name, with the known ones.
+    Raises TableError for an unknown name, listing the known ones.
     """
     known = {*LAYERS, *(one.name for one in every), *(one.spec.name for one in every)}
     unknown = [name for name in names if name not in known]

@@ -1,1 +1,1 @@
-"""Repairs of tables: replays and rebuilds."""
+"""Repair tables: replays, rebuilds and resolved letters."""

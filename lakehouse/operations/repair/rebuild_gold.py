@@ -1,4 +1,4 @@
-"""Rebuilds gold: corrects rows that differ from a recomputation from silver, and leaves all others unchanged.
+"""Rebuild gold: correct rows that differ from a recomputation from silver, and leave the others unchanged.
 
 During a rebuild the table's micro-batches wait (`lakehouse.storage.tables.leases`). The rebuild recomputes
 rows from exactly the silver rows that the table has merged, and upserts those that differ. It repeats this
@@ -27,27 +27,27 @@ from lakehouse.storage.tables import DELETED, Lake, leases
 from lakehouse.streams.definition import GoldTable, MergedTable, Stream
 
 MOST_TAKEN_AWAY = 0.2
-"""The greatest share of a table's rows that a rebuild deletes without `force`."""
+"""The largest share of a table's rows that a rebuild deletes without `force`."""
 
 _ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class WindowSpan:
-    """The time range [first, end), UTC; null: unbounded on that side."""
+    """The time range [first, end), UTC; a null bound is open."""
 
     first: datetime | None = None
     end: datetime | None = None
 
     @property
     def is_whole(self) -> bool:
-        """Tell whether both sides are unbounded."""
+        """Whether both bounds are open."""
         return self.first is None and self.end is None
 
 
 @dataclass(frozen=True)
 class GoldRebuilt:
-    """The result of a rebuild for a table: its rows in the span now, and the corrected and deleted rows."""
+    """A rebuild's result for one table: its current rows in the span, and rows corrected and deleted."""
 
     table: str
     rows: int
@@ -64,13 +64,13 @@ def rebuild_gold(
 ) -> list[GoldRebuilt]:
     """Correct the rows of the table and its side tables; a rerun finds nothing to do.
 
-    Rows whose records retention has deleted from silver stay as they are. If the table was made with other
-    settings, its rows are rewritten with those of `table`; until that has ended, no micro-batch is merged and
-    no row exported. A dry run takes no lease, writes nothing, and returns the expected result. `span` refers
-    to the row's first time column (window_start, ts).
+    Rows whose records retention has deleted from silver are kept unchanged. If the table was made with other
+    settings, its rows are rewritten with those of `table`; until that is complete, no micro-batch is merged
+    and no row exported. A dry run takes no lease, writes nothing, and returns the expected result. `span`
+    applies to the row's first time column (window_start, ts).
 
-    Raises TableError if a span is given although the rows have no time or were made with other settings, and
-    if the table keeps changing. Without `force`, it is also raised, before any write, if more than
+    Raises TableError if a span is given although the rows have no time or were made with other settings, or
+    if the table keeps changing. Without `force`, also raises it, before any write, if more than
     MOST_TAKEN_AWAY of a table's rows have no silver rows.
     """
     kept = (table, *table.sides)
@@ -108,7 +108,7 @@ def rebuild_gold(
 def _put_right(
     lake: Lake, table: GoldTable, span: WindowSpan, by: str = "", *, force: bool, dry_run: bool = False
 ) -> dict[str, GoldRebuilt]:
-    """Write the rows that differ, side tables first, as micro-batches do; a dry run only counts them.
+    """Write the rows that differ, side tables first as in micro-batches; a dry run only counts them.
 
     `by` is added to the message of the error about too many deletions.
     """
@@ -127,7 +127,7 @@ def _put_right(
 
 
 class _Look:
-    """The differences between a table's rows and the recomputed ones in a span; `wrong` has their keys."""
+    """The differences between a table's rows and the recomputed ones in a span; `wrong` holds their keys."""
 
     def __init__(self, found: DataFrame, anew: DataFrame, table: MergedTable, span: WindowSpan) -> None:
         within = _within(table, span)
@@ -141,7 +141,7 @@ class _Look:
         self._changed = every - self._invented - self._doubled
 
     def refuse_to_take_away_many(self, by: str) -> None:
-        """Raise TableError if too many of the table's rows have no silver rows; `by` ends that clause."""
+        """Raise TableError if too many of the table's rows lack silver rows; `by` is added to the message."""
         rows = self._standing.count() if self._invented else 0
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
@@ -187,7 +187,7 @@ def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
 
 
 def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
-    """Return the gold tables that have unread silver rows from before these versions."""
+    """Return the gold tables with unread silver rows from before these versions."""
     return [
         f"gold.{table.name}"
         for table in stream.gold

@@ -1,16 +1,16 @@
-"""Rebuilds silver: validates every processed record again with the current rules and settings.
+"""Rebuild silver: validate every processed record again with the current rules and settings.
 
 A rebuild first writes newly refused records to the dead letters, then changes silver in one commit, then
 closes the letters of records that are now in silver. So every record is always in silver or in the dead
 letters; if a rebuild is killed, rerun it to finish. Records deleted from silver by hand come back. If a
-record is there twice, because a RESTORE of bronze had it read again, one row stays. Records of an unfinished
-silver micro-batch are left alone, and so are records passed over by --skip: only a replay tries them again.
-Gold does not follow, because it skips commits that rewrite rows.
+record is in silver twice, because a RESTORE of bronze caused it to be read again, one row is kept. Records of
+an unfinished silver micro-batch are left alone, as are records skipped with --skip, which only a replay
+retries. Gold does not pick up the changes, because it skips commits that rewrite rows.
 
-The rebuild has an exclusive lease on the source's letters (`lakehouse.storage.tables.leases`), so no replay,
-discard or other rebuild comes between its writes. A source whose records have ids is rebuilt as a whole, and
-its silver waits meanwhile, because the outcome of a record depends on the other records of its id. Bronze and
-gold go on.
+The rebuild holds an exclusive lease on the source's letters (`lakehouse.storage.tables.leases`), so no
+replay, discard or other rebuild interferes with its writes. A source whose records have ids is rebuilt as a
+whole, and its silver waits meanwhile, because the outcome of a record depends on the other records with its
+id. Bronze and gold continue.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _RENAMED = "_renamed"
 
 @dataclass(frozen=True)
 class Landed:
-    """A range of Kafka timestamps, [since, until), UTC; null: unbounded on that side.
+    """A range of Kafka timestamps, [since, until), UTC; a null bound is open.
 
     A record without a timestamp is selected by its landing time.
     """
@@ -68,7 +68,7 @@ class Landed:
     until: datetime | None = None
 
     def condition(self) -> Column:
-        """Return the condition on bronze rows."""
+        """Return the range as a condition on bronze rows."""
         ends = {
             "since": _at(lambda time: time >= F.lit(self.since)),
             "until": _at(lambda time: time < F.lit(self.until)),
@@ -78,19 +78,19 @@ class Landed:
 
 
 def _at(is_within: Callable[[Column], Column]) -> Column:
-    """Return a condition on the time when a record was sent, in a form that allows data skipping."""
+    """Return a condition on a record's send time, in a form that allows data skipping."""
     time = F.col("timestamp")
     return is_within(time) | (time.isNull() & is_within(F.col("ingested_at")))
 
 
 @dataclass(frozen=True)
 class SilverRebuilt:
-    """The result of a rebuild: validated records, silver's rows by outcome, and letters.
+    """The result of a rebuild: counts of validated records, of silver rows by outcome, and of letters.
 
     `newly_refused` counts letters that are new or open again, `newly_accepted` letters that are now replayed,
-    `skipped` records passed over by --skip, which were not validated. `made_anew` tells whether silver had
-    been made with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the least
-    and the greatest event time (UTC), old or new, of inserted, removed and changed rows; null for none.
+    and `skipped` records skipped with --skip, which were not validated. `made_anew`: silver had been made
+    with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the smallest and
+    largest event time (UTC), old or new, of inserted, removed and changed rows; null if there are none.
     """
 
     judged: int = 0
@@ -129,14 +129,14 @@ def rebuild_silver(
     allow_late: bool = False,
     dry_run: bool = False,
 ) -> SilverRebuilt:
-    """Validate the records that silver has processed again, and correct silver and the dead letters.
+    """Validate again the records that silver has processed, and correct silver and the dead letters.
 
-    Records in silver are not late. Letters refused as late stay so. Another record that the current rules
-    accept is late if it is before its watermark, by the lateness allowed when it landed
-    (`lakehouse.engine.ops_tables.lateness`); records of a backfill are not late. With `allow_late` no record
+    Records already in silver are never late; letters refused as late remain late. Any other record that the
+    current rules accept is late if it is before its watermark, by the lateness allowed when it landed
+    (`lakehouse.engine.ops_tables.lateness`); records of a backfill are not late. With `allow_late`, no record
     is late, unless retention has deleted the rows that it belongs to. Records deleted from bronze are not
-    validated. Discarded letters stay. The layers may run meanwhile. A rerun that finds nothing to do writes
-    no row. A dry run takes no lease, writes nothing, and returns the expected result.
+    validated. Discarded letters stay discarded. The layers may run meanwhile. A rerun that finds nothing to
+    do writes no rows. A dry run takes no lease, writes nothing, and returns the expected result.
 
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
@@ -171,7 +171,7 @@ class _SourceRebuild:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the source during the block, and note the current id settings at its end."""
+        """Hold the source during the block, and record the current id settings at its end."""
         made = self._lake.made_anew(silver.spec(self._source), columns_of_ids)
         with holding(self._lake, self._source, "rebuild", is_whole=self.is_whole), made:
             yield
@@ -208,17 +208,17 @@ class _SourceRebuild:
             work.unpersist()
 
     def _keep_one(self, lie: Column) -> int:
-        """Remove duplicate rows and letters of records, and return the number of removed rows."""
+        """Remove duplicate rows and letters of records, and return the number of rows removed."""
         tables.keep_one(self._lake.spark, self.paths.dead, ("id",), lie)
         return tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, lie, why=Why.CORRECTED)
 
     def verdicts(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on processed records, compared with other records of their ids."""
+        """Return the verdicts on processed records, compared with other records with the same ids."""
         judged = self._once(self.judged(landed, ranges, allow_late=allow_late))
         return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged))
 
     def _once(self, rows: DataFrame) -> DataFrame:
-        """Checkpoint the rows of a small table, because planning them for each use would dominate."""
+        """Checkpoint the rows of a small table, because planning each use would take most of the time."""
         return rows.localCheckpoint() if self._is_small else rows
 
     @property
@@ -226,19 +226,19 @@ class _SourceRebuild:
         return are_few(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze))
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
-        """Return the records without those passed over by --skip, and the number of these."""
+        """Return the records except those skipped with --skip, and the number of the latter."""
         letters = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
         skipped = runs_of(letters.where((F.col("job") == self._origin.job) & is_skipped()))
         return landed.where(~within(skipped)), sum(one.last - one.first + 1 for one in skipped)
 
     def judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on processed records, each with its silver row and its letter.
+        """Return the verdicts on processed records, each with the record's silver row and letter.
 
-        `_standing` is the silver row, null for none; `_letter`, `_status` and `_said` are its letter's id,
-        status and reasons, null for none.
+        `_standing` is the silver row; null if there is none. `_letter`, `_status` and `_said` are the
+        letter's id, status and reasons; null if there is none.
         """
         names = silver_schema(self._source).names
-        done = self._done().where(within(ranges))  # read before the tables, so that they are complete
+        done = self._done().where(within(ranges))  # read before the tables, so that they contain all of it
         version = tables.version_of(self._lake.spark, self.paths.clean)
         clean = self._as_declared(tables.read_version(self._lake.spark, self.paths.clean, version))
         clean = clean.where(within(ranges))
@@ -270,16 +270,16 @@ class _SourceRebuild:
         return known if self._source.unique_by is None else self._closed(known)
 
     def _as_declared(self, clean: DataFrame) -> DataFrame:
-        """Return silver rows with all declared columns; a table made without ids lacks theirs."""
+        """Return silver rows with all declared columns; a table made without ids lacks the id columns."""
         return tables.as_declared(clean, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
-        """Tell whether a letter is `resent` only by former id settings; a user's decision stays."""
+        """Tell whether a letter is `resent` only because of earlier id settings; a user's decision stands."""
         last = F.try_element_at("_said", F.lit(-1))
         return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
     def _closed(self, known: DataFrame) -> DataFrame:
-        """Mark the records whose ids retention has closed; their silver rows and reasons stay."""
+        """Mark records whose ids retention has closed; their silver rows and reasons are kept."""
         self._frozen.look()
         marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")))
         if marked is None:
@@ -298,9 +298,9 @@ class _SourceRebuild:
         return without_leaving(found, query, version, bronze=paths.bronze, clean=paths.clean, dead=paths.dead)
 
     def among_their_ids(self, judged: DataFrame) -> DataFrame:
-        """Return the verdicts, compared with other records of their ids in landing order.
+        """Return the verdicts, compared with other records with the same ids, in landing order.
 
-        Silver rows and letters whose records retention has deleted count as landed before them.
+        Silver rows and letters whose records retention has deleted count as having landed earlier.
         """
         spark, source = self._lake.spark, self._source
         places = judged.select(*_KEYS)
@@ -312,7 +312,7 @@ class _SourceRebuild:
         return comparing.with_outcome(judged, comparing.compared(source, own, older, letters))
 
     def _done(self) -> DataFrame:
-        """Return the records of silver's finished micro-batches."""
+        """Return the records that silver's finished micro-batches have read."""
         spark, path = self._lake.spark, self.paths.bronze
         read = cuts.position_of(spark, silver.query_name(self._source), self.paths.clean, path)
         rows = cuts.read_up_to(spark, path, read)
@@ -321,8 +321,8 @@ class _SourceRebuild:
     def _reasons(self, *, allow_late: bool) -> Column:
         """Return the reasons against a record, including lateness unless it is in silver.
 
-        If silver was made with other ids, its records may be late too: they may have been accepted because
-        their id was known.
+        If silver was made with other ids, its records can be late too: they may have been accepted only
+        because their id was known.
         """
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
         rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
@@ -375,7 +375,7 @@ class _SourceRebuild:
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
 
     def _rename(self, letters: DataFrame, lie: Column) -> None:
-        """Set the letters' ids and sequences according to the current settings."""
+        """Set the letters' ids and sequences by the current settings."""
         id_, sequence = self._ids()
         known = letters.select(F.col("_letter").alias("id"), id_.alias("of"), sequence.alias("place"))
         values = {"unique_id": F.col("s.of"), "sequence": F.col("s.place")}
@@ -387,7 +387,7 @@ class _SourceRebuild:
         return F.col("_letter").isNotNull() & ~F.col("_known_as").eqNullSafe(known)
 
     def _ids(self) -> tuple[Column, Column]:
-        """Return a judged record's id and sequence, null if its source has none."""
+        """Return a judged record's id and sequence; null if its source has none."""
         if self._source.unique_by is None:
             return F.lit(None).cast("string"), F.lit(None).cast("long")
         return F.col(identity.OF_ID), F.col(identity.OF_SEQUENCE)
@@ -402,12 +402,12 @@ def _late(watermark: Column) -> Column:
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
-    """Tell whether the source's silver waits during a rebuild: if its records have ids, or had others."""
+    """Tell whether the source's silver waits during a rebuild: if its records have or had ids."""
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
 
 
 def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
-    """Return the records whose silver row or letter differs from a new validation of bronze.
+    """Return the records whose silver row or letter differs from the result of validating bronze again.
 
     Grain: one row per record; key: its coordinates; `what` describes the difference. Bronze is validated as
     of `now` (UTC). Nothing is written.
@@ -427,7 +427,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, with both values; null for none."""
+    """Return the first column in which a silver row differs from bronze, with both values; null if none."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
@@ -444,7 +444,7 @@ def _said_other() -> Column:
 
 
 def _work() -> dict[str, Column]:
-    """Return the changes due for a record: the first three to its silver row, the others to its letter."""
+    """Return the changes due for a record: the first three affect its silver row, the others its letter."""
     stands, passes, has_letter = (
         F.col("_standing").isNotNull(),
         identity.is_sound(),

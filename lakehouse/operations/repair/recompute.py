@@ -1,8 +1,8 @@
-"""Recomputes a gold table and its side tables from the silver rows aggregated into them.
+"""Recompute a gold table and its side tables from the silver rows aggregated into them.
 
-All rows of one cut of silver go through the table's own `preaggregate` and `fold` in one batch, onto an empty
-table. The gold table must have the same rows, within the limits of its Comparison. Rows that retention has
-deleted, or whose records it has deleted, are not compared (`lakehouse.engine.ops_tables.retained`).
+All rows of one cut of silver are run through the table's own `preaggregate` and `fold` in one batch, onto an
+empty table. The gold table must have the same rows, within the limits of its Comparison. Rows are not
+compared if retention has deleted them or their records (`lakehouse.engine.ops_tables.retained`).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ DOUBLED = "a duplicate key"
 class GoldCut:
     """A gold table, its side tables, and the silver rows aggregated into them.
 
-    By table name: `found` has the gold rows, `versions` the version, `merged` the silver rows. `found` leaves
-    out rows whose first time (UTC) is before `since`; null: none. `finality` is null unless the table has an
-    EventClock.
+    By table name, `found` holds the gold rows, `versions` the version, and `merged` the silver rows. `found`
+    excludes rows whose first time (UTC) is before `since`; null: excludes none. `finality` is null unless the
+    table has an EventClock.
     """
 
     table: GoldTable
@@ -50,7 +50,7 @@ class GoldCut:
 def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
     """Return the current cut of a table.
 
-    Side tables are written first, so one may be a micro-batch ahead; then its earlier version is used.
+    Side tables are written first, so one may be a micro-batch ahead; its earlier version is then used.
     """
     spark, query, path = lake.spark, f"gold.{table.name}", lake.path("gold", table.name)
     snapshot = tables.snapshot(spark, path)
@@ -74,7 +74,7 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
 
 
 def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
-    """Return the recomputed rows of the cut's tables, by table; without changes by the wall clock."""
+    """Return the recomputed rows, by table name, without changes made by the wall clock."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged))
     nothing = cut.found[table.name].select(*table.schema.names).where(F.lit(False))
@@ -93,9 +93,9 @@ def _filter_since(rows: DataFrame, table: MergedTable, since: datetime | None) -
 
 
 def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Return the keys of rows that differ from the recomputed ones, each with `what`; one row per key.
+    """Return the keys of rows that differ from the recomputed ones, with the difference as `what`.
 
-    Estimated quantiles are not compared; `rank_errors` checks them.
+    Grain: one row per key. Estimated quantiles are not compared; `rank_errors` checks them.
     """
     keys, clock = list(table.keys), wall_clock_of(table)
     waits = F.lit(True) if clock is None else clock.waits()
@@ -114,7 +114,7 @@ def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFr
 
 
 def rank_errors(found: DataFrame, merged: DataFrame, table: MergedTable, quantiles: Quantiles) -> DataFrame:
-    """Return the keys of rows whose quantiles exceed the allowed rank error, each with `what`."""
+    """Return the keys of rows whose quantiles exceed the allowed rank error, with the error as `what`."""
     keys, value = list(table.keys), F.col(quantiles.value)
     estimated = found.where(F.col("count") > quantiles.exact_to).select(*keys, *quantiles.ranks)
     rows = quantiles.keyed(merged).select(*keys, value.alias("_value"))
@@ -194,7 +194,7 @@ def _text(value: Column) -> Column:
 
 
 def _rank_error(name: str, rank: float, limit: float) -> Column:
-    """Return a message with a quantile's rank error, null if it is within the limit."""
+    """Return a message stating a quantile's rank error; null if it is within the limit."""
     below, up_to, rows = F.col(f"_below_{name}"), F.col(f"_up_to_{name}"), F.col("_rows")
     error = F.greatest(below / rows - rank, rank - up_to / rows, F.lit(0.0))
     says = F.format_string(f"the rank error of {name} is %.4f, over the limit of {limit:.4f}", error)

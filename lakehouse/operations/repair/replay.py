@@ -1,13 +1,13 @@
-"""Replay of dead letters into silver, and discarding of dead letters.
+"""Replay dead letters into silver, or discard them.
 
-A replay validates the bronze rows of open letters again with silver's code, by the current rules and
-settings. Rows that pass are inserted into silver unless they are there; only then do their letters become
-`replayed`. A killed replay may leave open letters whose rows are in silver; the next replay or discard finds
-and closes them first. Silver's stream only appends, so it does not conflict. If two replays insert at once,
-one of them retries. However often a record is replayed, silver has it once. Records passed over by --skip may
-fail again, or hang, so they are only validated if the selection names them. A rebuild of silver uses the same
-letters: replays and discards of a source share a lease on them (`lakehouse.storage.tables.leases`), and a
-rebuild takes it exclusively.
+A replay validates the bronze rows of open letters again, with silver's code and the current rules and
+settings. Rows that pass are inserted into silver unless they are already there; only then do their letters
+become `replayed`. A killed replay may leave open letters whose rows are in silver; the next replay or discard
+finds and closes them first. Silver's stream only appends, so it does not conflict. If two replays insert at
+the same time, one of them retries. However often a record is replayed, silver contains it once. Records
+skipped with --skip may fail again, or hang, so they are validated only if the selection names them. A rebuild
+of silver uses the same letters: replays and discards of a source share a lease on them
+(`lakehouse.storage.tables.leases`), and a rebuild takes it exclusively.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _KEYS = list(COORDINATES)
 
 
 class _Counted:
-    """Counts of letters, in total or by rule, that can be added over sources."""
+    """Counts of letters, in total or by rule, that can be summed over sources."""
 
     def __add__(self, other: Self) -> Self:
         """Return the sum of both."""
@@ -62,12 +62,13 @@ class _Counted:
 
 @dataclass(frozen=True)
 class Replayed(_Counted):
-    """The result of a replay: numbers of letters.
+    """The result of a replay, in numbers of letters.
 
-    Records of `passed` letters are now in silver; those of `there_already` letters already were. All others
-    stay open: `failed` letters; `gone` letters, whose bronze row no longer exists; `skipped` letters, passed
-    over by --skip and not named by the selection; and letters `in_flight`, of an unfinished silver
-    micro-batch. `failing` counts failed letters by rule; a letter with two rules counts for both.
+    Records of `passed` letters are now in silver; those of `there_already` letters already were. All other
+    letters stay open: `failed` ones; `gone` ones, whose bronze row no longer exists; `skipped` ones, whose
+    records were skipped with --skip and which the selection does not name; and those `in_flight`, of an
+    unfinished silver micro-batch. `failing` counts failed letters by rule; a letter that breaks two rules
+    counts for both.
     """
 
     passed: int = 0
@@ -81,13 +82,13 @@ class Replayed(_Counted):
 
 @dataclass(frozen=True)
 class Tried(_Counted):
-    """The expected result of a replay: numbers of letters.
+    """The expected result of a replay, in numbers of letters.
 
     `asked` is the number of letters to replay, the sum of the next four. Records of `there_already` letters
-    are in silver; these letters would only be closed. `gone` letters no longer have a bronze row. `failing`
-    counts failing letters by rule; a letter with two rules counts for both. Not included in `asked`:
-    `skipped` letters, passed over by --skip and not named by the selection, and letters `in_flight`, of an
-    unfinished silver micro-batch.
+    are in silver, so these letters would only be closed. `gone` letters no longer have a bronze row.
+    `failing` counts failing letters by rule; a letter that breaks two rules counts for both. `asked` does not
+    include `skipped` letters, whose records were skipped with --skip and which the selection does not name,
+    or letters `in_flight`, of an unfinished silver micro-batch.
     """
 
     asked: int = 0
@@ -102,11 +103,11 @@ class Tried(_Counted):
 
 @dataclass(frozen=True)
 class Discarded(_Counted):
-    """The result of a discard: numbers of discarded letters, in total and by rule.
+    """The result of a discard: the number of discarded letters, in total and by rule.
 
-    A letter with two rules counts for both. Records of `there_already` letters were in silver, after a killed
-    replay; these letters are now `replayed`. Letters `in_flight`, of an unfinished silver micro-batch, stay
-    open.
+    A letter that breaks two rules counts for both. Records of `there_already` letters were in silver because
+    a replay was killed; these letters are now `replayed`. Letters `in_flight`, of an unfinished silver
+    micro-batch, stay open.
     """
 
     count: int = 0
@@ -123,12 +124,11 @@ def replay(
     *,
     allow_late: bool = False,
 ) -> Replayed:
-    """Validate the selected open letters again and insert records that pass into silver, each once.
+    """Validate the selected open letters again, and insert records that pass into silver exactly once.
 
-    The allowed lateness is the greater of the one when the record landed and the current one. With
-    `allow_late` no record is late, unless retention has deleted the rows that it belongs to. A rerun only
-    finds letters that still fail. Raises TableError while a rebuild of silver of one of the sources is
-    running.
+    The allowed lateness is the larger of that when the record landed and the current one. With `allow_late`,
+    no record is late, unless retention has deleted the rows that it belongs to. A rerun finds only letters
+    that still fail. Raises TableError while silver is being rebuilt for one of the sources.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
@@ -150,7 +150,7 @@ def try_replay(
 def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
     """Discard the selected open letters; a rerun finds none.
 
-    Raises TableError while a rebuild of silver of one of the sources is running.
+    Raises TableError while silver is being rebuilt for one of the sources.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Discarded.__add__, (one.discard() for one in places), Discarded())
@@ -159,7 +159,7 @@ def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: da
 def _places(
     lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime
 ) -> list[_SelectedLetters]:
-    """Return the sources with selected letters."""
+    """Return the sources that have selected letters."""
     letters = lake.read_or_empty(DEAD_LETTERS).where(selection.condition() & _is_unsettled())
     jobs = {row.job for row in letters.select("job").distinct().collect()}
     return [
@@ -272,14 +272,14 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _due(self) -> tuple[DataFrame, int, int]:
-        """Return the letters to validate, and the numbers of skipped and in-flight letters left out."""
+        """Return the letters to validate, and the numbers of skipped and in-flight letters."""
         (letters, in_flight), is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
         if not self._leaves_skipped:
             return letters, 0, in_flight
         return letters.where(~is_left), letters.where(is_left).count(), in_flight
 
     def _letters(self) -> tuple[DataFrame, int]:
-        """Return the selected letters, and the number of others of an unfinished silver micro-batch."""
+        """Return the selected letters except those in flight, and the number of the latter."""
         spark, query = self._lake.spark, silver.query_name(self._source)
         finished = are_processed(spark, query, self._paths.clean)
         selected = tables.read(spark, self._paths.dead).where(self._selected)
@@ -287,7 +287,7 @@ class _SelectedLetters:
         return found, selected.where(~finished & (F.col("status") == OPEN)).count()
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
-        """Close the letters whose rows are in silver; return their number and the other open letters."""
+        """Close the letters whose rows are in silver; return their number and the remaining open letters."""
         there, waiting = self._apart(letters, ranges)
         count = there.count()
         if count:
@@ -295,7 +295,7 @@ class _SelectedLetters:
         return count, waiting
 
     def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
-        """Return the letters whose rows are in silver, and the other open letters."""
+        """Return the letters whose rows are in silver, and the remaining open letters."""
         clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
         there = letters.join(clean, _KEYS, "left_semi")
         return there, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
@@ -324,7 +324,7 @@ class _SelectedLetters:
         return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
 
     def _admission(self) -> Column:
-        """Return the admission of valid records: after all that silver has processed or admitted before."""
+        """Return the admission of valid records: after everything silver has processed or admitted so far."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions(spark, clean)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -335,16 +335,16 @@ class _SelectedLetters:
         return F.struct(F.lit(landed).cast("timestamp").alias("after"), F.lit(at).alias("at"))
 
     def _compared(self, judged: DataFrame) -> DataFrame:
-        """Return the verdicts, compared with other records of their ids."""
+        """Return the verdicts, compared with other records with the same ids."""
         if self._source.unique_by is None:
             return judged
         commit = tables.begin(judged.sparkSession, self._paths.clean)
         return self._identities().settle(judged, commit).rows
 
     def _settle_ids(self, judged: DataFrame) -> DataFrame:
-        """Write records that pass to silver, where they replace rows that they correct.
+        """Write records that pass to silver, replacing the rows that they correct.
 
-        Return the verdicts, compared with other records of their ids.
+        Returns the verdicts, compared with other records with the same ids.
         """
         commit = tables.begin(judged.sparkSession, self._paths.clean)
         settled = self._identities().settle(judged, commit)
@@ -389,14 +389,14 @@ class _SelectedLetters:
     def _amend(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
     ) -> None:
-        """Update the letters that are not replayed yet and match `where`; this counts as an attempt."""
+        """Update the letters that match `where` and are not yet replayed; this counts as an attempt."""
         pending = F.col("t.status") != REPLAYED
         new = attempted(values, self._now)
         tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))
 
 
 def _is_unsettled() -> Column:
-    """Select open and discarded letters."""
+    """Return the condition for open and discarded letters."""
     return F.col("status").isin(OPEN, DISCARDED)
 
 

@@ -1,10 +1,11 @@
-"""Resolves dead letters whose records were sent again, and so have a silver row at another offset.
+"""Resolve dead letters whose records were sent again and therefore have a silver row at another offset.
 
 A letter is resolved by a silver row that the user names, or that matches the letter's record in given columns
-of the contract, if the match is unique on both sides. The letter's status becomes `resent`, and the row's
-record is added as its last reason. A row resolves at most one letter. Bronze has both records and silver the
-second one, so still bronze = silver + letters. A rerun finds letters that are still open. The layers may run
-meanwhile; like a rebuild of silver, it takes an exclusive lease on the source's letters.
+of the contract, provided the match is unique on both sides. The letter's status becomes `resent`, and the
+row's record is added as its last reason. A row resolves at most one letter. Bronze contains both records and
+silver the second one, so bronze = silver + letters still holds. A rerun finds only letters that are still
+open. The layers may run meanwhile; like a rebuild of silver, resolving takes an exclusive lease on the
+source's letters.
 """
 
 from __future__ import annotations
@@ -43,10 +44,10 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Resolved:
-    """Numbers of letters: selected (`asked`), and now `resent`.
+    """The numbers of letters that were selected (`asked`) and are now `resent`.
 
-    Of the others, `unmatched` letters match no silver row; `ambiguous` letters match several, or one that
-    another letter matches too.
+    Of the others, `unmatched` letters match no silver row; `ambiguous` letters match several, or a row that
+    another letter also matches.
     """
 
     asked: int = 0
@@ -67,10 +68,10 @@ class Resolved:
 def resolve_by_record(
     lake: Lake, streams: Sequence[Stream], selection: Selection, record: OffsetRange, now: datetime
 ) -> Resolved:
-    """Close the single selected open letter as resent by a record of the same source.
+    """Close the one selected open letter as resent, naming the record that replaced it.
 
-    `record` is a range of one offset. Raises QueryError unless there is exactly one such letter, silver has a
-    row of the record, and the row resolves no other letter.
+    `record` is a range of one offset, in a topic of the same source. Raises QueryError unless exactly one
+    letter is selected, silver has a row for the record, and the row resolves no other letter.
     """
     selected = _open(lake, selection)
     count = len(selected.limit(2).collect())
@@ -94,9 +95,9 @@ def resolve_by_record(
 def resolve_by_columns(
     lake: Lake, streams: Sequence[Stream], selection: Selection, columns: Sequence[str], now: datetime
 ) -> Resolved:
-    """Close the selected open letters whose records match exactly one silver row each in all `columns`.
+    """Close the selected open letters whose records each match exactly one silver row in all `columns`.
 
-    A record's columns are parsed as silver does, even if the record has other errors; null matches nothing.
+    A record's columns are parsed as in silver, even if the record has other errors; null matches nothing.
     Raises QueryError for a column that is not in the contract of a selected letter's source.
     """
     found = list(_sources(lake, streams, selection))
@@ -141,7 +142,7 @@ def _by_columns(
 
 
 def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> list[tuple[Stream, Source, str]]:
-    """Return the sources with selected open letters, each with its stream and the name of its query."""
+    """Return the sources with selected open letters, each with its stream and its query's name."""
     jobs = {row.job for row in _open(lake, selection).select("job").distinct().collect()}
     return [
         (stream, source, silver.query_name(source))
@@ -152,7 +153,7 @@ def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> lis
 
 
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
-    """Take the source's letters exclusively, since two resolves could close two letters with one row."""
+    """Take an exclusive lease on the source's letters, since two resolves could use the same row."""
     name, dead = silver.query_name(source), silver.ensure(lake, source).dead
     return leases.held_part(lake.spark, dead, source.table, f"resolve of {name}", alone=True)
 
@@ -163,7 +164,7 @@ def _open(lake: Lake, selection: Selection) -> DataFrame:
 
 
 def _free(lake: Lake, rows: DataFrame) -> DataFrame:
-    """Keep the silver rows whose records do not resolve a letter yet, and have no open letter themselves."""
+    """Keep the silver rows whose records neither resolve a letter nor have an open letter themselves."""
     letters = lake.read_or_empty(DEAD_LETTERS)
     last = F.element_at("reasons.message", -1)
     said = F.when(F.col("status") == RESENT, F.substring(last, len(SENT_AGAIN_AS) + 1, 1_000))
@@ -173,13 +174,13 @@ def _free(lake: Lake, rows: DataFrame) -> DataFrame:
 
 
 def _times(pairs: DataFrame, column: str) -> DataFrame:
-    """Add a column `times_<column>`: the number of pairs with the same value in the column."""
+    """Add a column `times_<column>`: the number of pairs that share the value in the column."""
     counts = pairs.groupBy(column).agg(F.count(F.lit(1)).alias(f"times_{column}"))
     return pairs.join(counts, column)
 
 
 def _close(lake: Lake, pairs: DataFrame, ranges: Sequence[OffsetRange], now: datetime) -> int:
-    """Close open letters as resent, each by the place of a record; return their number."""
+    """Close open letters as resent, each with the place of its new record; return how many."""
     values = resent_as(F.col("s.place"))
     path = lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name)
     is_open = F.col("t.status") == OPEN

@@ -1,7 +1,7 @@
-"""The end offsets of topics, and the times of their first unread records, over persistent connections.
+"""Read topics' end offsets and the times of first unread records, over persistent connections.
 
 A record's time is that of its batch. Read-committed consumers stop before the first record of an open
-transaction, and so also miss later records of other producers: such transactions are found here, too.
+transaction and so miss later records of other producers; this module also finds such transactions.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from lakehouse.storage.tables.specs import EPOCH
 def open_transactions(
     admin: Admin, stable: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OpenTransaction]:
-    """Return the oldest open transaction of each partition whose last stable offset is behind its end.
+    """Return the oldest open transaction in each partition whose last stable offset is behind its end.
 
-    Raises KafkaError if the broker cannot describe producers; brokers can since version 2.8.
+    Raises KafkaError if the broker cannot describe producers, which requires Kafka 2.8.
     """
     written = admin.list_partition_offsets(dict.fromkeys(stable, OffsetSpec.LATEST))
     hidden = {one: written[one].offset - end for one, end in stable.items() if written[one].offset > end}
     found = {}
     for partition, state in admin.describe_producers(hidden).items():
         writing = [one for one in state.active_producers if one.current_transaction_start_offset >= 0]
-        if writing:  # else the transaction has ended meanwhile
+        if writing:  # otherwise the transaction has ended meanwhile
             first = min(writing, key=lambda one: one.current_transaction_start_offset)
             name, since_ms = _described(admin, first.producer_id) or (
                 f"with the id {first.producer_id}",
@@ -68,9 +68,9 @@ Coordinate = tuple[str, int]
 
 @dataclass(frozen=True)
 class Ends:
-    """The first existing offset of a partition, and the one after the last committed record.
+    """A partition's first existing offset, and the offset after its last committed record.
 
-    `open_transaction` is the transaction that hides later records, null for none.
+    `open_transaction` is the transaction that hides later records; null if there is none.
     """
 
     first: int
@@ -79,7 +79,7 @@ class Ends:
 
 
 class Broker:
-    """A client for metadata of topics. Not thread-safe."""
+    """A client for topic metadata. Not thread-safe."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
@@ -89,10 +89,10 @@ class Broker:
         self._times: dict[tuple[str, int, int], int] = {}
 
     def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
-        """Return the ends of every partition of those topics that exist.
+        """Return the ends of every partition of the existing topics.
 
-        Topics that may not be described are in `denied`, with the reason. Raises ServiceError with the reason
-        if no broker answers within seconds.
+        Topics that may not be described are stored in `denied`, with the reason. Raises ServiceError with the
+        reason if no broker answers within a few seconds.
         """
         try:
             consumer = self._connected()
@@ -118,9 +118,9 @@ class Broker:
         }
 
     def times_of(self, offsets: Mapping[Coordinate, int]) -> dict[Coordinate, int]:
-        """Return the timestamp in ms of the batch with the first record at or after each offset.
+        """Return the timestamp in ms of the batch that holds the first record at or after each offset.
 
-        Offsets without an answer are left out. Answers are cached.
+        Offsets without a known timestamp are omitted. Timestamps are cached.
         """
         wanted = {(*place, offset) for place, offset in offsets.items()}
         self._times = {place: ms for place, ms in self._times.items() if place in wanted}
@@ -140,7 +140,7 @@ class Broker:
         self._consumer = self._admin = None
 
     def _denied(self, missing: Collection[str]) -> dict[str, str]:
-        """Return those of the missing topics that may not be described, each with the reason."""
+        """Return the missing topics that we may not describe, each with the reason."""
         if not missing:
             return {}
         reasons = {
@@ -157,7 +157,7 @@ class Broker:
         return self._admin
 
     def _held(self, end: Mapping[TopicPartition, int]) -> dict[TopicPartition, OpenTransaction]:
-        """Return the open transactions at the last stable offsets; none if the broker cannot list them."""
+        """Return the open transactions at the last stable offsets; empty if the broker cannot list them."""
         try:
             return open_transactions(self._administering(), end)
         except KafkaError:
@@ -174,7 +174,7 @@ class Broker:
                 self._times[topic, number, offset] = ms
 
     def _connected(self) -> HeaderConsumer:
-        # If the broker is down, a client retries until its request times out. Checking the port fails fast.
+        # If the broker is down, the client retries until its request times out. Checking the port fails fast.
         require_listening(self._access, timeout_s=0.5)
         if self._consumer is None:
             self._consumer = HeaderConsumer(

@@ -1,7 +1,7 @@
-"""Publishes bronze's progress as committed offsets of Kafka consumer groups, for common lag tools.
+"""Publish bronze's progress as committed offsets of Kafka consumer groups, for common lag tools.
 
-The pipeline never reads these offsets: bronze's tables have its progress. A background thread reads them
-every two seconds and commits advanced offsets. A failure is reported once and retried.
+The pipeline never reads these offsets, since bronze's tables hold its progress. A background thread reads the
+tables every two seconds and commits offsets that have advanced. A failure is reported once and retried.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 def committing(
     streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
 ) -> Iterator[None]:
-    """Keep the groups up to date during the block, and update them once more after it.
+    """Keep the consumer groups up to date during the block, and update them once more after it.
 
     Does nothing if the settings name no group.
     """
@@ -65,7 +65,7 @@ def committing(
 
 
 def _commit(progress: GroupProgress) -> None:
-    """Commit, with retries: a new broker does not have its topic for consumer groups yet."""
+    """Commit with retries, because a new broker does not have its consumer offsets topic yet."""
     for pause_s in _PAUSES_S:
         try:
             progress.commit()
@@ -79,7 +79,7 @@ def _commit(progress: GroupProgress) -> None:
 
 
 class GroupProgress:
-    """Commits bronze's positions to the consumer groups. Not thread-safe."""
+    """Commit bronze's positions to the consumer groups. Not thread-safe."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._access = settings.kafka.access
@@ -99,7 +99,7 @@ class GroupProgress:
     def commit(self) -> None:
         """Commit the offsets that have changed since the last call.
 
-        Raises ServiceError or KafkaError if the broker does not accept them; the next call tries again.
+        Raises ServiceError or KafkaError if the broker rejects them; the next call tries again.
         """
         for group, topic, query, log in self._sources:
             log.refresh()

@@ -1,8 +1,8 @@
-"""An incremental reader of a Delta table's log, without a JVM.
+"""Read a Delta table's log incrementally, without a JVM.
 
 The first refresh starts at the newest checkpoint. Later ones read one file per new commit; without new
-commits they only check for the next file, which is one request to an object store. There, a recreated table
-is detected every ten seconds, and with each new commit.
+commits, they only check for the next file, which takes one request to an object store. In an object store,
+recreated tables are detected every ten seconds and at each new commit.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from lakehouse.storage.tables.specs import EPOCH
 
 _AT_ONCE = 100  # commits read in parallel
 _FEW = 10
-"""A log in an object store with more new commits is read again from its newest checkpoint, in parallel."""
+"""If a log in an object store has more new commits, it is reread from its newest checkpoint, in parallel."""
 _IDENTIFIED_EVERY_S = 10.0
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint(?:\.([0-9]{10})\.([0-9]{10}))?\.parquet")
 _One = TypeVar("_One")
@@ -48,7 +48,7 @@ _Other = TypeVar("_Other")
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A data file: rows (null without statistics), bytes, time of writing, newest time and first landing."""
+    """A data file: rows (null without statistics), bytes, write time, newest time and first landing."""
 
     records: int | None
     size_bytes: int
@@ -61,9 +61,9 @@ class FileFacts:
 class CommitFacts:
     """The effect of a commit on a table's rows.
 
-    `added` has the row count of each file with new rows, in log order, null without statistics. `rewrites`
-    tells whether existing rows were removed or changed. `feed` is the commit's change feed: the paths of its
-    change files or, without such files, the row counts of the added and removed files.
+    `added` holds the row count of each file with new rows, in log order; null without statistics. `rewrites`:
+    existing rows were removed or changed. `feed` is the commit's change feed: the paths of its change files
+    or, if it has none, the row counts of the added and removed files.
     """
 
     version: int
@@ -74,7 +74,7 @@ class CommitFacts:
 
 
 class Log:
-    """The log of the table at a path, as of the last `refresh`.
+    """A table's log, as of the last `refresh`.
 
     `version` is -1 if there is no table. `time_column` is a timestamp column with statistics.
     """
@@ -102,17 +102,17 @@ class Log:
 
     @property
     def rows(self) -> int | None:
-        """The table's row count by file statistics, null if a file has none."""
+        """The table's row count from file statistics; null if a file has none."""
         return total([file.records for file in self.files.values()])
 
     @property
     def size_bytes(self) -> int:
-        """The size of the table's files in bytes."""
+        """The total size of the table's files in bytes."""
         return sum(file.size_bytes for file in self.files.values())
 
     @property
     def newest(self) -> datetime | None:
-        """The greatest time in the time column, to the millisecond; null for no rows."""
+        """The greatest time in the time column, to the millisecond; null if there are no rows."""
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
@@ -138,7 +138,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield the effects of the commits from version `first` on, null for commits no longer in the log."""
+        """Yield the effects of the commits from version `first` on; null for commits no longer in the log."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
@@ -153,11 +153,11 @@ class Log:
         return self._files.open(unquote(path))
 
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
-        """Return a function's result for each item; for object stores the calls run in parallel."""
+        """Return a function's result for each item; with object stores, the calls run in parallel."""
         return self._files.each(function, items)
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
-        """Return the row count of each file of the commit's change feed, null for a missing file."""
+        """Return the row count of each file in the commit's change feed; null for a missing file."""
         return tuple(self._rows_in(one) if isinstance(one, str) else one for one in commit.feed)
 
     def _rows_in(self, path: str) -> int | None:
@@ -198,7 +198,7 @@ class Log:
         self._asked = set()
 
     def _begin(self) -> None:
-        """Read the newest checkpoint, and the commits after it in the listing of the log."""
+        """Read the newest checkpoint, and the listed commits after it."""
         self._identified_at = time.monotonic()
         names = self._files.names(LOG)
         self._begin_at(_checkpoints(self._files, names))
@@ -224,11 +224,11 @@ class Log:
         self.version = version
 
     def _is_due(self) -> bool:
-        """Tell whether to check for a recreated table or a new checkpoint, not only for the next commit."""
+        """Tell whether to check for a recreated table or a new checkpoint, not just for the next commit."""
         return not self._files.is_far or time.monotonic() - self._identified_at >= _IDENTIFIED_EVERY_S
 
     def _is_recreated(self) -> bool:
-        """Tell whether the file of the newest commit has changed, so that it is another table."""
+        """Tell whether the newest commit's file has changed, which means that the table was recreated."""
         if self.version < 0:
             return False
         self._identified_at = time.monotonic()
@@ -236,7 +236,7 @@ class Log:
         return self._identity != (None if found is None else found.stamp)
 
     def _read(self, version: int) -> tuple[LogEntry, Hashable] | None:
-        """Return a commit and the identity of its file, null for a missing or incomplete commit."""
+        """Return a commit and its file's identity; null if the commit is missing or incomplete."""
         try:
             found = self._files.find(commit_name(version))
             return None if found is None else (entry_of(version, found.text(), self.path), found.stamp)
@@ -284,7 +284,7 @@ def _facts(entry: LogEntry) -> CommitFacts:
 
 
 def from_ms(ms: int) -> datetime | None:
-    """Return the UTC time this many milliseconds after the epoch, null if it is out of range."""
+    """Return the UTC time `ms` milliseconds after the epoch; null if it is out of range."""
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:
@@ -292,7 +292,7 @@ def from_ms(ms: int) -> datetime | None:
 
 
 def _checkpoints(files: Files, names: Sequence[str], upto: int | None = None) -> tuple[int, list[str]] | None:
-    """Return the version and files of the newest complete checkpoint (at most `upto`), null for none."""
+    """Return the version and files of the newest complete checkpoint (at most `upto`); null if none."""
     found = defaultdict[tuple[int, int], list[str]](list)
     for name in names:
         if (one := _CHECKPOINT.fullmatch(name)) is not None and (upto is None or int(one[1]) <= upto):

@@ -1,6 +1,6 @@
-"""The metrics of a run's own process: micro-batches, rows by outcome, failures.
+"""Metrics of a run, in its own process: micro-batches, rows by outcome, failures.
 
-They are updated once per micro-batch, from values that the run already has.
+They are updated once per micro-batch, from values that the run has already computed.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DriverMetrics(Watch):
             self._refused.labels(*labels).inc(done.result.refused)
         for outcome, rows in done.result.written.items():
             self._written.labels(*labels, outcome).inc(rows)
-        if done.batch is None:  # clock-driven work, which has no phases
+        if done.batch is None:  # clock-driven work has no phases
             self._duration.labels(*labels, "process").observe(done.duration_s)
         for store, took_s in done.result.seconds.items():
             self._stores[store].labels(*labels).observe(took_s)
@@ -85,12 +85,12 @@ class DriverMetrics(Watch):
         self._restarts.labels(*self._labels(name)).inc()
 
     def on_recovery(self, name: str) -> None:
-        """Note that a failed query or gate works again."""
+        """Record that a failed query or gate works again."""
         with self._lock:
             self._failing.pop(name, None)
 
     def readiness(self) -> Readiness:
-        """Return whether everything works, with the current failures."""
+        """Return whether everything works, and the current failures if not."""
         with self._lock:
             reasons = tuple(f"{name}: {why}" for name, why in self._failing.items())
         return Readiness(not reasons, reasons)
@@ -102,7 +102,7 @@ class DriverMetrics(Watch):
         return Histogram(f"lakehouse_{name}", help_, labels, buckets=_SECONDS, registry=self.registry)
 
     def _labels(self, name: str) -> tuple[str, str, str]:
-        """Return stream, layer and table for the name of a query or a gate; unknown parts are empty."""
+        """Return the stream, layer and table for the name of a query or gate; unknown parts are empty."""
         query = query_of(name)
         if name.startswith("gate of "):
             return name.removeprefix("gate of "), "gate", ""

@@ -1,9 +1,9 @@
-"""An Observation as OpenMetrics, for any process with access to the lake and the broker.
+"""Expose an Observation as OpenMetrics, in any process with access to the lake and the broker.
 
     registry.register(ObservationCollector(observer.latest))
 
-Values are in base units. Labels are names of streams, layers, tables, topics and partitions, never users or
-keys. An unknown value has no sample, so that it is not mistaken for 0.
+Values are in base units. Labels are names of streams, layers, tables, topics and partitions, never of users
+or keys. An unknown value has no sample, so that it is not mistaken for 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Samples = list[tuple[list[str], float]]
 
 
 class ObservationCollector(Collector):
-    """Collects metrics from the observation that `look` returns."""
+    """Collect metrics from the observation that `look` returns."""
 
     def __init__(self, look: Callable[[], Observation]) -> None:
         self._look = look
@@ -30,7 +30,7 @@ class ObservationCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Return every metric of a new observation."""
+        """Yield all metrics of a new observation."""
         seen = self._look()
         yield _gauge("up", "Whether the lake and the broker could be read.", ["what"], _reached(seen))
         for name, help_, labels, samples_of in _METRICS:

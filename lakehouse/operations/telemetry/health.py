@@ -1,4 +1,4 @@
-"""A stream's health in one word, from observations. Pure."""
+"""Derive a stream's health, in one word, from observations. No I/O."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def health_of(
     fresh: timedelta,
     refused: Sequence[Refused] = (),
 ) -> Health:
-    """Return the worst word that applies to a stream.
+    """Return a stream's health: the worst word that applies.
 
-    `unrun` has the layers that no process runs, and since when (null: unknown). A stream is behind if a
-    record waits longer than `lag_limit`, or if a store lacks rows that were sent to others. It is stale if
-    its newest event is older than `fresh`. Rows held by a closed gate do not count as waiting. `refused` has
-    the last notes on silver's refusals, if letters are open.
+    `unrun` maps each layer that no process runs to when it last ran (null: unknown). A stream is behind if a
+    record waits longer than `lag_limit`, or if a store lacks rows that others have. It is stale if its newest
+    event is older than `fresh`. Rows held back by a closed gate do not count as waiting. `refused` holds the
+    latest reports of silver's refusals, if letters are open.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -74,7 +74,7 @@ def _well(partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], limit:
 
 
 def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState]) -> str:
-    """Return a message with the layers that no process runs, and since when none of them has run."""
+    """Return a message naming the layers that no process runs, and when the last of them ran."""
     runs_nothing = {query.layer for query in queries} <= unrun.keys()
     what = "it" if runs_nothing else ", ".join(unrun)
     known = [at for at in unrun.values() if at is not None]
@@ -114,7 +114,7 @@ def _of_partitions(
 
 
 def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
-    """Return why the age of the backlog is unknown, null if it is known or nothing waits."""
+    """Return why the age of the backlog is unknown; null if it is known, or if nothing waits."""
     return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
 
 
@@ -140,7 +140,7 @@ def _of_layer(
 
 
 def _lacking(query: QueryState) -> Health:
-    """Return the health of an export with stores that lack rows."""
+    """Return the health of an export whose stores lack rows."""
     stores, verb = " and ".join(query.behind), "lack" if len(query.behind) > 1 else "lacks"
     what = f"{stores} {verb} rows that {query.name} sent to other stores: unavailable or full"
     return Health(Word.BEHIND, f"{what}, refilled once reachable")

@@ -1,13 +1,13 @@
-"""Observes the pipeline from outside its driver, by Delta logs and the broker, without a JVM.
+"""Observe the pipeline from outside its driver, through Delta logs and the broker, without a JVM.
 
     observer = Observer(STREAMS, settings)
     observation = observer.observe(datetime.now(UTC))  # may be called every second: reads are incremental
 
 The result is correct whether jobs are running, idle or dead; the backlog is 0 once every record has been
-processed. Missing or damaged tables and an unreachable broker become reasons in the result, never exceptions.
-A problem in a stream's own tables only affects that stream.
+processed. Missing or damaged tables and an unreachable broker are reported as reasons in the result, never as
+exceptions. A problem in a stream's own tables affects only that stream.
 
-With an object store, an observation takes one request per table and per export's note, and three per new
+With an object store, an observation takes one request per table and per export note, and three per new
 commit. Streams are read in parallel.
 """
 
@@ -51,7 +51,7 @@ _RECENT = timedelta(seconds=0.5)
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
-    """Return a single observation of the streams (`now` is UTC); for repeated ones, keep an Observer."""
+    """Observe the streams once (`now` is UTC); to observe repeatedly, keep an Observer."""
     observer = Observer(streams, settings)
     try:
         return observer.observe(now)
@@ -60,7 +60,7 @@ def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Obs
 
 
 class Observer:
-    """Observes streams repeatedly. Thread-safe: observations are serialized."""
+    """Observe streams repeatedly. Thread-safe: observations are serialized."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._settings = settings
@@ -76,7 +76,7 @@ class Observer:
     def observe(self, now: datetime) -> Observation:
         """Return an observation of the streams as of `now` (UTC)."""
         with self._lock:
-            # Read the lake before the topics, else records that land meanwhile would be beyond the topics'
+            # Read the lake before the topics; otherwise records landing meanwhile would be past the topics'
             # ends.
             lake_reason = self._lake_away()
             others_reason = None if lake_reason is not None else self._look_at_lake()
@@ -97,7 +97,7 @@ class Observer:
             return self._latest
 
     def latest(self) -> Observation:
-        """Return the last observation, or a new one if it is older than half a second."""
+        """Return the latest observation, or a new one if it is older than half a second."""
         now = datetime.now(UTC)
         seen = self._latest
         return seen if seen is not None and abs(now - seen.at) < _RECENT else self.observe(now)
@@ -114,7 +114,7 @@ class Observer:
             return {}, what_of(error)
 
     def _lake_away(self) -> str | None:
-        """Return why the lake cannot be read, null if it can."""
+        """Return why the lake cannot be read; null if it can."""
         lake = self._settings.lake
         try:
             self._was_there = (self._was_there and self._files.is_far) or self._files.exist()
@@ -142,7 +142,7 @@ def _log_of(settings: Settings, spec: TableSpec) -> Log:
 
 
 def _reason(what: str, look: Callable[[], None]) -> str | None:
-    """Call `look`, and return why it failed, null if it did not."""
+    """Call `look`, and return why it failed; null if it succeeded."""
     try:
         look()
     except Exception as error:  # noqa: BLE001 - a damaged table may cause any error
@@ -152,7 +152,7 @@ def _reason(what: str, look: Callable[[], None]) -> str | None:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The shared part of an observation: topics, dead letters, gates, events and processes."""
+    """The parts of an observation shared by all streams: topics, letters, gates, events and processes."""
 
     ends: Mapping[str, Mapping[int, Ends]]
     broker_reason: str | None
@@ -170,7 +170,7 @@ def _log_named(settings: Settings, name: str) -> Log:
 
 
 class _Watched:
-    """A stream with its tables' logs and its exports' notes, as of the last `refresh`."""
+    """A stream with its tables' logs and its export notes, as of the last `refresh`."""
 
     def __init__(self, stream: Stream, settings: Settings) -> None:
         self._stream = stream
@@ -192,7 +192,7 @@ class _Watched:
         self._reason = _reason(f"stream {self._stream.name} in the lake", self._refresh)
 
     def _refresh(self) -> None:
-        # Refresh a query's target before its sources, so that they have everything that it has read.
+        # Refresh a query's target before its sources, so that the sources contain everything it has read.
         for one in self._sent.values():
             one.refresh()
         for log in reversed(self._logs.values()):

@@ -1,8 +1,8 @@
-"""The output of a run: text lines for people, or JSON lines for log collectors.
+"""A run's output: text lines for people, or JSON lines for log collectors.
 
 Each JSON line has `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's line
-also has stream, layer, table, batch (the version that it wrote or sent; null for clock-driven work), rows,
-written and seconds.
+also has stream, layer, table, batch (the version written or sent; null for clock-driven work), rows, written
+and seconds.
 
 A live run on a terminal redraws one line per stream instead, with notices above:
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Lines(Protocol):
-    """The output of a run. Implementations are thread-safe."""
+    """A run's output. Implementations are thread-safe."""
 
     def say(self, text: str) -> None:
         """Report progress."""
@@ -68,7 +68,7 @@ class TextLines:
 
 
 class JsonLines:
-    """Lines for a log collector; `write` gets each line without a newline."""
+    """Lines for a log collector; `write` is called with each line, without a newline."""
 
     def __init__(self, streams: Sequence[Stream], write: Callable[[str], None]) -> None:
         self._write = write
@@ -109,24 +109,24 @@ def _text_of(done: BatchDone) -> str:
 
 _A_SECOND = 1  # redraws per second
 _RATE_OVER_S = 30.0
-_NARROW = 100  # below this width, the time since the last write is left out
+_NARROW = 100  # below this width, the time since the last write is omitted
 
 
 @dataclass(frozen=True)
 class _Written:
-    """A layer's last micro-batch with rows: its duration, and when it ended (by `clock`, in seconds)."""
+    """A layer's last micro-batch with rows: its duration, and its end on the clock, both in seconds."""
 
     took_s: float
     at: float
 
 
 class LiveLines(TextLines):
-    """Lines on a terminal for the running `layers`; a micro-batch updates its stream's line.
+    """Live terminal lines for the running `layers`; a micro-batch updates its stream's line.
 
     `look` returns the streams' state. `records/s` is the landing rate over the micro-batches of the last half
     minute. For each layer, a line shows the duration of its last micro-batch with rows, and the time since it
-    was written (exports: sent). `waiting` is the number of records that have not landed, with the oldest
-    one's age.
+    was written (exports: sent). `waiting` is the number of records that have not landed, and the age of the
+    oldest.
     """
 
     def __init__(
@@ -150,12 +150,12 @@ class LiveLines(TextLines):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the lines during the block; afterwards the last ones stay."""
+        """Show the lines during the block; the last ones stay on screen."""
         with Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND):
             yield
 
     def batch(self, done: BatchDone) -> None:
-        """Note a finished micro-batch."""
+        """Record a finished micro-batch."""
         if not done.result.rows:
             return
         stream, layer, now = self._stream_of.get(done.query, ""), done.query.partition(".")[0], self._clock()
@@ -188,7 +188,7 @@ class LiveLines(TextLines):
         return took if self._console.width < _NARROW else f"{took}, {now - written.at:.1f} s ago"
 
     def _rate(self, stream: str, now: float) -> float:
-        """Return the landing rate (records/s) after the first counted micro-batch."""
+        """Return the landing rate (records/s) since the first micro-batch counted."""
         landed = self._landed[stream]
         while landed and now - landed[0][0] > _RATE_OVER_S:
             landed.popleft()

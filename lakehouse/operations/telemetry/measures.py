@@ -1,4 +1,4 @@
-"""The backlog of a query, from its tables' logs and the broker."""
+"""Measure a query's backlog from its tables' logs and the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lakehouse.storage.tables.specs import Position
 
 @dataclass(frozen=True)
 class Unread:
-    """The number of unread rows (null: unknown, with a reason), the oldest one's time, and their commits."""
+    """The number of unread rows (null: unknown, see `reason`), the time of the oldest, and their commits."""
 
     rows: int | None
     since_ms: int | None = None
@@ -27,14 +27,14 @@ class Unread:
 
 
 _RowsOf = Callable[[CommitFacts], Sequence[int | None]]
-"""Returns, for each file of a commit, the number of rows that a reader gets."""
+"""Returns, for each file of a commit, the number of rows that a reader receives."""
 
 
 def unread_appends(log: Log, position: Position | None) -> Unread:
     """Return the unread appends after a position (null: all rows).
 
-    Commits that change or remove rows are skipped, as their readers do. In a reader's initial snapshot, a
-    file with records of several landing times counts as read once the reader has reached it.
+    Commits that change or remove rows are skipped, as readers skip them. In a reader's initial snapshot, a
+    file with several landing times counts as read once the reader has reached it.
     """
     return _unread(log, position, lambda commit: () if commit.rewrites else commit.added)
 
@@ -99,7 +99,7 @@ def partition_lags(
 ) -> list[PartitionLag]:
     """Return bronze's backlog in each partition of a topic."""
     positions = {number: offsets.get(number, there.first) for number, there in ends.items()}
-    # Records that the broker has deleted do not count; bronze skips them only if allowed to.
+    # Records deleted by the broker do not count; bronze skips them only if allowed to.
     unread = {number: max(positions[number], there.first) for number, there in ends.items()}
     waiting = {
         (topic, number): unread[number] for number, there in ends.items() if unread[number] < there.end
@@ -121,7 +121,7 @@ def partition_lags(
 
 
 def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
-    """Return the partitions with bronze's positions only, since the broker gave no answer."""
+    """Return the partitions with only bronze's positions, because the broker did not answer."""
     return [
         PartitionLag(topic, number, offset, None, None, None, reason)
         for number, offset in sorted(offsets.items())
@@ -131,7 +131,7 @@ def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> l
 def layer_lag(
     query: StreamQuery, source: str, log: Log, position: Position | None, now: datetime
 ) -> LayerLag:
-    """Return the backlog of a query in one of its source tables."""
+    """Return a query's backlog in one of its source tables."""
     if log.version < 0:
         return LayerLag(query.layer, query.name, source, 0, 0.0, 0)
     if position is not None and position.version > log.version + 1:
@@ -156,9 +156,9 @@ def table_state(name: str, log: Log) -> TableState:
 
 
 def event_times(name: str, log: Log) -> EventTimes | None:
-    """Return a silver table's greatest own event time and its watermark; null if there is none.
+    """Return a silver table's greatest own event time and its watermark; null if it has no event time.
 
-    During a backfill, the watermark is the one that applies after it.
+    During a backfill, the watermark is the one that will apply afterwards.
     """
     newest = log.newest
     if newest is None:
@@ -172,7 +172,7 @@ def event_times(name: str, log: Log) -> EventTimes | None:
 
 
 def _age_s(ms: int | None, now: datetime) -> float | None:
-    """Return the age of a time in ms since the epoch; null if it is not plausible as a time of writing.
+    """Return the age in seconds of a time in ms since the epoch; null if it is not a plausible write time.
 
     Producers may write any number: -1 for none, microseconds, the far future.
     """

@@ -1,4 +1,4 @@
-"""The progress of queries, from the logs of their target tables, without a JVM."""
+"""Read queries' progress from the logs of their target tables, without a JVM."""
 
 from __future__ import annotations
 
@@ -22,23 +22,22 @@ def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
 
 
 def position(log: Log, query: str, source: Log) -> Position | None:
-    """Return the position in `source` of the query that writes the table of `log`; null for none."""
+    """Return a query's position in `source`, as recorded in its target's `log`; null if there is none."""
     return position_in(log.transactions, application(query, source.table_id or ""))
 
 
 def written_at(log: Log, query: str) -> datetime | None:
-    """Return when the query last wrote a micro-batch to its target table (UTC); null for never."""
+    """Return when the query last wrote a micro-batch to its target table (UTC); null if it never did."""
     prefix = application(query, "")
     at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
     return None if at is None else from_ms(at)
 
 
 class ExportProgress:
-    """The progress of an export, by its note in the lake, as of the last `refresh`.
+    """The progress of an export, from its note in the lake, as of the last `refresh`.
 
-    `position` is null before the first micro-batch, and if the note belongs to another table. `behind` has
-    the names of stores that were unavailable or full: they lack rows up to the position. `at` (UTC) is the
-    note's time.
+    `position` is null before the first micro-batch, or if the note belongs to another table. `behind` names
+    the stores that were unavailable or full and lack rows up to the position. `at` (UTC) is the note's time.
     """
 
     def __init__(self, table: Log, topic: str | None) -> None:

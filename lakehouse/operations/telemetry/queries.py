@@ -1,4 +1,4 @@
-"""The queries of a stream, with their sources and targets, for observers."""
+"""A stream's queries with their sources and targets, for observers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from lakehouse.streams.definition import Stream
 
 @dataclass(frozen=True)
 class StreamQuery:
-    """A query. It reads tables, by qualified name; a bronze query reads a topic, by its default name.
+    """A query that reads tables (qualified names) or, in bronze, a topic (its default name).
 
-    `target` is the table that it writes, whose log has its progress; null for an export.
+    `target` is the table that it writes, whose log holds its progress; null for an export.
     """
 
     layer: LayerName
@@ -24,7 +24,7 @@ class StreamQuery:
 
 
 def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
-    """Return every query of a stream, in the order of the layers."""
+    """Return all queries of a stream, in layer order."""
     names = [source.table for source in stream.sources]
     return (
         *(
@@ -43,7 +43,7 @@ def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
 
 
 def streams_by_query(streams: Iterable[Stream]) -> dict[str, str]:
-    """Return the name of each query's stream."""
+    """Return the name of the stream for each query's name."""
     found = dict[str, str]()
     for stream in streams:
         found |= {query.name: stream.name for query in queries_of(stream)}
@@ -60,7 +60,7 @@ def tables_of(stream: Stream) -> tuple[str, ...]:
 
 
 def query_of(name: str) -> str:
-    """Return the query for a name that a run uses: the query's own, or that of its clock-driven work."""
+    """Return the query that a run's name refers to: a query, or its clock-driven work."""
     return name.removesuffix(" by the clock")
 
 

@@ -1,10 +1,10 @@
-"""The processes that run streams, by their heartbeat files in HOME/running, and the writer of these files.
+"""Find the processes that run streams by their heartbeat files in HOME/running, and write these files.
 
     running/<host>-<pid>.json   rewritten by its process every two seconds, removed when it ends
 
-A killed process leaves its file. The process counts as gone once the file is ten seconds old, or immediately
-if it ran on this host and no longer exists; the next reader removes the file. Readers and runs must share
-HOME. Times are ISO 8601 in UTC.
+A killed process leaves its file behind. The process counts as gone once the file is ten seconds old, or
+immediately if it ran on this host and no longer exists; the next reader removes the file. Readers and runs
+must share HOME. Times are ISO 8601 UTC.
 
 A background thread writes the file; layers neither wait for it nor fail because of it. A failed write is
 reported once and retried.
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from lakehouse.engine.runtime.runner import BatchDone
 
 GONE = timedelta(seconds=10)
-"""A process without a heartbeat for this time counts as gone."""
+"""A process counts as gone after this time without a heartbeat."""
 EVERY_S = 2.0
 _RUN = TypeAdapter(Run)
 
 
 def directory_of(home: Path) -> Path:
-    """Return the directory of the heartbeat files."""
+    """Return the directory that contains the heartbeat files."""
     return home / "running"
 
 
@@ -66,7 +66,7 @@ def read_runs(home: Path, now: datetime) -> list[Run]:
 
 
 def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[Run, ...]:
-    """Return the processes that run a stream, each with the stream's queries only, which have these names."""
+    """Return the processes that run a stream, each with only the queries with these names."""
     return tuple(
         replace(run, queries=tuple(one for one in run.queries if one.name in names))
         for run in runs
@@ -77,10 +77,10 @@ def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[R
 def unrun(
     queries: Sequence[QueryState], runs: Sequence[Run], stops: Mapping[str, datetime], now: datetime
 ) -> dict[str, datetime | None]:
-    """Return the layers of a stream that no process runs, and since when (UTC); null: unknown.
+    """Return the layers of a stream that no process runs, and since when (UTC; null: unknown).
 
-    `stops` has the time when each layer was last stopped. A layer with a micro-batch in the last ten seconds
-    counts as running, perhaps by a process with another HOME.
+    `stops` maps each layer to the time when it was last stopped. A layer with a micro-batch in the last ten
+    seconds counts as running, possibly in a process with another HOME.
     """
     found: dict[str, datetime | None] = {}
     for layer in dict.fromkeys(query.layer for query in queries):
@@ -95,7 +95,7 @@ def unrun(
 
 
 def as_json(run: Run) -> str:
-    """Return the content of a process's heartbeat file: names in camel case."""
+    """Return the JSON content of a process's heartbeat file, with names in camelCase."""
     return json.dumps(_RUN.dump_python(run, by_alias=True), default=datetime.isoformat)
 
 
@@ -152,7 +152,7 @@ class Heartbeat(Watch):
         )
 
     def on_batch(self, done: BatchDone) -> None:
-        """Note a written micro-batch; clock-driven work does not count as one."""
+        """Record a written micro-batch; clock-driven work does not count as one."""
         if done.batch is not None:
             rows = done.result.rows
             per_s = round(rows / done.duration_s, 1) if done.duration_s > 0 else None
@@ -160,16 +160,16 @@ class Heartbeat(Watch):
             self._change(done.query, lambda _: found)
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
-        """Note the durations of a micro-batch's phases."""
+        """Record the durations of a micro-batch's phases."""
         phases_s = {phase: took_ms / 1000 for phase, took_ms in durations_ms.items()}
         self._change(name, lambda _: {"phases_s": phases_s})
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Note a query's failure."""
+        """Record a query's failure."""
         self._change(name, lambda _: {"error": reason})
 
     def on_recovery(self, name: str) -> None:
-        """Note that a failed query works again."""
+        """Record that a failed query works again."""
         self._change(name, lambda _: {"error": None})
 
     def on_restart(self, name: str) -> None:
@@ -185,7 +185,7 @@ class Heartbeat(Watch):
 
 @contextmanager
 def beating(heartbeat: Heartbeat, home: Path, on_notice: Callable[[str], None]) -> Iterator[None]:
-    """Keep this process's file up to date during the block, and remove it afterwards."""
+    """Keep this process's heartbeat file up to date during the block, and remove it afterwards."""
     file = file_of(home, socket.gethostname(), os.getpid())
 
     def keep(ended: threading.Event) -> None:

@@ -1,11 +1,11 @@
-"""Serves a process's metrics and health over HTTP, in background threads.
+"""Serve a process's metrics and health over HTTP, in background threads.
 
 /metrics        OpenMetrics, or Prometheus' text format on request
 /health/live    200 while the process answers
 /health/ready   200 while the process does its work, else 503; both answer with reasons as JSON
 
-There is no authentication, so limits protect the server: on connections, in total and per peer, and on the
-size and duration of a request. At a limit, a new connection replaces the oldest one that is waiting for its
+There is no authentication, so the server is protected by limits on connections, in total and per peer, and on
+a request's size and duration. At a limit, a new connection replaces the oldest one that is waiting for its
 peer. Only one request collects metrics at a time.
 """
 
@@ -32,16 +32,16 @@ MOST_CONNECTIONS = 48
 MOST_OF_A_PEER = 16
 MOST_HEAD = 16 * 1024
 HEAD_S = 5.0
-"""Time for a peer to send a whole request, from the connection on."""
+"""Seconds for a peer to send its whole request, counted from the connection."""
 STALLED_S = 10.0
-"""Time for a peer to accept a whole response."""
+"""Seconds for a peer to accept the whole response."""
 _PIECE = 4096
 _ENDS = (b"\r\n\r\n", b"\n\n")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """A peer's time limits in seconds: to send its request (`head_s`) and read the response (`stalled_s`)."""
+    """A peer's time limits in seconds: to send its request (`head_s`), and to read the response."""
 
     head_s: float = HEAD_S
     stalled_s: float = STALLED_S
@@ -52,7 +52,7 @@ LIMITS = Limits()
 
 @dataclass(frozen=True)
 class Readiness:
-    """Whether a process does its work, with the reasons if it does not."""
+    """Whether a process is doing its work, and the reasons if it is not."""
 
     is_ready: bool
     reasons: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def as_json(status: str, reasons: tuple[str, ...]) -> bytes:
 
 
 def exposed(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
-    """Return a registry's metrics in the format that an Accept header asks for, and their Content-Type."""
+    """Return a registry's metrics in the format that an Accept header requests, and their Content-Type."""
     headers: dict[str, str] = {}
     request = {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "HTTP_ACCEPT": accept}
     (text,) = make_wsgi_app(registry)(request, lambda _status, given: headers.update(given))
@@ -108,14 +108,14 @@ def serving(
 
 @dataclass
 class _Connection:
-    """An open connection; `is_waiting` tells whether it is waiting for its peer to send or read."""
+    """An open connection; `is_waiting`: it is waiting for its peer to send or read."""
 
     peer: str
     is_waiting: bool = True
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread per connection, and a limited number of connections."""
+    """A server with a thread per connection and a limited number of connections."""
 
     daemon_threads = True
     request_queue_size = 64
@@ -126,14 +126,14 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread, if the limits allow or another connection can be closed."""
+        """Answer in a thread if the limits allow it or another connection can be closed."""
         if self._take_place(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             super().shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, which no longer counts."""
+        """Close a connection, which then no longer counts."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def computing(self, request: socket.socket, *, is_computing: bool) -> None:
-        """Note whether a response is being computed; then closing the connection would not free a thread."""
+        """Record whether a response is being computed: closing its connection would not free a thread."""
         with self._lock:
             if (one := self._open.get(request)) is not None:
                 one.is_waiting = not is_computing
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        """Read a whole request head, then answer the request."""
+        """Read a complete request head, then answer the request."""
         self.close_connection = True
         head, ends = b"", time.monotonic() + self.limits.head_s
         while not any(end in head for end in _ENDS):
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer a scrape or a probe; a failure becomes a response with status 500."""
+        """Answer a scrape or a probe; a failure is answered with status 500."""
         try:
             self._get(self.path.partition("?")[0])
         except ConnectionError:  # the client has disconnected

@@ -1,4 +1,4 @@
-"""Incremental readers of small tables, which read each file once: open dead letters, gates, and events."""
+"""Read small tables incrementally, each file once: open dead letters, gates and events."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from lakehouse.operations.telemetry.values import Audit, Refused, StreamGate
 
 _Rows = TypeVar("_Rows")
 FILES_A_LOOK = 200
-"""The greatest number of new files read at a refresh, so that the first one is fast."""
+"""The most new files read per refresh, so that the first refresh is fast."""
 
 
 class OpenLetters:
-    """Counts open dead letters by stream."""
+    """Count open dead letters by stream."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -52,7 +52,7 @@ def _open_letters(source: pa.NativeFile) -> Counter[str]:
 
 
 class Gates:
-    """The last state of each stream's gate."""
+    """The current state of each stream's gate."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -60,12 +60,12 @@ class Gates:
         self._last: dict[str, GateState] = {}
 
     def of(self, stream: str) -> StreamGate | None:
-        """Return a stream's gate, null if it has never been checked."""
+        """Return a stream's gate; null if it has never been checked."""
         last = self._last.get(stream)
         return None if last is None else StreamGate(last.is_open, last.changed_at, last.reasons)
 
     def refresh(self) -> None:
-        """Read the changes since the last refresh."""
+        """Read the gate changes since the last refresh."""
         if not self._log.refresh():
             self._read, self._last = set(), {}
             return
@@ -82,7 +82,7 @@ class Gates:
 def read_each(
     log: Log, paths: Sequence[str], read: Callable[[pa.NativeFile], _Rows]
 ) -> Iterator[tuple[str, _Rows]]:
-    """Yield the result of `read` for each of these files of a table, except unreadable or removed ones."""
+    """Yield the result of `read` for each of a table's files, skipping unreadable or removed ones."""
 
     def read_one(path: str) -> _Rows | None:
         try:
@@ -97,7 +97,7 @@ def read_each(
 
 
 def utc(moment: datetime) -> datetime:
-    """Return a time in UTC; one without a time zone is in UTC already."""
+    """Return a time in UTC; a time without a time zone already is."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -105,7 +105,7 @@ _COLUMNS = ["at", "kind", "stream", "details"]
 
 
 class AuditsAndStops:
-    """Reads each file of ops.events once, the newest first."""
+    """Read each file of ops.events once, newest first."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -115,15 +115,15 @@ class AuditsAndStops:
         self._refused: dict[tuple[str, str], Refused] = {}
 
     def audit_of(self, stream: str) -> Audit | None:
-        """Return a stream's last audit, null if none was found."""
+        """Return a stream's latest audit; null if none was found."""
         return self._audits.get(stream)
 
     def stops_of(self, stream: str) -> Mapping[str, datetime]:
-        """Return when each layer of a stream was last stopped (UTC); a killed process notes no stop."""
+        """Return when each layer of a stream last stopped (UTC); a killed process records no stop."""
         return {layer: at for (name, layer), at in self._stops.items() if name == stream}
 
     def refused_of(self, stream: str) -> tuple[Refused, ...]:
-        """Return the last note on refusals of each of a stream's silver tables, ordered by table."""
+        """Return the latest report of refusals for each of a stream's silver tables, ordered by table."""
         return tuple(one for (name, _), one in sorted(self._refused.items()) if name == stream)
 
     def refresh(self) -> None:
@@ -133,7 +133,7 @@ class AuditsAndStops:
             return
         missing = [path for path in self._log.files if path not in self._read]
         missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
-        # Events of a file that is compacted meanwhile are in a new file, which the next refresh reads.
+        # If a file is compacted meanwhile, its events are in a new file, which the next refresh reads.
         for path, rows in read_each(self._log, missing[:FILES_A_LOOK], _rows):
             self._read.add(path)
             for row in rows:
@@ -160,7 +160,7 @@ def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
 
 
 def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
-    """Return the refusals in an event's details, null if the details are something else."""
+    """Return the refusals in an event's details; null if the details are of another kind."""
     try:
         causes = tuple(
             f"{one['count']:,} {one['rule']}" + (f" of {one['column']}" if one["column"] else "")
@@ -173,7 +173,7 @@ def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
 
 
 def _object(text: str) -> dict[str, Any]:
-    """Return an event's details, empty if they are not a JSON object."""
+    """Return an event's details; empty if they are not a JSON object."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -1,6 +1,6 @@
-"""Observations of the pipeline from outside its driver, as plain values without Spark.
+"""Observations of the pipeline from outside its driver, as plain values that do not need Spark.
 
-Times are UTC. An unknown number is null; its object then has a `reason`. After a catch-up, a backlog is
+Times are UTC. An unknown number is null, and its object then has a `reason`. Once caught up, a backlog is
 exactly 0 records and 0 seconds.
 """
 
@@ -20,11 +20,11 @@ class Word(StrEnum):
     """A stream's health in one word, from best to worst.
 
     EMPTY: silver has accepted no record yet. STALE: the newest event is too old. BEHIND: records wait longer
-    than allowed while micro-batches are written, a producer's open transaction hides records that long, or a
-    store lacks rows. REFUSING: silver has refused a larger share of its records than allowed, and letters are
-    open. UNKNOWN: the lake or the broker could not be read, or records wait and their age is unknown.
-    BLOCKED: the gate is closed. STALLED: records wait longer than allowed, and no micro-batch was written
-    that long. STOPPED: records wait for a layer that no process runs.
+    than allowed although micro-batches are being written, a producer's open transaction has hidden records
+    for that long, or a store lacks rows. REFUSING: silver has refused a larger share of its records than
+    allowed, and letters are open. UNKNOWN: the lake or the broker could not be read, or records of unknown
+    age are waiting. BLOCKED: the gate is closed. STALLED: records wait longer than allowed, and no
+    micro-batch has been written in that time. STOPPED: records wait for a layer that no process runs.
     """
 
     WELL = "well"
@@ -40,9 +40,9 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Health:
-    """A stream's word, the reason for it, and since when it applies; null: unknown.
+    """A stream's health, the reason, and since when it applies (null: unknown).
 
-    `is_unrun`: the reason says that no process runs the stream, or some of its layers.
+    `is_unrun`: the reason says that no process runs the stream or some of its layers.
     """
 
     word: Word
@@ -53,11 +53,11 @@ class Health:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A producer's open transaction. Read-committed consumers get no record after its beginning.
+    """A producer's open transaction; read-committed consumers get no records past its start.
 
     `offsets` is the number of offsets from the last stable one to the partition's end. `producer` is the
-    transactional id, and `since` the start of the transaction. If the broker does not provide them, they are
-    the producer id and the time of its last write.
+    transactional id and `since` the transaction's start; if the broker does not provide them, the producer id
+    and the time of its last write.
     """
 
     offsets: int
@@ -69,9 +69,9 @@ class OpenTransaction:
 class PartitionLag:
     """Bronze's backlog in a partition of a topic.
 
-    `position` is the offset after the last landed one, `end` the one after the last committed record.
+    `position` is the offset after the last landed record, `end` the one after the last committed record.
     `seconds` is the age of the first unread record by the Kafka timestamp of its batch. `open_transaction` is
-    the transaction that hides records from `end` on, null for none.
+    the transaction that hides records from `end` on; null if there is none.
     """
 
     topic: str
@@ -86,11 +86,11 @@ class PartitionLag:
 
 @dataclass(frozen=True)
 class LayerLag:
-    """The backlog of a query in a table.
+    """A query's backlog in one of its source tables.
 
     `query` reads `source`; both are qualified names, such as silver.metrics_events and bronze.metrics_events.
     For an export, `records` counts rows of the change feed, where an update is two rows. `seconds` is the age
-    of the first commit with unread rows, `commits` the number of such commits.
+    of the first commit with unread rows; `commits` is the number of such commits.
     """
 
     layer: str
@@ -116,11 +116,11 @@ class TableState:
 
 @dataclass(frozen=True)
 class QueryState:
-    """The progress of a query, as noted in its target table or by its export.
+    """The progress of a query, as recorded in its target table or, for an export, in its note.
 
     `done` is the version of its target table, or the last version that it has sent; `done_at` is the time of
-    its last micro-batch. Both are null before the first. `behind` has the names of an export's stores that
-    lack rows because they were unavailable or full.
+    its last micro-batch. Both are null before the first. `behind` names the stores of an export that lack
+    rows because they were unavailable or full.
     """
 
     name: str
@@ -141,7 +141,7 @@ class EventTimes:
 
 @dataclass(frozen=True)
 class StreamGate:
-    """A stream's gate as last noted in ops.gates."""
+    """A stream's gate, as last recorded in ops.gates."""
 
     is_open: bool
     changed_at: datetime
@@ -150,7 +150,7 @@ class StreamGate:
 
 @dataclass(frozen=True)
 class Audit:
-    """A stream's last audit in ops.events."""
+    """A stream's latest audit in ops.events."""
 
     at: datetime
     is_clean: bool
@@ -158,10 +158,10 @@ class Audit:
 
 @dataclass(frozen=True)
 class Refused:
-    """The last note of a run in ops.events on a silver table's judged and refused records.
+    """A run's latest report, in ops.events, of a silver table's judged and refused records.
 
-    A live run counts the last hour, a catch-up run all its records. `limit` is the allowed share, and
-    `is_over` tells whether it is exceeded. `causes` has the most frequent reasons, with their numbers.
+    A live run counts the last hour; a catch-up run counts all its records. `limit` is the allowed share, and
+    `is_over` says whether it is exceeded. `causes` lists the most frequent reasons with their counts.
     """
 
     table: str
@@ -177,8 +177,8 @@ class Refused:
 class QueryRun:
     """A query in a running process, with its last micro-batch, which ended at `at`.
 
-    `batch` is the version that the micro-batch wrote or sent. Null before the first one. `phases_s` has the
-    durations of its phases in seconds, by name. `error` is the current failure, null for none.
+    `batch` is the version that the micro-batch wrote or sent; null before the first. `phases_s` maps phases
+    to durations in seconds. `error` is the current failure; null if there is none.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -195,7 +195,7 @@ class QueryRun:
 
 @dataclass(frozen=True)
 class Run:
-    """A process that runs layers of streams, by its last heartbeat.
+    """A process that runs layers of streams, as of its last heartbeat.
 
     `telemetry_port` is null if it serves no metrics.
     """
@@ -216,11 +216,11 @@ class Run:
 class StreamState:
     """A stream: its health, the backlog of each layer, its tables and its queries.
 
-    `open_letters` is the number of its open dead letters, null while they are counted for the first time.
-    `gate` is null if it has never been checked. `newest_event` is the greatest own event time in its silver
-    tables, `freshness_s` its age. `runs` has the processes that run the stream, with its queries. `audit` is
-    null if there was none. `lake_reason` is the reason why the stream's own tables could not be read, null if
-    they could. `refused` has the last note on refusals of each silver table.
+    `open_letters` is the number of open dead letters; null while they are being counted for the first time.
+    `gate` is null if it has never been checked. `newest_event` is the greatest own event time in the silver
+    tables, and `freshness_s` its age. `runs` lists the processes that run the stream, with its queries.
+    `audit` is null if there was none. `lake_reason` says why the stream's own tables could not be read; null
+    if they could. `refused` holds the latest report of refusals for each silver table.
     """
 
     name: str
@@ -242,7 +242,7 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Observation:
-    """Every stream at one time; the reasons tell why the lake, a part of it, or the broker was not read."""
+    """All streams at one point in time; the reasons say why the lake or the broker could not be read."""
 
     at: datetime
     streams: tuple[StreamState, ...]
@@ -250,7 +250,7 @@ class Observation:
     broker_reason: str | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the observation as a dictionary that can be serialized as JSON, with times in ISO 8601."""
+        """Return the observation as a JSON-serializable dictionary, with times in ISO 8601."""
         found: dict[str, Any] = _plain(asdict(self))
         return found
 

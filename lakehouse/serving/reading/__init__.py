@@ -1,1 +1,1 @@
-"""Gold rows, dead letters, checks and events, read without a JVM."""
+"""Read gold rows, dead letters, checks and events without a JVM."""

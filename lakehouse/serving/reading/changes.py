@@ -1,11 +1,11 @@
-"""Change events: new versions of tables, found by one poller for all listeners.
+"""Change events: new table versions, detected by one poller for all listeners.
 
-A change has an id, `<run>-<number>`. A listener that reconnects names its last id and gets the changes since
+A change has an id, `<run>-<number>`. A reconnecting listener sends its last id and gets the changes since
 then. Without an id, or if the id is too old or from another run of the server, it first gets every table's
 current version.
 
 The number of listeners is limited, in total and per caller. A listener is disconnected about a second after
-its access ends.
+losing access.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class NewVersion:
 
 
 class Changes:
-    """Polls `look` every `every_s` seconds while somebody listens; `look` returns versions, and blocks."""
+    """Poll `look`, which blocks and returns versions, every `every_s` seconds while there are listeners."""
 
     def __init__(
         self, look: Callable[[], Versions], *, every_s: float = 1.0, heartbeat_s: float = 15.0
@@ -75,19 +75,19 @@ class Changes:
             yield
         finally:
             self._places[caller] -= 1
-            self._places += Counter()  # drops callers without a listener
+            self._places += Counter()  # drops callers without listeners
             if not self._places and self._poller is not None:
                 self._poller.cancel()
                 self._poller = None
 
     def end(self) -> None:
-        """Disconnect all listeners at their next check; a signal handler may call this."""
+        """Disconnect all listeners at their next check; safe to call from a signal handler."""
         self._is_over = True
 
     async def listen(
         self, last_id: str | None, may_listen: Callable[[], bool] = lambda: True
     ) -> AsyncGenerator[str, None]:
-        """Yield server-sent events, and heartbeat comments while nothing changes; call it within `place`."""
+        """Yield server-sent events, with heartbeat comments while nothing changes; call it within `place`."""
         async with self._starting:
             if self._poller is None:
                 await self._poll()
@@ -106,7 +106,7 @@ class Changes:
                 told_at = time.monotonic()
 
     def _known(self, last_id: str | None) -> int | None:
-        """Return the number of a listener's last change; null if the changes since then are unknown."""
+        """Return the number of a listener's last change; null if the changes since then are not all known."""
         run, _, number = (last_id or "").partition("-")
         if run != self._run or not (number.isascii() and number.isdecimal()):
             return None
@@ -114,7 +114,7 @@ class Changes:
         return int(number) if first - 1 <= int(number) <= self._number else None
 
     async def _wait(self, seen: int) -> bool:
-        """Wait for a change after that number; tell whether one came before the timeout."""
+        """Wait for a change after `seen`; return false if none came before the timeout."""
         async with self._changed:
             try:
                 await asyncio.wait_for(

@@ -1,6 +1,6 @@
-"""Dead letters read without Spark: counts, lists, and single ones; empty if nothing was ever refused.
+"""Read dead letters without Spark: counts, lists and single letters; empty if nothing was ever refused.
 
-Of a letter's bytes, at most 256 KiB of its value, its key or a header, as hex, text and JSON.
+A request returns at most 256 KiB of a letter's value, key or header, as hex, text and JSON.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return a part of a record, null if it is null; raises IndexError if the header does not exist."""
+    """Return a part of a record (null if the part is null); raises IndexError for a missing header."""
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
 
 def outline(row: Row) -> Mapping[str, Any]:
-    """Return the length of each part, null if it is null; of the headers, only the first hundred."""
+    """Return the length of each part, null for a null part; only the first hundred headers are listed."""
     headers = row["headers"] or []
     return {
         "valueLength": _length(row["value"]),
@@ -51,10 +51,10 @@ def outline(row: Row) -> Mapping[str, Any]:
 
 
 def piece(data: bytes | None, offset: int) -> str:
-    """Return JSON with the bytes from an offset on, and `next`, the offset of the following piece.
+    """Return JSON with the bytes from an offset on, and `next`, the offset of the next piece.
 
-    The bytes are given as hex, as text if they are UTF-8, and as JSON if they are a whole part that is JSON.
-    A piece of text ends between two characters.
+    The bytes are given as hex, as text if they are UTF-8, and as JSON if they are a complete part that is
+    valid JSON. A piece of text never ends within a character.
     """
     if data is None:
         return "null"
@@ -99,7 +99,7 @@ _NEWEST: Mapping[str, Any] = {"first_seen": "descending", "id": "ascending"}
 
 @dataclass(frozen=True)
 class WantedLetters:
-    """A selection of letters: those that match all given conditions; times are in microseconds, UTC."""
+    """A selection of letters that match all given conditions; times are in microseconds since the epoch."""
 
     stream: str | None = None
     rule: str | None = None
@@ -109,7 +109,7 @@ class WantedLetters:
     after: tuple[Any, ...] | None = None
 
     def conditions(self) -> list[ds.Expression]:
-        """Return the conditions on columns: all except the rule."""
+        """Return the conditions on columns, which are all except the rule."""
         found = [] if self.stream is None else [delta.equals("stream", self.stream)]
         found += [] if self.status is None else [delta.equals("status", self.status)]
         found += [] if self.since is None else [delta.since("first_seen", self.since)]
@@ -125,7 +125,7 @@ class WantedLetters:
 
 @dataclass(frozen=True)
 class Names:
-    """The names of streams and rules that letters have."""
+    """The names of streams and rules that occur in letters."""
 
     streams: Collection[str]
     rules: Collection[str]
@@ -138,11 +138,11 @@ class Letters:
         self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return the table's generation and version by its name in SQL, empty if it cannot be read."""
+        """Return generation and version by the table's SQL name; empty if it cannot be read."""
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:
-        """Return the number of letters by stream, rule and status; one with two rules counts under both."""
+        """Return letter counts by stream, rule and status; a letter with two rules counts under both."""
 
         def read(snapshot: Snapshot) -> list[dict[str, Any]]:
             counter = Counter[tuple[str, str, str]]()
@@ -155,7 +155,7 @@ class Letters:
         return delta.read_or(self._table, read, [])
 
     def names(self) -> Names:
-        """Return the streams and rules that letters have."""
+        """Return the names of streams and rules that occur in letters."""
         found = self.counts(WantedLetters()).value
         return Names({one["stream"] for one in found}, {one["rule"] for one in found})
 
@@ -171,7 +171,7 @@ class Letters:
         )
 
     def letter(self, id_: str) -> Found[Row | None]:
-        """Return one letter without its raw bytes, null if there is none."""
+        """Return one letter without its raw bytes, or null if there is none."""
 
         def read(snapshot: Snapshot) -> Row | None:
             for part in snapshot.rows(LISTED, delta.equals("id", id_)):
@@ -182,13 +182,13 @@ class Letters:
         return delta.read_or(self._table, read, None)
 
     def record(self, id_: str) -> Found[Row | None]:
-        """Return the raw bytes of one letter's record, and its status; null if there is no letter."""
+        """Return the raw bytes of one letter's record, and its status; null if there is no such letter."""
         columns = ("status", *RAW)
         return delta.read_or(self._table, lambda snapshot: snapshot.one("id", id_, columns), None)
 
 
 def _rules(part: pa.Table) -> tuple[pa.Array, pa.Array]:
-    """Return the letter's index and the rule of each reason."""
+    """Return, for each reason, the index of its letter and its rule."""
     reasons = part["reasons"].combine_chunks()
     return pc.list_parent_indices(reasons), pc.struct_field(pc.list_flatten(reasons), "rule")
 

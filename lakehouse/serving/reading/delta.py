@@ -1,7 +1,7 @@
-"""Delta tables read without Spark: they stay open, and each read checks for the next commit.
+"""Read Delta tables without Spark: tables stay open, and each read checks for the next commit.
 
 Rows are mappings with timestamps in microseconds since the epoch, UTC, as `lakehouse.streams.messages.layout`
-expects them, so that a time may be in any year.
+expects; this allows times in any year.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MICROS = pa.timestamp("us", tz="UTC")
 
 
 class TableAwayError(Exception):
-    """A table cannot be read; the message is the reader's."""
+    """A table cannot be read; carries the reader's message."""
 
 
 class NoTableError(TableAwayError):
@@ -48,14 +48,14 @@ class NoTableError(TableAwayError):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A version of a table; `generation` is its creation time in ms, as in the export."""
+    """A version of a table; `generation` is its creation time in ms since the epoch, as in the export."""
 
     generation: int
     version: int
     dataset: ds.Dataset
 
     def rows(self, columns: Sequence[str], where: ds.Expression | None) -> Iterator[pa.Table]:
-        """Yield rows in parts of bounded size; columns that the table lacks are null."""
+        """Yield rows in parts of bounded size; missing columns are null."""
         names = [name for name in columns if name in self.dataset.schema.names]
         try:
             scanner = self.dataset.scanner(
@@ -67,9 +67,9 @@ class Snapshot:
             raise TableAwayError(first_line(error)) from error
 
     def one(self, column: str, value: str, columns: Sequence[str]) -> Row | None:
-        """Return the row whose `column` has this value, null for none; its `columns` may be large.
+        """Return the row whose `column` has this value, or null; its other columns may be large.
 
-        They are read only in the row group of the row, a few rows at a time.
+        They are read only from the row group that contains the row, a few rows at a time.
         """
         try:
             for fragment in self.dataset.get_fragments(equals(column, value)):
@@ -86,7 +86,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Found(Generic[_T]):
-    """A value read from a version of a table; both numbers are null if there is no table."""
+    """A value read from a version of a table; generation and version are null if there is no table."""
 
     value: _T
     generation: int | None
@@ -94,7 +94,7 @@ class Found(Generic[_T]):
 
 
 class Table:
-    """A Delta table for repeated reads by any thread."""
+    """A Delta table for repeated reads; thread-safe."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -109,7 +109,8 @@ class Table:
     def snapshot(self) -> Snapshot:
         """Return the newest version; raises NoTableError if there is no table, else TableAwayError.
 
-        Twice a minute, the table is reopened if the commit of its version has changed: it was recreated.
+        Twice a minute, this checks whether the commit file of the current version has changed; if so, the
+        table was recreated and is reopened.
         """
         with self._lock:
             now = time.monotonic()
@@ -164,16 +165,16 @@ class Table:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of pages, by columns that are never null and together identify a row.
+    """The sort order of pages, by columns that are never null and together identify a row.
 
-    `after` has the previous row's values of these columns; times are in microseconds.
+    `after` holds the previous row's values of these columns; times are in microseconds.
     """
 
     columns: Mapping[str, Literal["ascending", "descending"]]
     after: tuple[Any, ...] | None = None
 
     def beyond(self, schema: pa.Schema) -> list[ds.Expression]:
-        """Return the condition that a row comes after `after`; empty if that is null."""
+        """Return the condition that a row comes after `after`; empty if `after` is null."""
         if self.after is None:
             return []
         beyond: ds.Expression | None = None
@@ -188,7 +189,7 @@ class Order:
 
 @dataclass(frozen=True)
 class FirstRows:
-    """The first rows of an order, and whether more rows follow."""
+    """The first rows in a given order, and whether more follow."""
 
     rows: list[Row]
     has_more: bool = False
@@ -203,7 +204,7 @@ def first_rows(
     most: int,
     keep: Callable[[pa.Table], pa.Table] = lambda part: part,
 ) -> FirstRows:
-    """Return the first rows of an order, at most `most`; rows that `keep` drops do not count.
+    """Return the first rows in the given order, at most `most`, not counting rows that `keep` drops.
 
     If rows are large, fewer are returned (MOST_BYTES).
     """
@@ -221,7 +222,7 @@ def first_rows(
 
 
 def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
-    """Read the newest version; if its files disappear meanwhile, read the next one."""
+    """Read the newest version; if its files disappear meanwhile, read again."""
     try:
         return found(table.snapshot())
     except NoTableError:
@@ -240,7 +241,7 @@ def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found
 
 
 def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
-    """Return generation and version of each table that can be read, by its name."""
+    """Return generation and version of each readable table, by its name."""
     found = {}
 
     def look(name: str) -> None:
@@ -254,7 +255,7 @@ def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
 
 
 def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
-    """Return rows of an Arrow table as mappings; columns that it lacks are null."""
+    """Return the rows of an Arrow table as mappings; missing columns are null."""
     values = {
         name: _values(found.column(name)) if name in found.column_names else [None] * found.num_rows
         for name in columns
@@ -263,22 +264,22 @@ def as_rows(found: pa.Table, columns: Sequence[str]) -> list[Row]:
 
 
 def equals(column: str, value: Any) -> ds.Expression:
-    """Return the condition that a column has a value."""
+    """Return the condition that a column equals a value."""
     return cast("ds.Expression", ds.field(column) == value)
 
 
 def since(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is this time or later."""
+    """Return the condition that a column's time is at or after `micros`."""
     return cast("ds.Expression", ds.field(column) >= pa.scalar(micros, _MICROS))
 
 
 def before(column: str, micros: int) -> ds.Expression:
-    """Return the condition that a column's time is before this time."""
+    """Return the condition that a column's time is before `micros`."""
     return cast("ds.Expression", ds.field(column) < pa.scalar(micros, _MICROS))
 
 
 def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
-    """Return the conjunction of these conditions, null for none."""
+    """Return the conjunction of the conditions, or null if there are none."""
     both: ds.Expression | None = None
     for one in conditions:
         both = one if both is None else both & one
@@ -295,7 +296,7 @@ def _row(file: pq.ParquetFile, group: int, at: int, columns: Sequence[str]) -> R
 
 
 def _fitting(rows: pa.Table, indices: pa.Array) -> int:
-    """Return how many of these rows fit into a page, at least one; the other rows cannot be part of it."""
+    """Return how many of the rows fit into a page, at least one; the remaining rows belong to later pages."""
     if rows.nbytes <= MOST_BYTES:
         return len(indices)
     left, number = MOST_BYTES, 0

@@ -1,6 +1,6 @@
-"""The ops tables in the API: the newest events, gates, and the last results of the expectations.
+"""Read the ops tables for the API: the newest events, the gates, and the latest expectation results.
 
-Tables that do not exist yet are empty.
+A table that does not exist yet counts as empty.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Happenings:
         return delta.read_or(self._table, read, [])
 
     def audits(self, streams: Sequence[str]) -> Found[list[Event]]:
-        """Return the last audit of each audited stream."""
+        """Return the latest audit of each audited stream."""
 
         def read(_snapshot: object) -> list[Event]:
             return [
@@ -67,7 +67,7 @@ class Happenings:
 
 
 def told(event: Event) -> dict[str, Any]:
-    """Return an event for JSON, with `details` decoded and its keys unchanged."""
+    """Return an event as JSON values, with `details` decoded and its keys unchanged."""
     whole: dict[str, Any] = in_camel_case(asdict(event))
     return whole | {"details": details_of(event)}
 
@@ -75,7 +75,7 @@ def told(event: Event) -> dict[str, Any]:
 def details_of(event: Event) -> Any:
     """Return an event's decoded details, or their text if it is not JSON; NaN and infinities become text.
 
-    Tracebacks are removed: they may contain values of records, which not every caller may read.
+    Tracebacks are removed: they may contain record values, which not every caller may read.
     """
     try:
         details = None if event.details is None else json.loads(event.details, parse_constant=str)
@@ -87,7 +87,7 @@ def details_of(event: Event) -> Any:
 
 
 def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """Merge the streams' last audits into one; null without any. Events without checks are ignored."""
+    """Merge the streams' latest audits into one, null if there are none; skips events without checks."""
     found = [(event, details_of(event)) for event in events]
     events = [event for event, details in found if isinstance(details, dict) and "checks" in details]
     if not events:
@@ -110,15 +110,15 @@ class Ops:
         self._tables = {one.qualified_name: Table(path_of(lake, one.layer, one.name)) for one in specs}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return generation and version of each readable table by its name in SQL."""
+        """Return generation and version of each readable table, by its SQL name."""
         return delta.versions_of(self._tables)
 
     def gates(self) -> Found[list[Row]]:
-        """Return the last state of each stream's gate; a gate that was never checked is missing."""
+        """Return the current state of each stream's gate; gates never checked are missing."""
         return _read(self._tables[GATES.qualified_name], GATES, "stream", "changed_at")
 
     def results(self) -> Found[list[Row]]:
-        """Return the findings of each table's last run."""
+        """Return the findings of each table's latest run."""
         return _read(self._tables[RESULTS.qualified_name], RESULTS, "table", "checked_at")
 
 
@@ -127,7 +127,7 @@ def _read(table: Table, spec: TableSpec, by: str, at: str) -> Found[list[Row]]:
 
 
 def _newest(snapshot: Snapshot, spec: TableSpec, by: str, at: str) -> list[Row]:
-    """Return the rows with the greatest `at` for each value of `by`."""
+    """Return, for each value of `by`, the rows with the greatest `at`."""
     last = dict[Any, int]()
     for part in snapshot.rows((by, at), None):
         _note(last, delta.as_rows(_greatest(part, by, at), (by, at)), by, at)

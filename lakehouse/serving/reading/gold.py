@@ -1,4 +1,4 @@
-"""Gold rows from the Delta tables: by key, the latest of a member, and pages ordered by time."""
+"""Read gold rows from the Delta tables: by key, a member's latest, and pages ordered by time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _MILLI = 1000
 
 @dataclass(frozen=True)
 class RowSelection:
-    """The rows whose time is in [start_us, end_us), null for unbounded, and which match `where`.
+    """A selection of rows with a time in [start_us, end_us) that match `where`; a null bound is open.
 
     Times are in microseconds since the epoch.
 
-    `after` has the sort values of the previous page's last row. The oldest rows come first, unless
-    `newest_first`.
+    `after` holds the sort values of the previous page's last row. The oldest rows come first, unless
+    `newest_first` is set.
     """
 
     start_us: int | None = None
@@ -39,7 +39,7 @@ class RowSelection:
 
 @dataclass(frozen=True)
 class GoldRows:
-    """Rows of one version of a table; `has_more`: more rows follow."""
+    """Rows from one version of a table; `has_more`: more rows follow."""
 
     generation: int
     version: int
@@ -54,26 +54,26 @@ class Gold:
         self._tables = {table.name: Table(path_of(lake, "gold", table.name)) for table in kept}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return generation and version of each table that can be read, by its name in SQL."""
+        """Return generation and version of each readable table, by its SQL name."""
         return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
     def row(self, table: MergedTable, key: Row) -> GoldRows:
-        """Return the row with a key, whose times are compared in milliseconds, as in the message."""
+        """Return the row with a key; times match to the millisecond, as in the message."""
         return self._read(table, lambda snapshot: _some(snapshot, table, _matches(table, key), most=1))
 
     def rows_of(self, table: MergedTable, keys: Row, start_ms: int, end_ms: int) -> GoldRows:
-        """Return every row with these key values whose time is in [start_ms, end_ms), since the epoch."""
+        """Return the rows with these key values and a time in [start_ms, end_ms), in ms since the epoch."""
         conditions = _matches(table, keys) + _between(table, start_ms * _MILLI, end_ms * _MILLI)
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return the exported row with the greatest order among those with these key values."""
+        """Return the exported row that comes last in the view's order among those with these key values."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
-        """Return the latest exported row of each of the first members after a name, at most `most`.
+        """Return the latest exported row of each member, for at most `most` members after a name.
 
-        Members are values of one column; all rows have the values in `keys`.
+        Members are the values of one column, in order; `keys` filters the rows.
         """
         return self._pages(table, lambda snapshot: _latest_of_members(snapshot, table, keys, after, most))
 
@@ -130,7 +130,7 @@ def _latest(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
     for part in snapshot.rows(columns, delta.everything(_matches(table, keys) + _left(table))):
         if order.columns:
             first = part[order.columns[0]]
-            part = part.filter(pc.equal(first, pc.max(first)))  # noqa: PLW2901 - what is left of it
+            part = part.filter(pc.equal(first, pc.max(first)))  # noqa: PLW2901 - narrowed
         best += delta.as_rows(part, columns)
     return [max(best, key=order.of)] if best else []
 
@@ -138,7 +138,7 @@ def _latest(snapshot: Snapshot, table: MergedTable, keys: Row) -> list[Row]:
 def _latest_of_members(
     snapshot: Snapshot, table: MergedTable, keys: Row, after: str | None, most: int
 ) -> FirstRows:
-    """Hold only the newest rows of the first members in memory, however many members there are."""
+    """Return a page of members, holding only their newest rows in memory, however many members there are."""
     columns, view = columns_of(table), table.export.redis
     (column,), order = view.member.columns, view.order.columns
     conditions = _matches(table, keys) + _left(table)
@@ -163,7 +163,7 @@ def _latest_of_members(
 
 
 def _greatest(part: pa.Table, members: list[str], order: str) -> pa.Table:
-    """Return each member's rows with the greatest order."""
+    """Return each member's rows with the greatest value of `order`."""
     most = part.group_by(members).aggregate([(order, "max")]).rename_columns([*members, order])
     return part.join(most, [*members, order], join_type="left semi")
 
@@ -176,7 +176,7 @@ def _page(snapshot: Snapshot, table: MergedTable, span: RowSelection, most: int)
 
 
 def _matches(table: MergedTable, keys: Row) -> list[ds.Expression]:
-    """Return the conditions that a row has these values; times are compared in milliseconds."""
+    """Return conditions for rows with these values; times match to the millisecond."""
     conditions = []
     for column, value in keys.items():
         if is_time(table, column):
@@ -196,6 +196,6 @@ def _between(table: MergedTable, start_us: int | None, end_us: int | None) -> li
 
 
 def _left(table: MergedTable) -> list[ds.Expression]:
-    """Return the condition that a row was exported to Redis; none if it is not declared as data."""
+    """Return the condition that a row was exported to Redis; empty if it cannot be expressed as a filter."""
     leaves = table.export.export_when
     return [delta.equals(leaves.column, leaves.value)] if isinstance(leaves, Equals) else []

@@ -1,7 +1,7 @@
-"""The source of a response: Redis first, then gold for missing rows or while Redis is unavailable.
+"""Choose the source of a response: Redis first, then gold if rows are missing or Redis is unavailable.
 
 Both return rows as exported messages. A response names its source, the table's generation and a version: for
-rows from Redis, that of the last commit that wrote one of them; for rows from gold, the table's version.
+rows from Redis, the newest commit that wrote one of them; for rows from gold, the table's version.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Said:
-    """One row: the message's JSON, whether it is final (null if unknown), and its columns.
+    """One row: its message as JSON, whether it is final (null if unknown), and its columns.
 
-    `row` is null for a row from Redis.
+    `row` is null if the row comes from Redis.
     """
 
     message: str
@@ -56,20 +56,20 @@ class Answer:
 
     @property
     def is_final(self) -> bool | None:
-        """Tell whether all rows are final; null if that is unknown for one, or there are no rows."""
+        """Whether all rows are final; null if that is unknown for any row, or if there are no rows."""
         states = {one.is_final for one in self.rows}
         return None if not states or None in states else states == {True}
 
     @property
     def origin(self) -> Origin:
-        """The origin that the response names."""
+        """The origin that the response reports."""
         return Origin(self.source, self.generation, self.version, self.is_final)
 
 
 class Lookups:
-    """Finds rows; raises Problem with 404 if neither store has them, and 503 if both are unavailable.
+    """Find rows; raises Problem 404 if neither store has them, and 503 if both are unavailable.
 
-    Redis has every window that begins within the last `whole_s` seconds, unless it has lost rows.
+    Redis has every window that starts within the last `whole_s` seconds, unless it has lost rows.
     """
 
     def __init__(self, tables: Iterable[MergedTable], gold: Gold, live: Live, *, whole_s: int) -> None:
@@ -92,7 +92,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.row(table, key), name)
 
     async def latest(self, table: MergedTable, keys: Row) -> Answer:
-        """Return the latest row of a member of a group; `keys` has the columns of both."""
+        """Return the latest row of a group's member; `keys` holds the columns of both."""
         view, why, found = table.export.redis, None, None
         group, member = group_of(table, keys), _named(view.member.of(keys))
         try:
@@ -105,9 +105,9 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
 
     async def members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> Answer:
-        """Return the latest rows of a group's first members after a name, in order of their names.
+        """Return the latest rows of a group's members after a name, sorted by member.
 
-        `keys` has the columns of the group.
+        `keys` holds the group's columns.
         """
         why, found = None, None
         try:
@@ -122,12 +122,12 @@ class Lookups:
         )
 
     async def series(self, table: MergedTable, keys: Row, windows: int) -> Answer:
-        """Return the last windows of a series up to its newest one, newest first; `keys` identify it.
+        """Return the last windows of the series identified by `keys`, newest first.
 
-        Windows without events are missing. Redis alone cannot tell such a window from one that has expired,
-        so a series with gaps that reaches back beyond its time to live comes from gold.
+        Windows without events are missing. Redis cannot tell such a window from an expired one, so a series
+        with gaps that reaches back beyond the time to live is read from gold.
         """
-        assert table.window_s is not None  # noqa: S101 - a series has windows
+        assert table.window_s is not None  # noqa: S101 - only windowed tables have series
         column, step = table.keys[-1], table.window_s * 1000
         newest = (await self.latest(table, keys)).rows[0]
         last = int(json.loads(newest.message)[_name_of(table, column)])
@@ -158,7 +158,7 @@ class Lookups:
         return await self._scan(read)
 
     async def scan_large(self, read: Callable[[], _T]) -> _T:
-        """Read tables as `scan` does, but one read at a time, for rows that may be large."""
+        """Like `scan`, but one read at a time, for rows that may be large."""
         return await self._scan(read, self._large)
 
     async def _from_gold(
@@ -185,7 +185,7 @@ class Lookups:
 
 
 class Scans:
-    """Runs a few scans at a time and queues some more; raises Problem 429 for the rest."""
+    """Run a few scans at a time and queue some more; raises Problem 429 for the rest."""
 
     def __init__(self, at_once: int = _AT_ONCE, waiting: int = _WAITING) -> None:
         self._limiter = CapacityLimiter(at_once)
@@ -200,7 +200,7 @@ class Scans:
 
 
 def group_of(table: MergedTable, keys: Row) -> str:
-    """Return the name of a group's hash."""
+    """Return the name of the Redis hash that holds a group."""
     return escaped_text(_named(table.export.redis.group.of(keys)), GROUP_SEPARATORS)
 
 
@@ -210,7 +210,7 @@ def _named(key: str | None) -> str:
 
 
 def _name_of(table: MergedTable, column: str) -> str:
-    """Return a column's name in the message."""
+    """Return the message field that contains a column."""
     named: Mapping[str, Any] = table.export.value.values
     return next(name for name, value in named.items() if value.columns == (column,))
 
@@ -228,7 +228,7 @@ def _of_gold(table: MergedTable, found: GoldRows) -> Answer:
 
 
 def _is_final_message(table: MergedTable, message: str) -> bool | None:
-    """Tell whether an exported row is final: by its message, or by the condition for exports."""
+    """Tell whether an exported row is final, from its message or the export condition; null if unknown."""
     if table.final is None:
         return None
     names = [
@@ -244,5 +244,5 @@ def _is_final_message(table: MergedTable, message: str) -> bool | None:
 
 
 def away(why: str) -> Problem:
-    """Return the error for a store that cannot be read now."""
+    """Return the error for a store that is currently unreadable."""
     return Problem(HTTPStatus.SERVICE_UNAVAILABLE, why, headers={"Retry-After": "1"})

@@ -1,4 +1,4 @@
-"""Rows from Redis; if Redis does not answer, it is not asked again for a second."""
+"""Read rows from Redis; if it does not answer, it is left alone for a second."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _LEFT_ALONE_S = 1.0
 
 
 class RedisAwayError(Exception):
-    """Redis does not answer; has the client's message."""
+    """Redis does not answer; carries the client's message."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A row in Redis: the message's JSON, and the version that wrote it within its generation."""
+    """A row in Redis: the message as JSON, and the generation and version that wrote it."""
 
     message: str
     generation: int
@@ -34,7 +34,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The requested rows, null for missing ones.
+    """The requested rows; null for a missing row.
 
     `holds_all`: Redis has lost no rows, so a missing row has not changed within the time to live.
     """
@@ -53,7 +53,7 @@ class StoredMembers:
 
 
 class Live:
-    """Reads gold rows from Redis, in the layout of `lakehouse.streams.definition.RedisView`."""
+    """Read gold rows from Redis, in the layout of `lakehouse.streams.definition.RedisView`."""
 
     def __init__(self, redis_url: str, timeout_s: float = TIMEOUT_S) -> None:
         self._client = async_redis_client(
@@ -67,11 +67,11 @@ class Live:
         self._why = ""
 
     async def row(self, table: str, row: str) -> Stored | None:
-        """Return a row by its own key; raises RedisAwayError, like the others."""
+        """Return a row by its row key; raises RedisAwayError, as do the other methods."""
         return stored(await self._answer(self._client.get(row_key(table, row))))
 
     async def rows(self, table: str, rows: Sequence[str]) -> StoredRows:
-        """Return rows by their own keys."""
+        """Return rows by their row keys."""
         async with self._client.pipeline(transaction=False) as pipeline:
             for row in rows:
                 pipeline.get(row_key(table, row))
@@ -84,7 +84,7 @@ class Live:
         return stored(await self._answer(self._client.hget(latest_key(table, group), member)))
 
     async def members(self, table: str, group: str, after: str | None, most: int) -> StoredMembers:
-        """Return the latest rows of a group's first members after a name; only those rows are fetched."""
+        """Return the latest rows of a group's first members after a name, fetching only those rows."""
         key, beyond = latest_key(table, group), None if after is None else after.encode()
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.hkeys(key)
@@ -115,7 +115,7 @@ class Live:
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Return the row in a key's value; null for no value, a deleted row, or anything else."""
+    """Parse the row in a key's value; null for a missing value, a deleted row, or anything else."""
     text = "" if value is None else value.decode(errors="replace")
     found = STAMP.search(text)
     if found is None or text.startswith(DELETED):
@@ -130,7 +130,7 @@ def _ask_whether_filled(pipeline: Any, table: str) -> None:
 
 
 async def _executed(pipeline: Any) -> list[Any]:
-    """Return the answers, with the merged INFO last; it is empty if the user may not run INFO."""
+    """Return the answers, followed by the merged INFO, which is empty if the user may not run INFO."""
     *answers, server, stats = await pipeline.execute(raise_on_error=False)
     may_tell = not isinstance(server, NoPermissionError)
     for answer in [*answers, *((server, stats) if may_tell else ())]:

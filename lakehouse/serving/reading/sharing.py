@@ -1,4 +1,4 @@
-"""Slow lookups, shared by all callers that ask at about the same time."""
+"""Slow lookups whose result is shared by concurrent callers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _T = TypeVar("_T")
 
 
 class Shared(Generic[_T]):
-    """Calls `look`, which blocks, in a thread: at most once per `every_s` seconds for all callers.
+    """Call the blocking `look` in a thread, at most once per `every_s` seconds for all callers.
 
-    A LakehouseError counts as a result: it is raised to everybody who asks meanwhile.
+    A LakehouseError counts as a result and is raised to every caller until the next call.
     """
 
     def __init__(self, look: Callable[[], _T], *, every_s: float = 1.0) -> None:

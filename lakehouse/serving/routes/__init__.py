@@ -1,1 +1,1 @@
-"""The routes of the REST API, one module for each group."""
+"""The routes of the REST API, one module per group."""

@@ -22,10 +22,10 @@ def router(changes: Changes) -> APIRouter:
 
     @routes.get(EVENTS_PATH, response_class=StreamingResponse)
     async def events(request: Request, last_event_id: LastId = None) -> StreamingResponse:
-        """Send an event for every new version of a table, starting with those since Last-Event-ID.
+        """Send an event for every new version of a table, starting after Last-Event-ID.
 
-        A `standing` event has the versions of all tables, a `changed` event the new version of one table.
-        Comments are heartbeats.
+        A `standing` event contains the versions of all tables, a `changed` event the new version of one
+        table. Comments are heartbeats.
         """
         return _Events(changes, request, last_event_id)
 
@@ -33,7 +33,7 @@ def router(changes: Changes) -> APIRouter:
 
 
 class _Events(StreamingResponse):
-    """The event stream of a request, counted as a listener until the response ends."""
+    """The event stream of one request, counted as a listener until the response ends."""
 
     def __init__(self, changes: Changes, request: Request, last_id: str | None) -> None:
         said = changes.listen(last_id, partial(is_still_admitted, request))
@@ -41,6 +41,6 @@ class _Events(StreamingResponse):
         self._place = changes.place(caller_of(request).name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events; raises Problem 429 before the first one if there are too many listeners."""
+        """Send the events; raises Problem 429 before the first if there are too many listeners."""
         with self._place:
             await super().__call__(scope, receive, send)

@@ -1,4 +1,4 @@
-"""`/api/v1/gates` and `/api/v1/expectations`: whether gold may be exported, and the suites' findings."""
+"""`/api/v1/gates` and `/api/v1/expectations`: whether gold may be exported, and expectation results."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TableName = Annotated[
 
 
 def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
-    """Return the routes over ops.gates and ops.expectation_results; `tables` may have suites."""
+    """Return the routes over ops.gates and ops.expectation_results; `tables` are those with suites."""
     routes = APIRouter(prefix="/api/v1", tags=["checks"])
 
     @routes.get("/gates")
     async def gates(request: Request, page: Page) -> Response:
-        """Return the last state of each gate that has ever been checked; times are ISO 8601 UTC."""
+        """Return the current state of each gate that has been checked; times are ISO 8601 UTC."""
         found = await lookups.scan(ops.gates)
         shown, following = page.of("gates", found.value)
         return answered(request, _origin(found), {"gates": [_gate(row) for row in shown], **following})
 
     @routes.get("/expectations")
     async def expectations(request: Request, page: Page, table: TableName = None) -> Response:
-        """Return the findings of each table's last run."""
+        """Return the findings of each table's latest run."""
         found = await lookups.scan(ops.results)
         if table is not None:
             known = {*tables, *(row["table"] for row in found.value)}

@@ -1,4 +1,4 @@
-"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain; needs the scope `operate`."""
+"""`/api/v1/actions`: replay, discard, audit, expect, rebuild and maintain; requires the scope `operate`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WantedAction(BaseModel):
     table: list[Name] = Field(default=[], max_length=50, description="For expect: only these tables.")
 
     def command(self) -> list[str]:
-        """Return the command's arguments; raises Problem for an option that the command lacks."""
+        """Return the command's arguments; raises Problem for an option that the command does not have."""
         self._refuse_foreign()
         streams = [f"--stream={one}" for one in self.stream]
         if self.action in {"replay", "discard"}:
@@ -68,12 +68,12 @@ class WantedAction(BaseModel):
 
 
 def router(actions: Actions, streams: Collection[str]) -> APIRouter:
-    """Return the routes; `streams` are the names of the declared streams."""
+    """Return the routes; `streams` holds the names of the declared streams."""
     routes = APIRouter(prefix="/api/v1/actions", tags=["actions"])
 
     @routes.post("", status_code=HTTPStatus.ACCEPTED)
     async def start(request: Request, wanted: WantedAction) -> Response:
-        """Start a command as a separate process; 409 while another one runs."""
+        """Start a command as a separate process; 409 while another is running."""
         refuse_unknown("stream", wanted.stream, streams, "stream")
         action = await actions.start(wanted.command(), caller_of(request).name)
         return plain(_said(action), HTTPStatus.ACCEPTED)
@@ -94,7 +94,7 @@ def router(actions: Actions, streams: Collection[str]) -> APIRouter:
 
     @routes.delete("/{id}", status_code=HTTPStatus.ACCEPTED)
     async def cancel(request: Request, id_: Id) -> Response:
-        """Ask a running action to stop; it is `cancelled` once it has. A finished action does not change."""
+        """Ask a running action to stop; its status becomes `cancelled`. A finished action does not change."""
         action = actions.cancel(id_, caller_of(request).name)
         if action is None:
             raise _unknown(id_)

@@ -1,4 +1,4 @@
-"""`/api/v1/dead-letters`: refused records with their reasons; raw bytes only with the scope `payload`."""
+"""`/api/v1/dead-letters`: refused records with their reasons; raw bytes require the scope `payload`."""
 
 from __future__ import annotations
 
@@ -75,12 +75,12 @@ Filtered = Annotated[WantedLetters, Depends(_wanted)]
 
 
 def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIRouter:
-    """Return the routes over silver.dead_letters; `streams` are the names of the declared streams."""
+    """Return the routes over silver.dead_letters; `streams` holds the names of the declared streams."""
     routes = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
     @routes.get("/counts")
     async def counts(request: Request, wanted: Filtered, page: Page) -> Response:
-        """Return the number of letters by stream, rule and status; one with two rules counts under both."""
+        """Return letter counts by stream, rule and status; a letter with two rules counts under both."""
         await _refuse_unnamed(wanted, lookups, letters, streams)
         found = await lookups.scan(lambda: letters.counts(wanted))
         shown, following = page.of("dead-letter counts", found.value)
@@ -115,9 +115,9 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
     async def record(
         request: Request, id_: Id, part: Which = "value", header: Header = 0, offset: Offset = 0
     ) -> Response:
-        """Return 256 KiB of a record's value, key or header, and the length of each part; needs `payload`.
+        """Return up to 256 KiB of one part of a record, and the length of every part; requires `payload`.
 
-        `bytes` is null if the part is null; its `next` is the offset of the bytes that follow.
+        `bytes` is null if the part is null; `bytes.next` is the offset of the next piece.
         """
         found = await lookups.scan_large(lambda: letters.record(id_))
         row = found.value
@@ -138,7 +138,7 @@ def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIR
 async def _refuse_unnamed(
     wanted: WantedLetters, lookups: Lookups, letters: Letters, streams: Collection[str]
 ) -> None:
-    """Raise Problem for a stream or a rule that is neither declared nor in the table."""
+    """Raise Problem for a stream or rule that is neither declared nor in the table."""
     stream, rule = wanted.stream, wanted.rule
     if (stream is None or stream in streams) and (rule is None or rule in RULES):
         return
@@ -156,7 +156,7 @@ def _unknown(id_: str) -> Problem:
 
 
 def _origin(found: Found[Any], statuses: Sequence[str]) -> Origin:
-    """Return the origin of letters; they are final once none of them is open."""
+    """Return the origin of letters; the response is final if none of them is open."""
     is_final = all(status != OPEN for status in statuses) if statuses else None
     return Origin("silver", found.generation, found.version, is_final)
 

@@ -1,4 +1,4 @@
-"""`/api/metrics`: the windowed service metrics, in the format that existing clients expect."""
+"""`/api/metrics`: windowed service metrics, in the format that existing clients expect."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ Minutes = Annotated[
 
 
 def router(lookups: Lookups, table: MergedTable) -> APIRouter:
-    """Return the routes over the table, gold.metrics_1m."""
+    """Return the routes over the table gold.metrics_1m."""
     routes = APIRouter(prefix="/api/metrics", tags=["metrics"])
 
     @routes.get("/latest")
     async def latest(request: Request, service: Service, metric: Metric) -> Response:
-        """Return the newest window of a service's metric; its times are ISO 8601, UTC."""
+        """Return the newest window of a service's metric; times are ISO 8601 UTC."""
         answer = await lookups.latest(table, {"service_id": service, "metric_name": metric})
         data = _statistics(json.loads(answer.rows[0].message))
         return answered(request, answer.origin, {"service": service, "metric": metric, "data": data})
@@ -46,7 +46,7 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
     async def timeseries(
         request: Request, service: Service, metric: Metric, minutes: Minutes = 10
     ) -> Response:
-        """Return the one-minute windows up to the newest one, newest first.
+        """Return the latest one-minute windows, newest first.
 
         Minutes without events are missing. `timestamp` is the window's start in epoch milliseconds.
         """
@@ -60,7 +60,7 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
     async def compare(request: Request, metric: Metric, page: Page) -> Response:
         """Return every service's newest window of the metric, ordered by service name.
 
-        Times are ISO 8601, UTC.
+        Times are ISO 8601 UTC.
         """
         pages = f"services of {metric}"
         (after,) = page.after(pages, [str]) or (None,)
@@ -83,6 +83,6 @@ def _statistics(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _point(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a window by its start in epoch ms."""
+    """Return a window identified by its start in epoch milliseconds."""
     values = {name: value for name, value in message.items() if name not in (*_NAMES, *_TIMES)}
     return {"timestamp": message["windowStart"], **values, "isFinal": message["isFinal"]}

@@ -17,7 +17,7 @@ dt { font-family: monospace } h3 { margin-bottom: 0 }
 
 
 def router(app: FastAPI) -> APIRouter:
-    """Return the route of the page."""
+    """Return the route that serves the page."""
     routes = APIRouter(include_in_schema=False)
 
     @routes.get("/docs")

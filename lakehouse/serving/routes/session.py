@@ -1,4 +1,4 @@
-"""`/api/v1/session`: exchanges a token for a cookie of this origin, and returns the caller."""
+"""`/api/v1/session`: exchange a token for a same-origin cookie, and describe the caller."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakehouse.serving.security.sessions import LASTS_S, Sessions
 
 
 def router(access: Access) -> APIRouter:
-    """Return the routes; if no token is needed, there is no cookie."""
+    """Return the routes; no cookie is set if no token is required."""
     routes, sessions = APIRouter(tags=["session"]), access.sessions
     cookie: Any = {"key": access.cookie, "httponly": True, "samesite": "strict", "secure": access.is_https}
 
@@ -25,7 +25,7 @@ def router(access: Access) -> APIRouter:
 
     @routes.post(SESSION_PATH)
     async def begin(request: Request) -> Response:
-        """Set a cookie that represents the token in `Authorization` on this origin for 12 hours."""
+        """Set a cookie that stands for the token in `Authorization` on this origin for 12 hours."""
         answer = plain(_said(request, sessions))
         if sessions is not None:
             secret = bearer_of(request.headers)
@@ -36,7 +36,7 @@ def router(access: Access) -> APIRouter:
 
     @routes.delete(SESSION_PATH, status_code=HTTPStatus.NO_CONTENT)
     async def end(request: Request) -> Response:
-        """End the cookie's session, and delete the cookie."""
+        """End the cookie's session and delete the cookie."""
         answer = Response(status_code=HTTPStatus.NO_CONTENT)
         if sessions is not None:
             sessions.end(request.cookies.get(access.cookie, ""))

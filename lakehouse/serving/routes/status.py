@@ -1,4 +1,4 @@
-"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the state of the pipeline, for on-call engineers."""
+"""`/api/v1/status`, `happenings`, `audit` and `alerts`: the pipeline's state, for on-call engineers."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ Since = Annotated[str | None, Query(max_length=64, description="Only events at t
 
 
 def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], observer: Observer) -> APIRouter:
-    """Return the routes; they do not close the observer."""
+    """Return the routes; the caller must close the observer."""
     routes = APIRouter(prefix="/api/v1", tags=["watch"])
     names, happened = [stream.name for stream in streams], Happenings(settings.lake)
     observed = Shared[Observation](lambda: observer.observe(datetime.now(UTC)))
@@ -81,7 +81,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/audit")
     async def audit(request: Request, page: Page) -> Response:
-        """Return the checks of each stream's last audit; null if there was none.
+        """Return the checks of each stream's latest audit; null if there was none.
 
         `at` and `actor` are those of the newest audit; each check has its own time.
         """
@@ -93,10 +93,10 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
     @routes.get("/alerts")
     async def alerts(page: Page) -> Response:
-        """Return firing alerts, the oldest first, then recently resolved ones, the newest first.
+        """Return firing alerts, oldest first, then recently resolved alerts, newest first.
 
-        `isEvaluated` is false, with a `reason`, if no process evaluates the rules: then an empty list does
-        not mean that all is well.
+        If no process evaluates the rules, `isEvaluated` is false with a `reason`, and an empty list does not
+        mean that all is well.
         """
         try:
             found = await alerting.seen()
@@ -113,7 +113,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
 
 @dataclass(frozen=True)
 class _Standing:
-    """The state of the alert topic, and its alerts as returned by the API."""
+    """The state of the alert topic, and its alerts as the API returns them."""
 
     standing: Standing
     alerts: Sequence[Mapping[str, Any]]
@@ -124,7 +124,7 @@ def _origin(found: Found[Any]) -> Origin:
 
 
 def _moment(micros: int) -> datetime:
-    """Return a time (UTC); one before the year 1 becomes the start of the year 1."""
+    """Return a time (UTC), clamped to the start of the year 1."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:
@@ -141,7 +141,7 @@ def _alerts(settings: Settings, streams: Sequence[str]) -> _Standing:
 
 
 def _message(alert: Alert, found: Standing) -> Mapping[str, Any]:
-    """Return a firing alert as it was sent; `at` and `value` are null if that was long ago."""
+    """Return a firing alert as it was sent; `at` and `value` are null if it was sent too long ago."""
     last = next((one for one in found.told if one["alert_id"] == alert.id), {})
     return {
         "alert_id": alert.id,

@@ -1,7 +1,7 @@
 """`/api/v1`: every gold table of every stream; the routes are generated from the declarations.
 
-Parameters are columns as in SQL; times are in epoch milliseconds or ISO 8601. Rows are exported messages;
-`row` and `rows` add their keys.
+Parameters are named like SQL columns; times are epoch milliseconds or ISO 8601. Rows are exported messages;
+`row` and `rows` add the keys.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ Sorted = Annotated[Literal["oldest", "newest"], Query(description="The rows that
 
 
 def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
-    """Return the routes over the gold tables of the streams."""
+    """Return the routes over the streams' gold tables."""
     routes = APIRouter(prefix="/api/v1", tags=["tables"])
     described = [_described(stream) for stream in streams]
 
     @routes.get("/streams")
     async def list_streams() -> Response:
-        """Return the streams, their gold tables and the parameters of each."""
+        """Return the streams, their gold tables, and each table's parameters."""
         return plain({"streams": described})
 
     for stream in streams:
@@ -125,12 +125,12 @@ def _row(table: MergedTable, said: Said) -> str:
 
 
 def _key(table: MergedTable, row: Row) -> dict[str, Any]:
-    """Return a row's key in the form of request parameters: by column, times in epoch ms."""
+    """Return a row's key by column, in the form of request parameters: times in epoch milliseconds."""
     return {name: row[name] // 1000 if is_time(table, name) else row[name] for name in table.keys}
 
 
 def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters as column values without nulls, times in microseconds."""
+    """Return the parameters as column values, without nulls; times are in microseconds."""
     return {
         name: parameters.micros(name, value) if is_time(table, name) else value
         for name, value in asked.items()
@@ -164,7 +164,7 @@ def _optional(table: MergedTable, column: str) -> tuple[Any, Any]:
 
 
 def _parameter(table: MergedTable, column: str, text: Any) -> Any:
-    """Return the type of the parameter for a column."""
+    """Return the type annotation of a column's request parameter."""
     kind = table.schema[column].dataType
     optional = text is not str
     if isinstance(kind, LongType | IntegerType):
@@ -178,7 +178,7 @@ def _parameter(table: MergedTable, column: str, text: Any) -> Any:
 
 
 def _sign(endpoint: Callable[..., Any], parts: Mapping[str, tuple[Any, Any]]) -> None:
-    """Set a function's signature, from which FastAPI reads the table's parameters."""
+    """Set an endpoint's signature, from which FastAPI derives the request parameters."""
     request = Parameter("request", Parameter.KEYWORD_ONLY, annotation=Request)
     named = [
         Parameter(name, Parameter.KEYWORD_ONLY, annotation=annotation, default=default)

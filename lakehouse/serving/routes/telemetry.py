@@ -1,4 +1,4 @@
-"""`/metrics` and `/health`: a server's own telemetry, like that of every process of the pipeline."""
+"""`/metrics` and `/health`: the server's own telemetry, in the same form as the pipeline's."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from lakehouse.serving.security.access import LIVE_PATH, READY_PATH
 
 
 def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRouter:
-    """Return the routes; `look` blocks."""
+    """Return the routes; `look` may block."""
     routes, one = APIRouter(tags=["telemetry"]), CapacityLimiter(1)
     readiness = Shared[Readiness](look)
 
     @routes.get(LIVE_PATH)
     async def live() -> Response:
-        """Answer 200: the process responds."""
+        """Answer 200 as long as the process responds."""
         return _said(HTTPStatus.OK, "live", ())
 
     @routes.get(READY_PATH, responses={503: {"description": "Neither Redis nor gold can be read."}})
@@ -34,7 +34,7 @@ def router(registry: CollectorRegistry, look: Callable[[], Readiness]) -> APIRou
 
     @routes.get("/metrics", response_class=PlainTextResponse)
     async def metrics(request: Request) -> Response:
-        """Return OpenMetrics, or Prometheus' text format if the request asks for it."""
+        """Return OpenMetrics, or the Prometheus text format if the request prefers it."""
         accept = request.headers.get("accept", "")
         text, content_type = await to_thread.run_sync(exposed, registry, accept, limiter=one)
         return Response(text, headers={"Content-Type": content_type})

@@ -1,1 +1,1 @@
-"""Who may call, how often, and over which connections."""
+"""Access control, request limits and connection handling."""

@@ -1,4 +1,4 @@
-"""Access to the server: tokens and their scopes, and protection against pages of other sites."""
+"""Access control: tokens and their scopes, and protection against pages of other sites."""
 
 from __future__ import annotations
 
@@ -29,20 +29,23 @@ _READS = {"GET", "HEAD", "OPTIONS"}
 SESSION_PATH = "/api/v1/session"
 EVENTS_PATH = "/api/v1/events"
 MOST_AT_ONCE = 32
-"""Concurrent requests per token. They are fewer than the scans that may run or wait, so one token cannot
-block all others; event streams have a limit of their own."""
+"""The maximum number of concurrent requests per token.
+
+It is less than the number of scans that may run or wait, so one token cannot block all others. Event streams
+have a separate limit.
+"""
 LIVE_PATH, READY_PATH = "/health/live", "/health/ready"
 _PROBES = frozenset({LIVE_PATH, READY_PATH})
-"""Paths that need no token: probes have none, and the responses contain nothing that needs one."""
+"""Paths that need no token: probes send none, and the responses contain nothing confidential."""
 _BEARER = "bearer "
 
 
 @dataclass(frozen=True)
 class Access:
-    """Access rules: `tokens` is null if no token is needed; a request's Host must be one of `hosts`.
+    """Access rules: `tokens` is null if no token is required; a request's Host must be one of `hosts`.
 
-    `is_https`: browsers reach the server only over HTTPS, its own or a proxy's. `refusals` limits requests
-    without a valid token per address.
+    `is_https`: browsers reach the server only over HTTPS, its own or a proxy's. `refusals` limits the rate of
+    requests without a valid token, per address.
     """
 
     tokens: Tokens | None
@@ -53,12 +56,12 @@ class Access:
 
     @property
     def cookie(self) -> str:
-        """The name of the session's cookie."""
+        """The name of the session cookie."""
         return cookie_of(is_https=self.is_https)
 
     @cached_property
     def sessions(self) -> Sessions | None:
-        """The sessions of token holders; null if no token is needed."""
+        """The sessions of token holders; null if no token is required."""
         return None if self.tokens is None else Sessions(self.tokens)
 
 
@@ -82,7 +85,7 @@ def caller_of(request: Request) -> Caller:
 
 
 def is_still_admitted(request: Request) -> bool:
-    """Tell whether the caller may still read: a token may be removed or expire during a response."""
+    """Tell whether the caller may still read: its token may expire or be removed during a response."""
     try:
         caller: Caller = request.scope["state"]["identify"]()
     except (Problem, SettingsError):
@@ -91,7 +94,7 @@ def is_still_admitted(request: Request) -> bool:
 
 
 def requires(scope: Scope) -> Callable[[Request], None]:
-    """Return a dependency that refuses callers without the scope."""
+    """Return a dependency that refuses callers without a scope."""
 
     def check(request: Request) -> None:
         if not may(request, scope):
@@ -101,7 +104,7 @@ def requires(scope: Scope) -> Callable[[Request], None]:
 
 
 class Entrance:
-    """Admits a request, or answers it with 401, 403 or 429."""
+    """Admit a request, or answer it with 401, 403 or 429."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app
@@ -111,7 +114,7 @@ class Entrance:
         self._answering = Counter[str]()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Pass on a request if it is admitted."""
+        """Pass a request on if it is admitted."""
         if scope["type"] == "http":
             scope.setdefault("state", {})["identify"] = partial(self._identify, scope)
             try:
@@ -128,7 +131,7 @@ class Entrance:
         await self._app(scope, receive, send)
 
     def _begin(self, scope: AsgiScope, caller: Caller) -> None:
-        """Count a request of a token until it ends; raises Problem 429 above MOST_AT_ONCE."""
+        """Count a token's request as in progress; raises Problem 429 above MOST_AT_ONCE."""
         if self._is_counted(scope, caller):
             if self._answering[caller.name] >= MOST_AT_ONCE:
                 why = f"{MOST_AT_ONCE} requests of the token {caller.name} are in progress; try again"
@@ -138,7 +141,7 @@ class Entrance:
     def _end(self, scope: AsgiScope, caller: Caller) -> None:
         if self._is_counted(scope, caller):
             self._answering[caller.name] -= 1
-            self._answering += Counter()  # drops tokens without a request
+            self._answering += Counter()  # drops tokens without requests
 
     def _is_counted(self, scope: AsgiScope, caller: Caller) -> bool:
         return self._access.tokens is not None and caller is not NOBODY and scope["path"] != EVENTS_PATH
@@ -162,7 +165,7 @@ class Entrance:
         return caller
 
     def _identify(self, scope: AsgiScope) -> Caller:
-        """Return the request's caller; raises Problem 401 without a valid token or session."""
+        """Return the request's caller; raises Problem 401 if there is no valid token or session."""
         tokens, sessions = self._access.tokens, self._access.sessions
         if tokens is None or sessions is None:
             return LOCAL
@@ -176,13 +179,13 @@ class Entrance:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """Return the bearer token of a request, null for none."""
+    """Return a request's bearer token, or null if it has none."""
     given = headers.get("authorization", "")
     return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
 
 
 def _check_origin(headers: Headers, *, is_https: bool) -> None:
-    """Raise Problem 403 for a page of another origin; only browsers send an origin."""
+    """Raise Problem 403 if a page of another origin sent the request; only browsers send an origin."""
     origin = headers.get("origin")
     if origin is not None and not _is_own(origin, headers.get("host", ""), is_https=is_https):
         raise Problem(HTTPStatus.FORBIDDEN, f"pages of {origin} may not write here")
@@ -191,7 +194,7 @@ def _check_origin(headers: Headers, *, is_https: bool) -> None:
 
 
 def _is_own(origin: str, host: str, *, is_https: bool) -> bool:
-    """Tell whether an origin is this server's, by the Host that the request names."""
+    """Tell whether an origin is this server's, judging by the request's Host."""
     try:
         theirs, ours = urlsplit(origin), urlsplit(f"//{host}")
         places = [(parts.hostname, parts.port) for parts in (theirs, ours)]

@@ -1,10 +1,11 @@
-"""HTTP/1.1 connections with deadlines: clients that send no request or read no response are disconnected.
+"""HTTP/1.1 connections with deadlines: clients that stop sending or reading are disconnected.
 
 uvicorn limits only the pause between two requests. This module also limits the time for a request's head,
-from the first byte or the connection on, and the time that a response may wait for its reader. It also limits
-the connections that wait for a request, in total and per peer: a new one replaces the oldest.
+measured from its first byte or from the connection, and the time that a response may wait for its reader. It
+also limits the number of connections waiting for a request, in total and per peer: a new one replaces the
+oldest.
 
-Everything of uvicorn that it does not document is here (docs/internals.md); nobody else touches it.
+All use of undocumented uvicorn internals is confined to this module (docs/internals.md).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ MOST_WAITING_OF_A_PEER = 128
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, which calls `end` when it is told to stop, and `look`, if it has one, every 30 s."""
+    """uvicorn's server; calls `end` when told to stop, and `look`, if given, every 30 s."""
 
     def __init__(
         self, config: uvicorn.Config, end: Callable[[], None], look: Callable[[], Awaitable[None]] | None
@@ -39,13 +40,13 @@ class Server(uvicorn.Server):
         self._end = end
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop on a signal; answers that would go on are ended first."""
+        """Stop on a signal, after ending responses that would not end by themselves."""
         self._end()
         super().handle_exit(sig, frame)
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's protocol, with deadlines after which the connection is aborted."""
+    """uvicorn's protocol, with deadlines after which a connection is aborted."""
 
     head_s = HEAD_S
     stalled_s = STALLED_S
@@ -61,7 +62,7 @@ class DeadlineProtocol(H11Protocol):
 
     @property
     def is_waiting(self) -> bool:
-        """Tell whether the connection waits for a request or the rest of one."""
+        """Whether the connection is waiting for a request or the rest of one."""
         waits = self._head is not None or self.timeout_keep_alive_task is not None
         return waits and not self.transport.is_closing()
 
@@ -73,7 +74,7 @@ class DeadlineProtocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; an unfinished head keeps its deadline."""
+        """Process received bytes; the deadline of an unfinished head is not extended."""
         super().data_received(data)
         self._watch_head()
 
@@ -94,7 +95,7 @@ class DeadlineProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def _make_room(self) -> None:
-        """Abort the oldest waiting connection, of this peer first, if this one exceeds the limit."""
+        """Abort the oldest waiting connection, preferably of this peer, if the limit is reached."""
         waiting = [one for one in self.connections if isinstance(one, DeadlineProtocol) and one.is_waiting]
         of_peer = [one for one in waiting if one.peer == self.peer]
         if len(of_peer) >= self.most_waiting_of_a_peer:
@@ -103,7 +104,7 @@ class DeadlineProtocol(H11Protocol):
             _oldest(waiting).transport.abort()
 
     def _watch_head(self) -> None:
-        """Start or cancel the deadline; a body that follows its response counts as an unfinished head."""
+        """Start or cancel the head's deadline, also for a body that is still arriving after its response."""
         theirs, ours = self.conn.their_state, self.conn.our_state
         if theirs is not h11.IDLE and not (theirs is h11.SEND_BODY and ours is h11.DONE):
             _cancel(self._head)

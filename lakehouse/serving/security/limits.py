@@ -1,4 +1,4 @@
-"""Limits for requests: their rate, with bursts, and the size of their bodies."""
+"""Limits on the rate of requests, with bursts, and on the size of their bodies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _IPV6_NETWORK = 64
 
 @dataclass(frozen=True)
 class Rate:
-    """The requests per second that a client may make, and the size of a burst."""
+    """A client's permitted requests per second, and the size of a burst."""
 
     per_second: float = 2_000.0
     burst: float = 4_000.0
@@ -36,19 +36,19 @@ class Rate:
 
 RATE = Rate()
 REFUSALS = Rate(per_second=1.0, burst=60.0)
-"""The rate of requests without a valid token per address: each may be a guess."""
+"""The permitted rate of requests without a valid token, per address: each could be a guess."""
 
 
 class Limiter:
-    """Counts requests by client; it remembers the last ten thousand clients."""
+    """Count requests by client, remembering the last ten thousand clients."""
 
     def __init__(self, rate: Rate, clock: Callable[[], float]) -> None:
         self._rate = rate
         self._clock = clock
-        self._left = OrderedDict[str, tuple[float, float]]()  # the requests left, and the time of that count
+        self._left = OrderedDict[str, tuple[float, float]]()  # requests left, and when that was computed
 
     def take(self, client: str) -> None:
-        """Count one request; raises Problem 429 with the seconds to wait if none is left."""
+        """Count one request; if none is left, raises Problem 429 with the seconds to wait."""
         now = self._clock()
         left, at = self._left.pop(client, (self._rate.burst, now))
         left = min(self._rate.burst, left + (now - at) * self._rate.per_second)
@@ -62,7 +62,7 @@ class Limiter:
 
 
 class Bodies:
-    """Reads a body before the request is passed on; answers large bodies with 413, slow ones with 408."""
+    """Read a request's body before passing the request on; answer 413 if it is large, 408 if it is slow."""
 
     def __init__(self, app: ASGIApp, most: int = MOST_BODY, within_s: float = _BODY_S) -> None:
         self._app = app
@@ -70,7 +70,7 @@ class Bodies:
         self._within_s = within_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request, with its whole body."""
+        """Pass on a request with its complete body."""
         if scope["type"] == "http":
             try:
                 receive = await self._whole(Headers(scope=scope), receive)
@@ -80,7 +80,7 @@ class Bodies:
         await self._app(scope, receive, send)
 
     async def _whole(self, headers: Headers, receive: Receive) -> Receive:
-        """Return a `receive` that first returns the whole body, and then delegates to the original."""
+        """Return a `receive` that first returns the complete body, then delegates to the original."""
         if "content-length" not in headers and "transfer-encoding" not in headers:
             return receive
         declared = headers.get("content-length", "")
@@ -111,7 +111,7 @@ class Bodies:
 
 
 def network_of(address: str) -> str:
-    """Return the client that an address counts as: for IPv6 its /64, as a host can use any address in it."""
+    """Return the client that an address counts as: for IPv6 its /64, because a host can use all of it."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -1,8 +1,8 @@
 """Browser sessions: a cookie represents a token, for clients that cannot send headers, such as EventSource.
 
-The cookie is a random id. Only this process knows its token, and sessions end with the process. A cookie
-expires after 12 hours, or with its token, and has the token's current scopes. The number of sessions is
-limited per token, so that the holder of one token cannot end the sessions of another.
+The cookie is a random id. Only this process knows the token behind it, and sessions end with the process. A
+cookie expires after 12 hours or with its token, and has the token's current scopes. Sessions are limited per
+token, so that the holder of one token cannot end the sessions of another.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def cookie_of(*, is_https: bool) -> str:
 
 
 class Sessions:
-    """The open sessions; if a token has more than 200, its oldest ones end."""
+    """The open sessions; when a token exceeds 200, its oldest sessions end."""
 
     def __init__(self, tokens: Tokens, clock: Callable[[], float] = time.monotonic) -> None:
         self._tokens = tokens
         self._clock = clock
         self._begun = OrderedDict[str, tuple[str, float]]()
-        """Each session's token hash and end (by the clock), by the hash of its id, ordered by end."""
+        """By the hash of the session id: the token's hash and the end time on the clock; ordered by end."""
 
     def begin(self, token: str) -> str:
         """Return the id of a new session for the holder of a token."""
@@ -44,7 +44,7 @@ class Sessions:
         return id_
 
     def caller(self, id_: str) -> Caller | None:
-        """Return the session's caller, null if the session has ended or its token is gone."""
+        """Return the session's caller, or null if the session has ended or its token is gone."""
         known, ends = self._begun.get(hashed(id_), (None, 0.0))
         if known is None or self._clock() >= ends:
             self.end(id_)

@@ -1,4 +1,4 @@
-"""HTTPS by the server itself; renewed certificates are loaded without a restart."""
+"""HTTPS served directly; renewed certificates are loaded without a restart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 
 
 class Certificate:
-    """A certificate with its chain, and its key, in PEM files; `context` has the last valid pair."""
+    """A certificate with its chain and its key, in PEM files; `context` holds the last valid pair."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
         self._certificate = certificate
@@ -30,7 +30,7 @@ class Certificate:
             ) from error
 
     async def look(self) -> None:
-        """Reload changed files; if they cannot be used, new connections keep the previous certificate."""
+        """Reload changed files; if they are unusable, new connections keep the previous certificate."""
         try:
             self._load()
         except (OSError, ValueError) as error:
@@ -39,12 +39,12 @@ class Certificate:
     def _load(self) -> None:
         stamps = [(path.stat().st_mtime_ns, path.stat().st_ino) for path in (self._certificate, self._key)]
         if stamps != self._held:
-            # A failed load may leave half of a pair in a context, so a new context tries the pair first.
+            # A failed load may leave a half-loaded pair in a context, so a new context tries the pair first.
             for context in (ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self.context):
                 context.load_cert_chain(self._certificate, self._key, password=_no_password)
             self._held = stamps
 
 
 def _no_password() -> str:
-    """Raise ValueError, so that OpenSSL does not ask on the terminal."""
+    """Raise ValueError, which keeps OpenSSL from prompting on the terminal."""
     raise ValueError("the key has a password")

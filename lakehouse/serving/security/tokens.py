@@ -1,7 +1,7 @@
 """API tokens: name, scopes, expiry and the SHA-256 of the secret, in a file that only its owner can read.
 
-A secret has 256 random bits and cannot be guessed, so a fast hash is as safe as a slow one. Reading the file
-does not give access to the API.
+A secret has 256 random bits and cannot be guessed, so a fast hash is as safe as a slow one. The file's
+contents do not give access to the API.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def _now() -> datetime:
 
 
 class Scope(StrEnum):
-    """A permission of a token: read rows, see raw bytes of records, or run commands."""
+    """A permission of a token: read rows, read raw record bytes, or run commands."""
 
     READ = "read"
     PAYLOAD = "payload"
@@ -62,7 +62,7 @@ class Token:
 
 
 class Tokens:
-    """The tokens in a file; additions, removals and expiry take effect at once."""
+    """The tokens in a file; additions, removals and expiry take effect immediately."""
 
     def __init__(self, home: Path, clock: Callable[[], datetime] = _now) -> None:
         self.path = home / "tokens.json"
@@ -71,7 +71,7 @@ class Tokens:
         self._tokens: tuple[Token, ...] = ()
 
     def add(self, name: str, scopes: Sequence[Scope], *, lasts: timedelta | None = None) -> str:
-        """Add a token and return its secret, which is not stored; raises SettingsError if the name is in use.
+        """Add a token and return its secret, which is not stored; raises SettingsError if the name is taken.
 
         The token is valid for `lasts`, by default until it is removed.
         """
@@ -87,7 +87,7 @@ class Tokens:
         return secret
 
     def remove(self, name: str) -> None:
-        """Remove a token; raises SettingsError if there is none of that name."""
+        """Remove a token; raises SettingsError if there is none with that name."""
         with self._changing():
             standing = self.read()
             if not any(one.name == name for one in standing):
@@ -95,7 +95,7 @@ class Tokens:
             self._write(tuple(one for one in standing if one.name != name))
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens, none if there is no file; raises SettingsError if it cannot be read."""
+        """Return the tokens, empty if there is no file; raises SettingsError if it cannot be read."""
         try:
             state = self.path.stat()
             stamp = (state.st_mtime_ns, state.st_ino, state.st_size)
@@ -117,7 +117,7 @@ class Tokens:
         return [one for one in self.read() if one.is_valid(now)]
 
     def caller(self, secret: str) -> Caller | None:
-        """Return the caller with this secret, or null; takes the same time for every secret."""
+        """Return the caller with this secret, or null; takes the same time for any secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:
@@ -136,18 +136,18 @@ class Tokens:
             yield
 
     def _write(self, tokens: Sequence[Token]) -> None:
-        """Replace the file so that it survives a power failure; its content is stored nowhere else."""
+        """Replace the file, surviving a power failure; its contents are stored nowhere else."""
         text = json.dumps([vars(one) for one in tokens], indent=1, default=datetime.isoformat)
         write_whole(self.path, text, lasting=True, mode=OWNER_ONLY)
 
 
 def tokens_of(settings: Settings) -> Tokens:
-    """Return the tokens in `server_home`, or in `home` if that is not set."""
+    """Return the tokens in `server_home`, or in `home` if `server_home` is not set."""
     return Tokens(settings.server_home or settings.home)
 
 
 def hashed(secret: str) -> str:
-    """Return the hash of a secret, as it is stored."""
+    """Return a secret's hash in the form that is stored."""
     return hashlib.sha256(secret.encode(errors="replace")).hexdigest()
 
 

@@ -1,1 +1,1 @@
-"""Gold rows and dead letters in Kafka's topics."""
+"""Export of gold rows and dead letters to Kafka topics."""

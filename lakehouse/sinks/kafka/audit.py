@@ -1,9 +1,9 @@
-"""Audits exports to Kafka: in the topics, read committed, the last message of every row equals gold.
+"""Audit exports to Kafka: read committed, the last message of every row must equal gold.
 
 Rows are compared as of the version that the export has reached; rows sent during the audit are in flight and
-left out. A row that is too large for the topic is a note, not a difference, whatever older state of it the
-topic has. Messages removed by the topic's retention are a note, too, and so is a lake that is a copy, and
-older than what was sent.
+are skipped. Some cases are reported as notes, not differences: a row too large for the topic, even if the
+topic has an older state of it; messages removed by the topic's retention; and a lake that is a copy and is
+older than the rows already sent.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ GONE = "VACUUM has removed files of gold's change feed"
 
 @dataclass(frozen=True)
 class _Sent:
-    """Gold as the export read it, the rows that may have been sent meanwhile, and the messages.
+    """Gold as the export read it, the rows that may have been sent since, and the topic's messages.
 
-    `changes` reads gold's change feed, as messages, from version `first` on; earlier versions are gone. Rows
-    that were sent before the lake was `adopted` (UTC) may have been sent again then.
+    `changes` reads gold's change feed as messages, from version `first` on; earlier versions are gone. Rows
+    sent before the lake was `adopted` (UTC) may have been resent at that time.
     """
 
     gold: DataFrame
@@ -57,7 +57,7 @@ class _Sent:
 
 
 def compare(audited: AuditedLead) -> Findings:
-    """Compare a gold table with the topic that it is exported to."""
+    """Compare a gold table with the topic it is exported to."""
     access = audited.exported.settings.kafka.access
     return WholeTopic(audited.exported.spark, access, audited.place).asked(
         lambda records: _compare(audited, records)
@@ -120,7 +120,7 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
 
 
 def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: KafkaAccess) -> str | None:
-    """Return why it is unknown which rows were sent; null if it is known, or nothing was sent."""
+    """Return why the sent position is unknown; null if it is known, or if nothing was sent."""
     if progress is not None:
         is_ours = progress.table == audited.exported.sent_as
         return None if is_ours else f"the rows sent are of another table, with id {progress.table}"
@@ -182,9 +182,9 @@ def _sent(
 
 
 def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
-    """Return the last version of which the topic may have a message by now.
+    """Return the last version from which the topic may have a message by now.
 
-    It includes rows that were sent since `progress`, and a large micro-batch that was sent in slices.
+    It covers rows sent since `progress`, and a large micro-batch that is being sent in slices.
     """
     access, place, exported = audited.exported.settings.kafka.access, audited.place, audited.exported
     now = read_progress(access, progress_group(exported.table.name, place), place) or progress
@@ -196,7 +196,7 @@ def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
 
 
 def _as_messages(rows: DataFrame, table: MergedTable) -> DataFrame:
-    """Return gold rows as messages: key, value, the fields that identify the row; `leaves`: exported."""
+    """Return gold rows as messages: key, value, identifying fields, and `leaves` (whether exported)."""
     export = table.export
     kind = ["_change_type"] if "_change_type" in rows.columns else []
     messages = rows.select(
@@ -213,9 +213,9 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 
 
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
-    """Return the rows whose last message differs from gold, and the digest of gold's message.
+    """Return the rows whose last message differs from gold, with the digest of gold's message.
 
-    A tombstone has a key that belongs to one row only.
+    A tombstone's key belongs to a single row.
     """
     names = ["key", *identity]
     place = F.struct("partition", "offset")
@@ -245,7 +245,7 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
 
 
 def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that are in the topic fewer times than in gold, and the digests of their values."""
+    """Return messages that the topic has fewer times than gold, with the digests of their values."""
     rows = gold.where("leaves").groupBy("key", "value").agg(F.count(F.lit(1)).alias("rows"))
     both = rows.join(_counted(messages), ["key", "value"], "left")
     times = F.coalesce("times", F.lit(0))
@@ -257,14 +257,14 @@ def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _states(noted: DataFrame) -> DataFrame:
-    """Return the states of rows that a topic refused, by the columns that identify a difference."""
+    """Return the states of rows that a topic refused, in the columns that identify a difference."""
     return noted.select(*_STATE).distinct()
 
 
 def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
-    """Return messages that were sent more often than gold's change feed has them.
+    """Return messages that were sent more often than they occur in gold's change feed, and notes.
 
-    If part of gold's history is gone, they can only be a note.
+    If part of gold's history is gone, such messages are reported as a note.
     """
     messages = sent.messages
     if sent.adopted is not None:
@@ -286,7 +286,7 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
 
 
 def _doubled(changes: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that are in the topic more often than in gold's change feed."""
+    """Return messages that occur more often in the topic than in gold's change feed."""
     said = changes.where(F.col("leaves") & F.col("_change_type").isin("insert", "update_postimage"))
     both = (
         _counted(messages)

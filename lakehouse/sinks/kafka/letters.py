@@ -1,11 +1,11 @@
-"""Sends dead letters to a topic, once each for a read-committed consumer, readable by Kafka's own tools.
+"""Send dead letters to a topic, exactly once for read-committed consumers, readable by Kafka's own tools.
 
 A message is the original record: key, value and headers. It also has the headers of a Kafka Streams dead
-letter (KIP-1034), so that consoles that support those also support these, and further headers with the
-letter's id, stream, status and reasons. A letter that has been replayed or discarded is sent once more.
+letter (KIP-1034), so consoles that support those can show it, and further headers with the letter's id,
+stream, status and reasons. A replayed or discarded letter is sent again with its new status.
 
-A message may come back as a record, through a mirror or by hand, and become a dead letter again. Then the new
-headers replace the former ones, and one more counts the rounds.
+A message may be fed back into the stream, by a mirror or by hand, and become a dead letter again. The new
+headers then replace the old ones, and another header counts the rounds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _STREAMS = "__streams.errors."
 _OURS = "lakehouse.letter."
 _ROUND = f"{_OURS}round"
 MOST_ROUNDS = 3
-"""How often a record may come back from a dead-letter topic and be sent there again."""
-_OVERHEAD_BYTES = 256  # upper bound of what a record and its batch need beside keys, values and headers
+"""How many times a record may return from a dead-letter topic and be sent there again."""
+_OVERHEAD_BYTES = 256  # upper bound for a record and its batch, apart from key, value and headers
 _A_HEADER_BYTES = 12
 
 Headers = Sequence[tuple[str, bytes | None]]
@@ -36,7 +36,7 @@ Headers = Sequence[tuple[str, bytes | None]]
 
 @dataclass(frozen=True)
 class Letter:
-    """A dead letter to send: the original record, its place in Kafka, and the letter's metadata."""
+    """A dead letter to send: the original record, its Kafka coordinates, and the letter's metadata."""
 
     id: str
     stream: str
@@ -51,7 +51,7 @@ class Letter:
 
     @property
     def rounds(self) -> int:
-        """How often the record was sent as a letter before it came back as this one."""
+        """How many times the record was sent as a letter before."""
         said = dict(self.headers)
         if f"{_OURS}id" not in said:
             return 0
@@ -60,14 +60,14 @@ class Letter:
 
     @property
     def own_headers(self) -> Headers:
-        """The record's headers without those of an earlier letter."""
+        """The record's headers, without those added for an earlier letter."""
         if not self.rounds:
             return self.headers
         return [(name, value) for name, value in self.headers if not name.startswith((_STREAMS, _OURS))]
 
 
 class LetterSink:
-    """Sends a stream's letters to a topic; a micro-batch and its progress are one Kafka transaction."""
+    """Send a stream's letters to a topic; a micro-batch and its progress form one Kafka transaction."""
 
     def __init__(self, access: KafkaAccess, topic: str, stream: str) -> None:
         self.topic = topic
@@ -78,13 +78,13 @@ class LetterSink:
         self._limits = Limits()
 
     def sent(self) -> Progress | None:
-        """Return the position of the letters that were sent; null before the first. Raises ServiceError."""
+        """Return the position up to which letters were sent; null before the first. Raises ServiceError."""
         return read_progress(self._access, self._group, self.topic, "read_uncommitted")
 
     def write(self, letters: Iterable[Letter], span: Span) -> int:
-        """Send letters in order, and return how many; 0 if there are none, or they were sent before.
+        """Send letters in order and return how many; 0 if there are none, or they were sent already.
 
-        Raises ServiceError if the broker refuses, or another exporter of the same letters has taken over.
+        Raises ServiceError if the broker refuses the letters or another exporter of them has taken over.
         """
         remaining = iter(letters)
         first = next(remaining, None)
@@ -115,7 +115,7 @@ class LetterSink:
             return count
 
     def close(self) -> None:
-        """Close the producer, whatever state the broker is in."""
+        """Close the producer, whatever the broker's state."""
         producer, self._producer = self._producer, None
         if producer is not None:
             producer.close()
@@ -133,10 +133,10 @@ class LetterSink:
 
 
 def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
-    """Return a letter's message; if the topic would refuse it as too large, parts are left out.
+    """Return a letter's message, without some of its parts if it would be too large for the topic.
 
-    First the value is left out, then also the key, the record's headers and the reasons; the header
-    `lakehouse.letter.left_out` says so.
+    The value is omitted first, then also the key, the record's headers and the reasons; the header
+    `lakehouse.letter.left_out` lists the omissions.
     """
     own, known = letter.own_headers, headers_of(letter)
     if _size(letter.key, letter.value, (*own, *known)) <= limit_bytes:
@@ -151,9 +151,9 @@ def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
 
 
 def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
-    """Return the headers that are added to the record's own, as text.
+    """Return the headers, as text, that are added to the record's own.
 
-    `exception` and `message` have the first reason, `reasons` has all of them as JSON.
+    `exception` and `message` contain the first reason; `reasons` contains all of them as JSON.
     """
     first: Mapping[str, str | None] = letter.reasons[0] if letter.reasons else {}
     said = {

@@ -1,4 +1,4 @@
-"""Gold rows in a Kafka topic, exactly once for a read-committed consumer."""
+"""Export gold rows to a Kafka topic, exactly once for read-committed consumers."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _END = "\0"  # librdkafka sends the metadata with its terminating NUL
 
 
 class Exporter:
-    """Transactions of one exporter of a table to a topic.
+    """Base class for exporting a table to a topic in Kafka transactions.
 
-    Rows and progress are committed in one Kafka transaction. Progress is the offset and metadata of the
-    consumer group in partition 0 of the topic. The group's name is also the transactional id, so a second
-    exporter with the same group fences the first. The broker aborts a transaction that is open for longer
-    than `transaction_timeout_s` or the broker's own limit; its messages are never seen.
+    Rows and progress are committed in the same transaction. Progress is the consumer group's offset and
+    metadata in partition 0 of the topic. The group's name is also the transactional id, so a second exporter
+    with the same group fences the first. The broker aborts a transaction that stays open longer than
+    `transaction_timeout_s` or the broker's own limit; read-committed consumers never see its messages.
     """
 
     def __init__(
@@ -41,10 +41,10 @@ class Exporter:
         self._producer: Transactions | None = None
 
     def close(self) -> None:
-        """Close the producer, whatever state the broker is in.
+        """Close the producer, whatever the broker's state.
 
-        Read-committed consumers do not see an open transaction and wait at its first row. The next exporter
-        aborts it when it starts, or the broker after the timeout.
+        Read-committed consumers do not see an open transaction and wait at its first row. It is aborted by
+        the next exporter when it starts, or by the broker after the timeout.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -60,7 +60,7 @@ class Exporter:
         )
 
     def _start(self, limits: Limits) -> Transactions:
-        """Create the producer; from then on no other process can commit progress."""
+        """Create the producer; from then on, no other process can commit progress."""
         self._producer = producer = Transactions(
             self._access,
             self._group,
@@ -89,11 +89,11 @@ class Exporter:
 
 
 class KafkaSink(Exporter):
-    """Writes a micro-batch's rows to one topic exactly once, in one transaction.
+    """Write a micro-batch's rows to one topic exactly once, in one transaction.
 
-    Progress is the next version of the table, as the offset of the group
-    `lakehouse-export-<table>-to-<topic>`; its metadata has the table's name in positions (`tables.sent_as`).
-    A committed micro-batch is not sent again.
+    Progress is the table's next version, stored as the offset of the group
+    `lakehouse-export-<table>-to-<topic>`; the metadata holds the table's name in positions
+    (`tables.sent_as`). A committed micro-batch is not sent again.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class KafkaSink(Exporter):
         self._sent: Progress | None = None
 
     def weigh(self, changes: Sequence[Change]) -> Weighed:
-        """Split the changes by whether the topic accepts them; before refusing any, check its limit again.
+        """Split the changes by whether the topic accepts them; recheck its limit before refusing any.
 
         Raises ServiceError as `write` does.
         """
@@ -122,10 +122,10 @@ class KafkaSink(Exporter):
         return weighed
 
     def write(self, changes: Sequence[Change], span: Span) -> int:
-        """Send the changes in order and return how many were sent; 0 if they had been sent before.
+        """Send the changes in order and return how many; 0 if they were sent already.
 
-        Raises ServiceError if the broker refuses or another exporter has taken over, and PositionError if one
-        has sent something else meanwhile.
+        Raises ServiceError if the broker refuses them or another exporter has taken over, and PositionError
+        if another exporter has sent different changes meanwhile.
         """
         with self._reported():
             return self._write(changes, span)
@@ -141,11 +141,12 @@ class KafkaSink(Exporter):
         return self._limits
 
     def sent(self) -> Progress | None:
-        """Return the position up to which rows have been sent to the topic; null before the first time.
+        """Return the position up to which rows have been sent to the topic; null before the first.
 
         Raises ServiceError if the broker does not answer.
         """
-        # Read committed would wait for a transaction left open by a crash, which has not moved the progress.
+        # Reading committed offsets would wait for a transaction left open by a crash. It has not moved the
+        # progress.
         return read_progress(self._access, self._group, self.topic, "read_uncommitted")
 
     def _write(self, changes: Sequence[Change], span: Span) -> int:
@@ -172,7 +173,7 @@ class KafkaSink(Exporter):
         return producer
 
     def _look_again(self) -> bool:
-        """Look up the topic's limits and tell whether they have changed; then a new producer uses them."""
+        """Look up the topic's limits again; if they changed, replace the producer and return true."""
         before = self._limits
         if limits_of(self._access, self.topic) == before:
             return False
@@ -189,7 +190,7 @@ def progress_group(table: str, topic: str) -> str:
 def read_progress(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Progress | None:
-    """Return the position up to which a table has been sent to the topic; null before the first time.
+    """Return the position up to which a table has been sent to the topic; null before the first.
 
     Raises ServiceError as `read_group` does.
     """
@@ -203,7 +204,7 @@ def read_progress(
 def read_group(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Reached | None:
-    """Return the progress of an exporter's group in the topic; null before the first time.
+    """Return the progress of an exporter's group in the topic; null before the first commit.
 
     Raises ServiceError if the broker does not answer, or denies the request.
     """

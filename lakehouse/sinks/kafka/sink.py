@@ -1,4 +1,4 @@
-"""Sends a gold table's rows to its topic: the store that a micro-batch waits for."""
+"""Send a gold table's rows to its topic in Kafka, the lead store."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from lakehouse.streams.definition import MergedTable
 
 
 class ToKafka:
-    """The lead of a table that has a topic, which is created if it is missing.
+    """The lead of a table with a topic; creates the topic if it is missing.
 
-    A micro-batch is one transaction; a large one has a transaction for each slice, and a last one for the
-    position.
+    A micro-batch is sent in one transaction; a large one takes a transaction for each slice and a final one
+    for the position.
     """
 
     name = "kafka"
@@ -35,15 +35,15 @@ class ToKafka:
         )
 
     def sent(self) -> Progress | None:
-        """Return the position up to which the table has been sent; null before the first time."""
+        """Return the position up to which the table has been sent; null before the first."""
         return self._sink.sent()
 
     def begun(self) -> Span | None:
-        """Return the span of the last micro-batch that was sent in slices; null for none."""
+        """Return the span of the last micro-batch sent in slices; null if there was none."""
         return last_sliced(self._access, self._exported.table.name, self.place)
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
-        """Send the rows, and yield those that are committed."""
+        """Send the rows, and yield them once committed."""
         return self._in_slices(changes, sending) if sending.is_large else self._at_once(changes, sending)
 
     def close(self) -> None:
@@ -53,8 +53,7 @@ class ToKafka:
     def _at_once(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
         rows = list(changes)
         weighed = self._sink.weigh(rows)
-        # This comes first, so that a row is noted even if the topic accepts it when the micro-batch is
-        # retried.
+        # Note refused rows first: they are then on record even if the topic accepts them in a retry.
         self._note(weighed.refused, sending)
         yield Slice(rows, self._sink.write(weighed.fitting, sending.span), weighed.refused)
 
@@ -92,7 +91,7 @@ def _make(exported: Exported) -> ToKafka | None:
 
 
 def _audit(audited: AuditedLead) -> Findings:
-    from lakehouse.sinks.kafka.audit import compare  # which reads topics with Arrow
+    from lakehouse.sinks.kafka.audit import compare  # it reads topics with Arrow
 
     return compare(audited)
 

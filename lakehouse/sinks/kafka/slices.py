@@ -1,13 +1,12 @@
-"""Sends a large micro-batch's rows in slices.
+"""Send a large micro-batch's rows in slices.
 
-The broker aborts a transaction that is open for too long. A transaction with all rows of a micro-batch takes
-longer the more rows there are and the busier the machine is; it could be aborted in every retry, for ever. So
-a large micro-batch is sent in slices of bounded size, each a transaction with its progress; then other stores
-get the slice. The rows are never all in memory.
+The broker aborts a transaction that stays open too long. A transaction with all rows of a large micro-batch
+could time out in every retry, for ever. So a large micro-batch is sent in slices of bounded size, each in a
+transaction with its progress; the other stores then get the slice. The rows are never all in memory at once.
 
-A retry skips the slices that were committed, so its rows must come in the same order. They do: the progress
-of the slices has the micro-batch's span of the change feed, and the rows are ordered by version and keys. The
-micro-batch's own progress is committed after all slices, as for a small one.
+A retry skips committed slices, so its rows must come in the same order. They do: the slices' progress records
+the micro-batch's span of the change feed, and rows are ordered by version and keys. The micro-batch's own
+progress is committed after the last slice, as for a small one.
 """
 
 from __future__ import annotations
@@ -34,24 +33,23 @@ SLICE_ROWS = 20_000
 
 @dataclass(frozen=True)
 class _Progress:
-    """The number of rows that are done, including refused ones, and the smallest limit applied to them."""
+    """The number of rows already done, including refused ones, and the smallest limit applied to them."""
 
     rows: int
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return the most rows of the next slice, so that it never mixes rows that are done with others."""
+        """Return the maximum size of the next slice, so that no slice mixes finished rows with new ones."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 
 class SlicedSink(Exporter):
-    """Writes the rows of a micro-batch to a topic exactly once, at most `slice_rows` in a transaction.
+    """Write a micro-batch's rows to a topic exactly once, at most `slice_rows` per transaction.
 
-    Progress is the number of rows that are done, as the offset of the group
-    `lakehouse-export-<table>-to-<topic>-slices`; its metadata has their span of the table. A retry of the
-    micro-batch skips that many rows, so they must come in the same order. Refused rows stay the same, too:
-    the limit of that time is applied to rows that are done. With `begins_anew` it skips none, because the
-    rows are different.
+    Progress is the number of rows done, stored as the offset of the group
+    `lakehouse-export-<table>-to-<topic>-slices`; its metadata holds the micro-batch's span. A retry skips
+    that many rows, so they must come in the same order. The size limit in force at that time is applied to
+    them again, so the same rows are refused. With `begins_anew` no rows are skipped, because the rows differ.
     """
 
     def __init__(
@@ -72,14 +70,14 @@ class SlicedSink(Exporter):
         self._begins_anew = begins_anew
 
     def send(self, changes: Iterable[Change], span: Span) -> Iterator[Slice]:
-        """Send the changes in order and yield them, slice by slice, each after its commit.
+        """Send the changes in order, and yield each slice after its commit.
 
-        Raises ServiceError if the broker refuses or another exporter has taken over, and PositionError if
-        another micro-batch has sent slices and has not ended.
+        Raises ServiceError if the broker refuses them or another exporter has taken over, and PositionError
+        if another micro-batch has been sent only in part.
         """
         remaining = iter(changes)
         first = next(remaining, None)
-        if first is None:  # no rows: no connection is needed
+        if first is None:  # no rows, so no connection is needed
             return
         with self._reported():
             producer = self._start(self._limits)
@@ -96,7 +94,7 @@ class SlicedSink(Exporter):
             yield Slice(part, 0 if is_done else len(weighed.fitting), weighed.refused)
 
     def _progress_of(self, span: Span) -> _Progress:
-        """Return the sink's progress in a micro-batch."""
+        """Return how much of a micro-batch has already been sent."""
         committed = read_group(self._access, self._group, self.topic)
         if committed is None or self._begins_anew:
             return _Progress(0, sys.maxsize)
@@ -105,7 +103,7 @@ class SlicedSink(Exporter):
         if found == span:
             return _Progress(committed.offset, int(said["record_bytes"]))
         if found.table == span.table and span.before.is_before(found.after):
-            # The slices of another micro-batch were committed after this one was chosen.
+            # The slices of another micro-batch were committed after this one was planned.
             raise PositionError(
                 f"topic {self.topic} has slices of {self._table} from version {found.before} to "
                 f"{found.after}, this export continues at {span.before} and ends at {span.after}: it has to "
@@ -115,12 +113,12 @@ class SlicedSink(Exporter):
 
 
 def slices_group(table: str, topic: str) -> str:
-    """Return the consumer group that holds the progress of slices of a table's export to a topic."""
+    """Return the consumer group that holds the slice progress of a table's export to a topic."""
     return f"{progress_group(table, topic)}-slices"
 
 
 def last_sliced(access: KafkaAccess, table: str, topic: str) -> Span | None:
-    """Return the span of the last micro-batch that was sent in slices; null for none.
+    """Return the span of the last micro-batch sent in slices; null if there was none.
 
     Raises ServiceError if the broker does not answer.
     """

@@ -1,1 +1,1 @@
-"""Gold rows in PostgreSQL."""
+"""Export of gold rows to PostgreSQL."""

@@ -1,8 +1,8 @@
-"""Audits PostgreSQL: at the position stored there, its rows equal gold's, column by column.
+"""Audit PostgreSQL: at the position stored there, its rows must equal gold's, column by column.
 
-Rows and position are read in one snapshot, and compared in the database with gold as of that position. So no
-row is in flight. A gold row that is not sent in its current state, such as a call that is open again, may be
-there in any state. Rows that PostgreSQL cannot hold are reported as a note.
+Rows and position are read in one snapshot and compared, in the database, with gold as of that position, so no
+row is in flight. A gold row that is not exported in its current state, such as a reopened call, may be in
+PostgreSQL in any state. Rows that PostgreSQL cannot hold are reported as a note.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, by a URL in libpq's format, and what to do about its errors, by SQLSTATE."""
+"""Connect to PostgreSQL by a URL in libpq's format, and explain its errors by SQLSTATE."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _OF_A_ROW = ("22", "54")
 
 
 class PostgresTroubleError(SinkTroubleError):
-    """PostgreSQL is out of reach or full, or refuses a statement."""
+    """PostgreSQL is unreachable or full, or refuses a statement."""
 
 
 class _Meaning(NamedTuple):
-    """What PostgreSQL does, for a line that continues with its own message, and what to do."""
+    """What PostgreSQL does, which introduces its own message in a line, and the remedy."""
 
     does: str
     todo: str
@@ -31,7 +31,7 @@ class _Meaning(NamedTuple):
 _AWAY = _Meaning("is out of reach", f"is {URL} right?")
 _REFUSES = _Meaning("has refused a statement of the export{of}", "docs/postgresql.md says what it needs")
 _MEANINGS = {
-    # Errors of the server: the rows wait, and are sent again on a schedule.
+    # Server errors: the rows wait and are sent again on a schedule.
     "08": _AWAY,
     "57": _AWAY,
     "57014": _Meaning(
@@ -65,7 +65,7 @@ _MEANINGS = {
     # Missing rights.
     "28": _Meaning("has refused the user", f"is {URL} right?"),
     "42501": _Meaning(f"denies the user of {URL} a right", "docs/postgresql.md, Access"),
-    # Errors of the table in PostgreSQL: the rows wait until a person has fixed it.
+    # Errors of the table in PostgreSQL: the rows wait until someone fixes it.
     "42P01": _Meaning(
         "has lost a table{of}",
         "it is made again; if that does not help, a connection pooler may pool transactions, not sessions",
@@ -87,7 +87,7 @@ _MEANINGS = {
         "has an index, or a limit, that refuses a row{of}",
         "drop the index, or build it on md5(column): rows wait until then",
     ),
-    # Errors of the values that are sent.
+    # Errors of the values sent.
     "22": _Meaning("refuses a value{of}", "docs/postgresql.md says which values it cannot hold"),
     "22P05": _Meaning(
         "refuses a name or a comment{of}, which the database's encoding cannot hold",
@@ -98,7 +98,7 @@ _MEANINGS = {
 
 @contextmanager
 def reported(table: str | None = None) -> Iterator[None]:
-    """Translate failures into PostgresTroubleError, in one line with the gold table, if given."""
+    """Translate failures into PostgresTroubleError with a one-line message, naming the table if given."""
     try:
         yield
     except psycopg.Error as error:
@@ -108,12 +108,12 @@ def reported(table: str | None = None) -> Iterator[None]:
 
 
 def is_of_a_row(error: psycopg.Error) -> bool:
-    """Tell whether an error of COPY is about a copied row, not about the table or the server."""
+    """Tell whether a COPY error concerns a copied row, rather than the table or the server."""
     return (error.sqlstate or "").startswith(_OF_A_ROW)
 
 
 def what(error: psycopg.Error) -> str:
-    """Return PostgreSQL's own message in one line; it may quote a value, but at most a character of text."""
+    """Return PostgreSQL's own message as one line; it may quote a value, but at most one text character."""
     said = " ".join((error.diag.message_primary or str(error)).split())
     where = error.diag.constraint_name or error.diag.column_name
     if where and where not in said:
@@ -130,21 +130,21 @@ def _meaning(error: psycopg.Error) -> _Meaning:
 
 
 _DEFAULTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "application_name": "lakehouse"}
-_OURS = {"client_encoding": "UTF8"}  # whatever the database's is: else psycopg uses that one
+_OURS = {"client_encoding": "UTF8"}  # whatever the database's encoding, which psycopg would otherwise use
 _SESSION = "SET lock_timeout = '10s'; SET timezone = 'UTC'; SET datestyle = 'ISO'"
 _IS_READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
 _WHOLE, _UNKNOWN = "UTF8", "SQL_ASCII"
 
 
 def connect(url: str, *, within_s: int | None = None) -> psycopg.Connection:
-    """Return a connection to a server that takes rows; its statements run in transactions.
+    """Connect to a writable server; statements run in transactions.
 
-    With `within_s`, no statement waits longer than that for a lock, or takes more than twice that time.
+    With `within_s`, no statement waits longer than that for a lock, or runs for more than twice as long.
     Raises PostgresTroubleError; use the connection within `reported`.
     """
     try:
         given = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:  # it may quote a part of a password
+    except psycopg.ProgrammingError:  # its message may quote part of a password
         raise PostgresTroubleError(
             f"{URL} has an option that libpq does not know, or one without a value"
         ) from None
@@ -159,21 +159,21 @@ def connect(url: str, *, within_s: int | None = None) -> psycopg.Connection:
 
 
 def encoding_of(connection: psycopg.Connection) -> str:
-    """Return the database's encoding, as PostgreSQL calls it."""
+    """Return the database's encoding, in PostgreSQL's spelling."""
     return connection.info.parameter_status("server_encoding") or _WHOLE
 
 
 def takes_any_text(encoding: str) -> bool:
-    """Tell whether a database with this encoding takes every character, like UTF-8."""
+    """Tell whether a database with this encoding can store any character, as UTF-8 can."""
     return encoding in {_WHOLE, _UNKNOWN}
 
 
 def doubts_of_postgres(url: str) -> list[str]:
-    """Return warnings about the rows in a PostgreSQL that works, one line each."""
+    """Return warnings about the rows in a working PostgreSQL, one line each."""
     try:
         with connect(url) as connection:
             return list(_doubts(encoding_of(connection)))
-    except PostgresTroubleError:  # it has just become unreachable, which the export reports
+    except PostgresTroubleError:  # just became unreachable, which the export reports
         return []
 
 

@@ -1,4 +1,4 @@
-"""A gold table's form in PostgreSQL: columns, types, rows as lines of COPY, and limits."""
+"""A gold table's layout in PostgreSQL: columns, types, rows as lines for COPY, and limits."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ NAME, LABEL = "postgres", "PostgreSQL"
 SCHEMA = "gold"
 POSITIONS = "lakehouse_positions"
 GENERATION, VERSION = STAMPS = ("_generation", "_version")
-"""Added to gold's columns: the generation of the gold table, and the version that the row was sent from."""
+"""Columns added to gold's: the gold table's generation, and the version that the row was sent from."""
 GONE = "_is_gone"
-"""The column of an incoming row that says whether to delete it."""
+"""The column of an incoming row that marks it as deleted."""
 MOST_KEY_BYTES = 2_500
-"""The longest key as text: an entry of a PostgreSQL index is at most a third of a page."""
+"""The longest key, as text: a PostgreSQL index entry takes at most a third of a page."""
 
 _TYPES = {
     "string": "text",
@@ -36,7 +36,7 @@ _TYPES = {
 }
 _NUL, _ESCAPE = "\0", "␀"
 _KEPT = {_ESCAPE: _ESCAPE * 2, _NUL: f"{_ESCAPE}0"}
-_OF_COPY = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}  # the server undoes these
+_OF_COPY = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}  # the server decodes these
 _NULL = "\\N"
 
 _MOST_NAME_BYTES = 63  # NAMEDATALEN - 1: longer names are truncated
@@ -46,17 +46,17 @@ _OF_INDEX = "_pkey"
 
 
 def columns_of(table: MergedTable) -> dict[str, str]:
-    """Return a table's columns in PostgreSQL, with their types there."""
+    """Return a table's PostgreSQL columns with their types."""
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     types = {field.name: _type_of(field.dataType) for field in table.schema if field.name not in state}
     return {name: kind for name, kind in types.items() if kind is not None}
 
 
 def line_of(table: MergedTable) -> Column:
-    """Return a row of gold as a line without its line end; null if its key is too long for an index.
+    """Return a gold row as a line for COPY, without the line end; null if its key is too long for an index.
 
-    PostgreSQL's text cannot hold the character NUL: it becomes `␀0`, and `␀` becomes `␀␀`. The key's length
-    includes these.
+    PostgreSQL's text cannot hold NUL: it becomes `␀0`, and `␀` becomes `␀␀`. The key's length is measured
+    after escaping.
     """
     types = {field.name: field.dataType.typeName() for field in table.schema}
     texts = [_text(name, types[name]) for name in columns_of(table)]
@@ -66,20 +66,20 @@ def line_of(table: MergedTable) -> Column:
 
 
 def key_bytes(key: str) -> int:
-    """Return the length in bytes of a key in PostgreSQL, given as text."""
+    """Return the length in bytes that a key, given as text, has in PostgreSQL."""
     for character, escape in _KEPT.items():
         key = key.replace(character, escape)
     return len(key.encode())
 
 
 def key_alone(line: str, table: MergedTable) -> str:
-    """Return a row's line with null in every column outside its key."""
+    """Return a row's line with every column outside its key set to null."""
     texts = zip(columns_of(table), line.split("\t"), strict=True)
     return "\t".join(text if name in table.keys else _NULL for name, text in texts)
 
 
 def unfit(table: MergedTable) -> Iterator[str]:
-    """Yield the reasons why a table, as declared, cannot be in PostgreSQL."""
+    """Yield the reasons why PostgreSQL cannot hold a table as declared."""
     columns = columns_of(table)
     if table.name == POSITIONS or table.name.endswith(_OF_INDEX):
         owner = "the export's own" if table.name == POSITIONS else "that of a primary key's index"
@@ -108,7 +108,7 @@ def _type_of(kind: DataType) -> str | None:
 
 
 def _kept(name: str) -> Column:
-    """Return a column's text, with NUL escaped."""
+    """Return a column's text with NUL escaped."""
     text = F.col(name)
     for character, escape in _KEPT.items():
         text = F.replace(text, F.lit(character), F.lit(escape))

@@ -1,16 +1,17 @@
-"""A gold table's rows in PostgreSQL: exactly once, with the position in the transaction of the rows.
+"""Export a gold table to PostgreSQL exactly once: rows and position share a transaction.
 
 gold.<table> has a column for each column of the gold table that has a simple type and is not fold state. Its
 primary key is the table's key. `_generation` and `_version` identify the commit of gold that wrote the row
-(for filled rows: the version that was read), and an older one never replaces a newer one.
-gold.lakehouse_positions has the position of each table.
+(for filled rows: the version that was read); an older version never replaces a newer one.
+gold.lakehouse_positions holds each table's position.
 
-A micro-batch is COPY into a temporary table, one INSERT … ON CONFLICT, a DELETE, and the position: one
-transaction. A row that the database cannot hold, such as one with a character that its encoding lacks, is
-noted as unsent, and the others are sent. A server that was unavailable catches up from its own position. One
-that has another table's rows, or has lost rows, gets all rows of gold again, in one transaction.
+A micro-batch is one transaction: a COPY into a temporary table, an INSERT … ON CONFLICT, a DELETE, and the
+position. A row that the database cannot hold, such as one with a character missing from its encoding, is
+noted as unsent, and the others are sent. A server that was unavailable catches up from its own position. A
+server that has another table's rows, or has lost rows, gets all rows of gold again in one transaction.
 
-Of a row that the database cannot hold only the key is sent, as deleted: no former state of the row remains.
+For a row that the database cannot hold, only the key is sent, as a deletion, so no earlier state of it
+remains.
 """
 
 from __future__ import annotations
@@ -51,23 +52,23 @@ from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Position
 
 Incoming = tuple[str, int, bool]
-"""A row's line, its version, and whether it is deleted. A plain tuple is the cheapest by far."""
+"""A row's line, its version, and whether it is deleted. A plain tuple, because it is by far the fastest."""
 
 
 class Receiver:
-    """Copies rows into the temporary table of a connection, within its transaction."""
+    """Copy rows into a connection's temporary table, within its transaction."""
 
     def __init__(self, connection: psycopg.Connection, table: Sql) -> None:
         self.has_gone = False
         self._connection = connection
         self._table = table
         self._encoding = encoding_of(connection)
-        self._takes: dict[str, bool] = {}  # whether the server takes a character
+        self._takes: dict[str, bool] = {}  # by character: whether the server can store it
 
     def take(self, rows: Sequence[Incoming]) -> Mapping[int, str]:
-        """Copy rows, and return why others cannot be copied, by their numbers.
+        """Copy the rows, and return why some cannot be copied, by row number.
 
-        Raises psycopg.Error for errors that are not about a row.
+        Raises psycopg.Error for errors that do not concern a row.
         """
         refused = dict(self._lacking(rows))
         every = range(len(rows))
@@ -84,7 +85,7 @@ class Receiver:
         return key_alone(line, self._table.declared), version, True
 
     def _copy(self, rows: Sequence[Incoming], chosen: Sequence[int]) -> dict[int, str]:
-        """Copy the chosen rows; if the server refuses some, find them by bisection."""
+        """Copy the chosen rows; if the server refuses any, find them by bisection and return the reasons."""
         if not chosen:
             return {}
         try:
@@ -101,7 +102,7 @@ class Receiver:
         return self._copy(rows, chosen[:middle]) | self._copy(rows, chosen[middle:])
 
     def _lacking(self, rows: Sequence[Incoming]) -> Iterator[tuple[int, str]]:
-        """Yield the numbers of rows with characters that the database's encoding lacks, and the reason."""
+        """Yield the numbers of rows with characters missing from the database's encoding, with the reason."""
         if takes_any_text(self._encoding):
             return
         used = [set[str]() if line.isascii() else set(line) for line, _, _ in rows]
@@ -113,7 +114,7 @@ class Receiver:
                 yield number, f"the encoding {self._encoding} has no {printable(one)} (U+{ord(one):04X})"
 
     def _ask(self, characters: Sequence[str]) -> None:
-        """Ask the server which characters it takes."""
+        """Ask the server which of the characters it can store."""
         if not characters:
             return
         try:
@@ -147,7 +148,7 @@ class _Standing:
 
 
 class ToPostgres:
-    """The rows of one gold table in PostgreSQL, over one connection."""
+    """Write one gold table's rows to PostgreSQL, over one connection."""
 
     name = NAME
 
@@ -159,12 +160,12 @@ class ToPostgres:
         self._connection: psycopg.Connection | None = None
         self._sending: Sending | None = None  # null if PostgreSQL already has the micro-batch
         self._receiver: Receiver | None = None
-        self._look_at = 0.0  # by a monotonic clock
+        self._look_at = 0.0  # on the monotonic clock
 
     def begin(self, sending: Sending) -> None:
-        """Begin a transaction, unless an earlier attempt has committed this micro-batch.
+        """Begin a transaction, unless an earlier attempt already committed this micro-batch.
 
-        Raises PostgresTroubleError if rows before it are missing.
+        Raises PostgresTroubleError if earlier rows are missing.
         """
         self._sending = None
         if not self._is_ready():
@@ -190,7 +191,7 @@ class ToPostgres:
                 self._receive(connection, changes, self._sending.now)
 
     def end(self) -> int:
-        """Commit the rows and the position, and return how many rows have changed."""
+        """Commit the rows and the position, and return how many rows changed."""
         sending, self._sending = self._sending, None
         self._look_at = time.monotonic() + _LOOK_EVERY_S
         if sending is None:
@@ -201,7 +202,7 @@ class ToPostgres:
         return rows
 
     def lacks_rows(self) -> bool:
-        """Tell whether rows are missing; asks at most every five seconds. False while it is unreachable."""
+        """Tell whether rows are missing; queries at most every five seconds. False if unreachable."""
         if time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_EVERY_S
@@ -212,13 +213,13 @@ class ToPostgres:
             return False
 
     def require(self) -> None:
-        """Raise PostgresTroubleError unless PostgreSQL answers, and the tables exist or can be created."""
+        """Raise PostgresTroubleError unless PostgreSQL answers and the tables exist or can be created."""
         if not self._is_ready():
             self.close()
         self._position()
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send the rows changed since PostgreSQL's position; if that is unknown or too old, every row."""
+        """Send the rows changed since PostgreSQL's position, or every row if that is unknown or too old."""
         if reached is None:
             return 0
         position = self._position()
@@ -233,7 +234,7 @@ class ToPostgres:
         return self._replace(position, reached, now)
 
     def close(self) -> None:
-        """Close the connection; uncommitted work is discarded."""
+        """Close the connection, discarding uncommitted work."""
         connection, self._connection, self._receiver = self._connection, None, None
         if connection is not None:
             connection.close()
@@ -243,7 +244,7 @@ class ToPostgres:
         return self._filled(newest, first, end, now, is_all=False)
 
     def _replace(self, first: Position | None, reached: Position, now: datetime) -> int:
-        """Replace the rows by those that gold has sent or, if VACUUM removed that version, by the newest."""
+        """Replace the rows with those gold has sent, or with the newest if VACUUM removed that version."""
         exported, version = self._exported, reached.version - (0 if reached.is_beginning else 1)
         try:
             return self._replaced_by(version, first, now)
@@ -276,7 +277,7 @@ class ToPostgres:
         return found.position
 
     def _standing(self, connection: psycopg.Connection, *, locks: bool) -> _Standing:
-        """Return the table's state. With `locks`, other exports of it wait for the transaction's end."""
+        """Return the table's state. `locks`: other exports of the table wait until this transaction ends."""
         asked = statements.LOCKED_POSITION if locks else statements.POSITION
         found = connection.execute(asked, [self._sql.name]).fetchone()
         is_empty = self._is_empty(connection)
@@ -303,7 +304,7 @@ class ToPostgres:
             self._exported.note_unsent(NAME, unsent, now)
 
     def _merge(self, connection: psycopg.Connection, *, is_all: bool = False) -> int:
-        """Merge the copied rows into the table, and return how many rows have changed."""
+        """Merge the copied rows into the table, and return how many rows changed."""
         receiver, self._receiver = self._receiver, None
         generation = self._exported.generation
         if is_all:
@@ -327,7 +328,7 @@ class ToPostgres:
         return answer is not None and bool(answer[0])
 
     def _is_ready(self) -> bool:
-        """Tell whether the connection can begin a transaction; a server may have closed it."""
+        """Tell whether the connection can begin a transaction; the server may have closed it."""
         connection = self._connection
         if connection is None:
             return False
@@ -342,7 +343,7 @@ class ToPostgres:
 
     @contextmanager
     def _asking(self) -> Iterator[psycopg.Connection]:
-        """Yield the connection, with the tables prepared; it is closed if the block fails."""
+        """Yield the connection with the tables prepared; close it if the block fails."""
         try:
             if self._connection is None:
                 self._connection = connect(self._url)

@@ -1,4 +1,4 @@
-"""PostgreSQL as a store that gold can be exported to; its client is imported only if a URL is set."""
+"""Register PostgreSQL as a store for gold; its client is imported only if a URL is set."""
 
 from __future__ import annotations
 

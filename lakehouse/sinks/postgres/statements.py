@@ -1,6 +1,6 @@
-"""The statements of the PostgreSQL sink; a gold table is created there, adopted, or refused with what to do.
+"""SQL of the PostgreSQL sink, and creation of its tables; an unsuitable table is refused with a remedy.
 
-Statements with gold's names have no parameters: a `%` in a name would be taken for one.
+Statements that contain gold's names have no parameters: a `%` in a name would be taken for one.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MADE_UP = {
     "timestamp with time zone": _EPOCH,
     "timestamp without time zone": _EPOCH,
 }
-"""Values by type; other types are numbers."""
+"""Made-up values by type; other types are numbers."""
 
 
 class Sql:
-    """The statements about one table."""
+    """SQL statements for one table."""
 
     def __init__(self, table: MergedTable) -> None:
         self.name = table.name
@@ -55,7 +55,7 @@ class Sql:
         )
 
     def comments(self, *, is_ascii: bool) -> list[sql.Composed]:
-        """Return the comments on the table and its columns; with `is_ascii`, other characters become `?`."""
+        """Return the comments on the table and its columns; `is_ascii` replaces other characters with `?`."""
         said = {field.name: field.metadata.get("comment", "") for field in self.declared.schema}
         said[GENERATION] = "When the gold table was created, or adopted as a copy, in ms since the epoch."
         said[VERSION] = "The version of the gold table from which the row was sent."
@@ -70,12 +70,12 @@ class Sql:
         return found
 
     def add(self, name: str) -> sql.Composed:
-        """Add a column that was declared since."""
+        """Add a column that was declared after the table was created."""
         kind = sql.SQL(self.columns[name])
         return sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self._place, sql.Identifier(name), kind)
 
     def receive(self) -> sql.Composed:
-        """Create the temporary table that a micro-batch is copied into, for this connection."""
+        """Create this connection's temporary table that a micro-batch is copied into."""
         columns: list[sql.Composable] = [
             *(
                 sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
@@ -92,48 +92,48 @@ class Sql:
         return sql.SQL("COPY {} FROM STDIN").format(self._incoming)
 
     def receive_one(self) -> sql.Composed:
-        """Copy one of the table's rows into it, if there is one that no other session has locked."""
+        """Copy one of the table's rows into the temporary table, unless all are locked by other sessions."""
         return sql.SQL("INSERT INTO {} SELECT {}, _version FROM {} LIMIT 1 FOR UPDATE SKIP LOCKED").format(
             self._incoming, self._names(self.columns), self._place
         )
 
     def make_up_one(self) -> sql.Composed:
-        """Insert a made-up row into it."""
+        """Insert a made-up row into the temporary table."""
         values = [sql.Literal(_MADE_UP.get(kind.partition("(")[0], "0")) for kind in self.columns.values()]
         return sql.SQL("INSERT INTO {} VALUES ({}, 0)").format(self._incoming, _listed(values))
 
     def age(self, *, is_gone: bool) -> sql.Composed:
-        """Raise the version of the row in it, and set whether it is deleted."""
+        """Raise the version of the temporary table's row, and set whether it is deleted."""
         return sql.SQL("UPDATE {} SET _version = _version + 1, _is_gone = {}").format(
             self._incoming, sql.Literal(is_gone)
         )
 
     def upsert(self, generation: int) -> sql.Composed:
-        """Upsert the rows that are not deleted, each unless a newer one is there."""
+        """Upsert the rows that are not deleted, unless the table has a newer version of them."""
         return sql.SQL(
             "{} ON CONFLICT ({}) DO UPDATE SET {} "
             "WHERE (t._generation, t._version) < (excluded._generation, excluded._version)"
         ).format(self._inserted(generation), self._names(self._keys), self._excluded())
 
     def delete(self, generation: int) -> sql.Composed:
-        """Delete the deleted rows, each unless a newer one is there."""
+        """Delete the deleted rows, unless the table has a newer version of them."""
         return sql.SQL(
             "DELETE FROM {} t USING {} i WHERE i._is_gone AND {} "
             "AND (t._generation, t._version) < ({}, i._version)"
         ).format(self._place, self._incoming, self._same("t", "i"), sql.Literal(generation))
 
     def analyze(self) -> sql.Composed:
-        """Update the planner's statistics of the copied rows."""
+        """Update the planner's statistics for the copied rows."""
         return sql.SQL("ANALYZE {}").format(self._incoming)
 
     def delete_others(self) -> sql.Composed:
-        """Delete the rows that were not copied, or were copied as deleted."""
+        """Delete rows that were not copied, or were copied as deleted."""
         return sql.SQL(
             "DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} i WHERE {} AND NOT i._is_gone)"
         ).format(self._place, self._incoming, self._same("t", "i"))
 
     def replace(self, generation: int) -> sql.Composed:
-        """Upsert the rows that differ from the existing ones."""
+        """Upsert the copied rows that differ from the existing ones."""
         return sql.SQL(
             "{} ON CONFLICT ({}) DO UPDATE SET {} WHERE {} OR t._generation <> excluded._generation"
         ).format(
@@ -144,13 +144,14 @@ class Sql:
         )
 
     def is_empty(self) -> sql.Composed:
-        """Tell whether the table has no row."""
+        """Tell whether the table is empty."""
         return sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(self._place)
 
     def compare(self) -> sql.Composed:
-        """Return rows that differ from the copied ones: key, whether it was copied, existing row, total.
+        """Return rows that differ from the copied ones: key, whether copied, existing row, total differences.
 
-        Rows copied with `_is_gone` are not sent in their current state, so any state of them may be there.
+        Rows copied with `_is_gone` are not exported in their current state, so the table may have any state
+        of them.
         """
         first = sql.Identifier(self._keys[0])
         return sql.SQL(
@@ -171,7 +172,7 @@ class Sql:
         )
 
     def count(self) -> sql.Composed:
-        """Return how many of the copied rows must exist."""
+        """Return how many of the copied rows must exist in the table."""
         return sql.SQL("SELECT count(*) FROM {} WHERE NOT _is_gone").format(self._incoming)
 
     def _declared(self) -> Iterable[tuple[str, str]]:
@@ -222,7 +223,7 @@ POSITION = sql.SQL(
     "SELECT table_id, generation, version, files, is_empty FROM {} WHERE table_name = %s"
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 LOCKED_POSITION = sql.SQL("{} FOR UPDATE").format(POSITION)
-"""The same, with a lock: others that use this statement wait for the end of the transaction."""
+"""The same with a lock: other transactions that run this statement wait until this one ends."""
 NOTE = sql.SQL(
     "INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, now()) ON CONFLICT (table_name) DO UPDATE SET "
     "table_id = excluded.table_id, generation = excluded.generation, version = excluded.version, "
@@ -236,14 +237,14 @@ COLUMNS = (
     "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
     "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
-"""A table's columns: names, types as PostgreSQL writes them, and whether each row must have a value."""
+"""A table's columns: names, types as PostgreSQL writes them, and whether every row must supply a value."""
 UNIQUE_KEYS = (
     "SELECT ARRAY(SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k "
     "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k) FROM pg_index i "
     "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate "
     "AND i.indpred IS NULL AND i.indexprs IS NULL ORDER BY NOT i.indisprimary"
 )
-"""A table's unique keys that ON CONFLICT can name, as columns; the primary key first."""
+"""The columns of each unique key that ON CONFLICT can name; the primary key first."""
 LACKING_RIGHTS = (
     "SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r "
     "WHERE NOT has_table_privilege(to_regclass(%s)::oid, r)"
@@ -252,7 +253,7 @@ LACKING_RIGHTS = (
 
 
 def quoted(*names: str) -> str:
-    """Return a quoted SQL name as text, as `to_regclass` takes it."""
+    """Return a quoted SQL name as text, in the form `to_regclass` expects."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
@@ -267,11 +268,11 @@ _OTHERS = {
     "c": "a type",
 }
 _TRIED_WITHIN_S = 5
-_NEWEST = 2**63 - 1  # of generations
+_NEWEST = 2**63 - 1  # newer than any real generation
 
 
 def require_postgres(url: str) -> None:
-    """Raise PostgresTroubleError unless tables can be created in the PostgreSQL at the URL."""
+    """Raise PostgresTroubleError unless tables can be created in the database at the URL."""
     with connect(url) as connection, reported():
         prepare_schema(connection)
         connection.execute("CREATE TEMPORARY TABLE lakehouse_probe () ON COMMIT DROP")
@@ -279,10 +280,10 @@ def require_postgres(url: str) -> None:
 
 
 def prepare_schema(connection: psycopg.Connection) -> None:
-    """Create the schema and the table of positions if they are missing."""
+    """Create the schema and the positions table if they are missing."""
     with reported():
         found = connection.execute("SELECT to_regnamespace(%s)", [SCHEMA]).fetchone()
-        if found is None or found[0] is None:  # IF NOT EXISTS needs the right even if it exists
+        if found is None or found[0] is None:  # IF NOT EXISTS needs the right even if the schema exists
             connection.execute(CREATE_SCHEMA)
         if connection.execute(KIND, [quoted(SCHEMA, POSITIONS)]).fetchone() is None:
             connection.execute(CREATE_POSITIONS)
@@ -290,9 +291,9 @@ def prepare_schema(connection: psycopg.Connection) -> None:
 
 
 def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
-    """Create a table as declared, or add missing columns to it, after which it is filled again.
+    """Create a table as declared, or add missing columns, after which the export refills it.
 
-    Nothing is committed. Raises PostgresTroubleError if the existing table cannot take the rows.
+    Nothing is committed. Raises PostgresTroubleError if the existing table cannot hold the rows.
     """
     prepare_schema(connection)
     with reported(table.name):
@@ -309,8 +310,8 @@ def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
 def try_row(url: str, table: Sql) -> None:
     """Try to delete, insert and update a row of a table, in a transaction that is rolled back.
 
-    It is one of the existing rows, or a made-up one. Raises PostgresTroubleError if a statement fails, or has
-    to wait.
+    Uses one of the existing rows, or a made-up one. Raises PostgresTroubleError if a statement fails or waits
+    too long.
     """
     with connect(url, within_s=_TRIED_WITHIN_S) as connection:
         prepare_table(connection, table)
@@ -325,7 +326,7 @@ def try_row(url: str, table: Sql) -> None:
 
 
 def _adopt(connection: psycopg.Connection, table: Sql, kind: str) -> None:
-    """Add the columns that a table lacks; raise PostgresTroubleError if it cannot take the rows."""
+    """Add a table's missing columns; raise PostgresTroubleError if it cannot hold the rows."""
     place, name = f"gold.{table.name}", quoted(SCHEMA, table.name)
     if kind not in _TABLES:
         raise PostgresTroubleError(

@@ -1,1 +1,1 @@
-"""Gold rows in Redis."""
+"""Export of gold rows to Redis."""

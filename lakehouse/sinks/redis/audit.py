@@ -1,10 +1,10 @@
-"""Audits Redis: every row that gold has changed within the time to live is in Redis, unchanged.
+"""Audit Redis: every row that changed in gold within the time to live must be in Redis, unchanged.
 
 Rows are compared as of the version that the export has reached. A row that is newer in Redis, or that gold
-has deleted since, is in flight. A row that gold had deleted may be missing, if the export began later. A row
-that gold does not have may be in Redis only if it is older than the time to live, or was left by a table that
-was recreated since: it expires. A row of a newer table with the same name, such as another lake's, keeps this
-lake's rows out, and is reported.
+has deleted since, is in flight. A deleted row may be missing if it was deleted before the export began. Redis
+may have a row that gold lacks only if it is older than the time to live, or was left by a table that has been
+recreated since; it will expire. A row of a newer table with the same name, such as another lake's, blocks
+this lake's rows and is reported.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def compare(audited: Audited) -> Findings:
 
 @dataclass
 class _Look:
-    """Finds differences between Redis and `newest`, the last changes of a table's rows up to `version`.
+    """Find differences between Redis and `newest`, the last changes of a table's rows up to `version`.
 
     `changes` reads the table's changes up to now.
     """
@@ -108,10 +108,10 @@ class _Look:
                 self._add(row, self._not_in_gold(text))
 
     def at_latest(self, gold: DataFrame) -> None:
-        """Compare the latest row of every member of a group; `gold` has the rows as of the version.
+        """Compare the latest row of every member of a group; `gold` contains the rows as of the version.
 
-        A call that was closed and is open again may be in Redis in its former state. If gold has not changed
-        the latest row within the time to live, Redis may have none, or another one.
+        A reopened call may be in Redis in its former state. If the latest row has not changed within the time
+        to live, Redis may have no row or a different one.
         """
         keys, view = list(self.table.keys), self.table.export.redis
         names = group_of(self.table).alias("group"), view.member().alias("member")
@@ -141,9 +141,9 @@ class _Look:
     def _waiting(
         self, gold: DataFrame, members: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], set[str | None]]:
-        """Return Redis's rows, by member, that are in gold but not exported in their current state.
+        """Return, by member, Redis's rows that gold has but does not export in their current state.
 
-        A call that was closed, and then got another event, stays in Redis unchanged until it closes again.
+        A closed call that received another event stays in Redis unchanged until it closes again.
         """
         found = dict[tuple[str, str], set[str | None]]()
         if not members:
@@ -159,14 +159,14 @@ class _Look:
 
     @cached_property
     def _gone(self) -> Collection[str]:
-        """The keys in Redis of the rows that gold has deleted since the version; a fill omits them."""
+        """The Redis keys of rows deleted from gold since the version; a fill omits them."""
         since = self.changes().where(F.col("_commit_version") > self.version)
         gone = filter_newest(since, self.table).where("_change_type = 'delete'")
         rows = gone.select(self.table.export.redis.row_key().alias("row"))
         return {str(row.row) for row in streamed(rows)}
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
-        """Yield rows that differ in Redis, with Redis's row; a newer version is in flight."""
+        """Yield rows that differ in Redis, with Redis's text; newer versions are in flight."""
         with outgoing(exported, self.table) as rows:
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK):
@@ -219,6 +219,6 @@ class _Look:
 
 
 def _stamp(text: str) -> tuple[int, int] | None:
-    """Return the generation and version in a row's text in Redis; null if it has none."""
+    """Return the generation and version in a row's text in Redis; null if it contains none."""
     found = STAMP.search(text)
     return None if found is None else (int(found[1]), int(found[2]))

@@ -1,4 +1,4 @@
-"""All Redis clients, by URL, for one server or for the primary named by Sentinels; and Redis's errors."""
+"""Redis clients by URL, for a single server or a primary behind Sentinels, and error messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLUSTER = (
 )
 REPLICA = "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
 WRONG_TYPE = "WRONGTYPE"
-"""In the error message of a command to a key of another type, also within a script."""
+"""Part of the error message when a command, even within a script, meets a key of another type."""
 
 _ACCESS = "docs/redis.md, Access, lists what the user of LAKEHOUSE_REDIS_URL needs"
 _REFUSED = "has refused the user of LAKEHOUSE_REDIS_URL", "are its name and password right?"
@@ -56,20 +56,20 @@ _MEANINGS = {
     "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it"),
     "max number of clients": ("has no connection to spare, so rows wait", "raise maxclients, or end others"),
 }
-"""By a part of the message: what Redis does, for a line that continues with its message, and what to do.
+"""Explanations by part of an error message: what Redis does, and the remedy.
 
-A code such as NOPERM is the first word of a message, but redis-py removes some codes, and in a script of
-Redis 6 it is in the middle.
+A code such as NOPERM is the first word of a message, but redis-py strips some codes, and an error in a Redis
+6 script has it in the middle.
 """
 
 
 class RedisTroubleError(SinkTroubleError):
-    """Redis is out of reach or full, or refuses a command."""
+    """Redis is unreachable or full, or refuses a command."""
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Translate a client's failures into RedisTroubleError, in one line each."""
+    """Translate a client's failures into RedisTroubleError, with one-line messages."""
     try:
         yield
     except (redis.RedisError, OSError) as error:
@@ -78,7 +78,7 @@ def reported() -> Iterator[None]:
 
 def what_failed(error: Exception) -> str:
     """Return an error's message in one line."""
-    if isinstance(error, MasterNotFoundError):  # its message prints the clients of Sentinels
+    if isinstance(error, MasterNotFoundError):  # its message lists the Sentinel clients
         return str(error).partition(" : ")[0]
     return " ".join(str(error).split())
 
@@ -87,7 +87,7 @@ def _line(error: Exception) -> str:
     said = what_failed(error)
     if isinstance(error, (ClusterCrossSlotError, ClusterError, AskError)):
         return f"{CLUSTER}: {said}"
-    # Before Redis 7, the error has no class of its own within a script.
+    # Before Redis 7, this error has no class of its own when raised within a script.
     if isinstance(error, ReadOnlyError) or "READONLY" in said:
         return REPLICA
     known = (meaning for part, meaning in _MEANINGS.items() if part in said)
@@ -105,22 +105,22 @@ _NEVER_EVICTS = "noeviction"
 
 
 class _AskingAgain(SentinelManagedConnection):
-    """Asks Sentinels before each attempt to connect; redis-py does so only before the first (its #3874)."""
+    """Ask Sentinels before each attempt to connect; redis-py does so only before the first (its #3874)."""
 
     def send_packed_command(self, command: Any, check_health: Any = True) -> Any:  # noqa: FBT002 - redis-py's
-        """Send a command, after connecting if there is no connection."""
+        """Send a command, connecting first if necessary."""
         base: Any = super()
-        if not self.is_connected:  # once: the attempts are those of the command
+        if not self.is_connected:  # only once: the command itself is retried
             base.connect_to(self.connection_pool.get_master_address())
         return base.send_packed_command(command, check_health)
 
 
 class _AskingAgainWithTls(_AskingAgain, SentinelManagedSSLConnection):
-    """The same, with TLS."""
+    """The same as _AskingAgain, with TLS."""
 
 
 def redis_client(url: str, **options: Any) -> redis.Redis:
-    """Return a client; options are those of redis-py's connections."""
+    """Return a client; `options` are redis-py's connection options."""
     where = parse_redis_url(url)
     if where.master is None:
         return redis.Redis.from_url(where.plain, **options)
@@ -134,7 +134,7 @@ def redis_client(url: str, **options: Any) -> redis.Redis:
 
 
 def async_redis_client(url: str, **options: Any) -> redis.asyncio.Redis:
-    """Return a client for asyncio."""
+    """Return an asyncio client; `options` are redis-py's connection options."""
     where = parse_redis_url(url)
     if where.master is None:
         return redis.asyncio.Redis.from_url(where.plain, **options)
@@ -147,7 +147,7 @@ def async_redis_client(url: str, **options: Any) -> redis.asyncio.Redis:
 
 
 def impatient(timeout_s: float) -> dict[str, Any]:
-    """Return options for a client that tries once and waits at most this long."""
+    """Return options for a client that tries once and waits at most `timeout_s` seconds."""
     return {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
@@ -182,11 +182,11 @@ def require_redis(url: str) -> None:
 
 
 def doubts_of_redis(url: str) -> list[str]:
-    """Return warnings about the rows in a Redis that works, one line each."""
+    """Return warnings about the rows in a working Redis, one line each."""
     try:
         with redis_client(url, **impatient(_REQUIRED_WITHIN_S)) as client:
             return list(_doubts(told(client)))
-    except (redis.RedisError, OSError):  # it has just become unreachable, which the export reports
+    except (redis.RedisError, OSError):  # just became unreachable, which the export reports
         return []
 
 

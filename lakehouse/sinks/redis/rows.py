@@ -1,4 +1,4 @@
-"""Gold rows in Redis: an older row never overwrites a newer one; a Redis that lost rows is filled again."""
+"""Write gold rows to Redis: an older row never overwrites a newer one, and lost rows are filled again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.redis.client import WRONG_TYPE, impatient, redis_client, reported, told
 from lakehouse.streams.definition import MergedTable
 
-CALL_ROWS = 500  # per call of the script, which blocks Redis for some 5 ms
+CALL_ROWS = 500  # rows per call of the script; a call blocks Redis for some 5 ms
 _SCANNED = 1_000
 _PUT = Path(__file__).with_name("put.lua")
-_OLDER, _NEW, _OPEN = 0, 2, 4  # in the script's answers; 1 is the same version
+_OLDER, _NEW, _OPEN = 0, 2, 4  # the script's answers; 1 is the same version
 _PURGED_AT_ONCE = 100
-_EXPIRY = 2  # index in a group's keys, from 0: a sorted set, after two hashes
+_EXPIRY = 2  # position of the sorted set among a group's keys, from 0, after two hashes
 _LAYOUT = "layout 3"
 _RETRIES = 8
 _GLANCE_TIMEOUT_S = 1.0
@@ -33,16 +33,16 @@ _GENERATION, _VERSION, _IS_DELETED = "_generation", "_version", "_deleted"
 STAMP = re.compile(rf',"{_GENERATION}":(\d+),"{_VERSION}":(\d+)}}$')
 """Matches the end of a row's text: its generation and version."""
 DELETED = f'{{"{_IS_DELETED}":true'
-"""The beginning of a deleted row's text."""
+"""How a deleted row's text begins."""
 _EVICTED = ", evicted "
 _LIVES = ", time to live "
 
 
 @dataclass(frozen=True)
 class Put:
-    """The result of putting changes: how many were new, and the open members, as (group, member).
+    """The result of writing changes: how many were new, and the open members as (group, member).
 
-    The latest row of an open member was deleted, and an older one may now be the latest.
+    A member is open if its latest row was deleted, so an older row may now be the latest.
     """
 
     rows: int = 0
@@ -50,18 +50,18 @@ class Put:
 
 
 class RedisSink:
-    """Writes rows to Redis with a time to live; only a newer version replaces a row.
+    """Write rows to Redis with a time to live; only a newer version replaces a row.
 
     A row's version is that of the Delta commit that wrote it, within the table's `generation` (ms since the
-    epoch), because a recreated table counts its commits from zero. A newer generation replaces everything of
-    an older one. The layout is RedisView's. One script call puts many rows, each under its key and into its
-    group's hash. If Redis is unreachable, calls are retried with a growing pause, `retries` times: by default
+    epoch), because a recreated table counts its commits from zero. A newer generation replaces any row of an
+    older one. RedisView defines the layout. One script call writes many rows, each under its key and into its
+    group's hash. If Redis is unreachable, calls are retried `retries` times with growing pauses, by default
     for half a minute.
 
-    The key `lakehouse:<table>:filled` marks a server that has every row that it should: its value has the
-    server's run id, the layout of the writer's own keys, the number of keys evicted by then, and the time to
-    live. If it is missing or differs, rows may have been lost. It has the rows' time to live, so that a Redis
-    that evicts only such keys does not keep it alone.
+    The key `lakehouse:<table>:filled` marks a server that has all the rows it should: its value holds the
+    server's run id, the version of the key layout, the number of keys evicted by then, and the time to live.
+    If it is missing or differs, rows may have been lost. It expires like the rows, so a Redis that evicts
+    only expiring keys may evict it too.
     """
 
     def __init__(
@@ -87,11 +87,11 @@ class RedisSink:
         self._place = ""
 
     def write(self, changes: Iterable[Change], *, are_all: bool = False, after: Put | None = None) -> Put:
-        """Put the rows, a member's in the order of their versions; skip rows older than those in Redis.
+        """Write the rows, each member's in version order; skip rows older than those in Redis.
 
-        With `are_all`, these are all rows of their members, so their latest row is known and they are closed.
-        `after` is the result of earlier rows, to which this one is added. Raises RedisTroubleError if Redis
-        stays out of reach, or refuses rows; some of them may have been written.
+        `are_all`: these are all rows of their members, so each member's latest row is known and no member
+        stays open. `after`: the result of writing earlier rows, to which this one is added. Raises
+        RedisTroubleError if Redis stays unreachable or refuses rows; some of them may have been written.
         """
         before = after or Put()
         written, open_ = before.rows, set(before.open)
@@ -106,24 +106,24 @@ class RedisSink:
         return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
-        """Tell whether Redis has every row that it should; raises RedisTroubleError as `write` does."""
+        """Tell whether Redis has all the rows it should; raises RedisTroubleError as `write` does."""
         with reported():
             return self._mark(self._client) == self._place_of(self._client)
 
     def seems_filled(self) -> bool:
-        """Tell the same without retries, if there is nothing to write; true if Redis is unreachable."""
+        """Like `is_filled`, but without retries; true if Redis is unreachable."""
         try:
             return self._mark(self._impatient) == self._place_of(self._impatient)
         except (redis.RedisError, OSError):
             return True
 
     def require(self) -> None:
-        """Raise RedisTroubleError unless Redis answers at once."""
+        """Raise RedisTroubleError unless Redis answers promptly."""
         with reported():
             self._impatient.ping()
 
     def evictions(self) -> str | None:
-        """Return a line on the keys that Redis has evicted since it was filled; null for none."""
+        """Return a line on the keys that Redis has evicted since it was filled; null if there are none."""
         with reported():
             server, mark = told(self._client), self._mark(self._client)
         known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
@@ -136,7 +136,7 @@ class RedisSink:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Mark Redis as filled after the block has put every row, unless Redis lost its keys meanwhile."""
+        """Mark Redis as filled once the block has written all rows, unless Redis lost its keys meanwhile."""
         name = filled_key(self._table)
         with reported():
             place = self._place_of(self._client)
@@ -152,7 +152,7 @@ class RedisSink:
         self._impatient.close()
 
     def _mark(self, client: redis.Redis) -> str | None:
-        """Return the mark's value, and renew its time to live."""
+        """Return the mark's value and renew its time to live."""
         with client.pipeline(transaction=False) as pipeline:
             pipeline.get(filled_key(self._table))
             pipeline.expire(filled_key(self._table), self._ttl_s)
@@ -160,11 +160,11 @@ class RedisSink:
         return found.decode(errors="replace") if isinstance(found, bytes) else None
 
     def _place_of(self, client: redis.Redis) -> str:
-        """Return the expected value of the mark; it is constant if the user may not run INFO."""
+        """Return the expected value of the mark, which is constant if the user may not run INFO."""
         return f"{_place(told(client))}{_LIVES}{self._ttl_s}"
 
     def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
-        """Put rows in one call of the script, and return its answer for each."""
+        """Write rows in one script call, and return its answer for each."""
         names = dict.fromkeys(change.group for change in changes)
         groups = {name: number for number, name in enumerate(names, start=1)}
         keys = [row_key(self._table, change.row_key) for change in changes]
@@ -186,7 +186,7 @@ class RedisSink:
         return found
 
     def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
-        """Return the first of a call's keys that has another type than the script expects; null for none."""
+        """Return the first of a call's keys whose type the script does not expect; null if there is none."""
         with self._client.pipeline(transaction=False) as pipeline:
             for number, key in enumerate(keys):
                 if number < rows:
@@ -201,21 +201,21 @@ class RedisSink:
 
 
 def as_stored(change: Change, generation: int) -> str:
-    """Return the row's JSON, ending with its generation and version, where the script expects them."""
+    """Return the row's JSON ending with its generation and version, where the script expects them."""
     row = change.value or f"{DELETED}}}"
     return f'{row[:-1]},"{_GENERATION}":{generation},"{_VERSION}":{change.version}}}'
 
 
 def unfit(table: MergedTable) -> Iterator[str]:
-    """Yield the reasons why a table, as declared, cannot be in Redis."""
+    """Yield the reasons why Redis cannot hold a table as declared."""
     for name in sorted({_GENERATION, _VERSION, _IS_DELETED}.intersection(table.export.value.values)):
         yield f"its message has a field {name}, and every row there has one of its own"
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
-    """Return the rows in Redis under the rows' own keys, in order; null for a missing row.
+    """Return the rows with these row keys from Redis, in order; null for a missing row.
 
-    Raises ServiceError if Redis is out of reach.
+    Raises ServiceError if Redis is unreachable.
     """
     with reported(), redis_client(url) as client:
         found = _get(client, [row_key(table, row) for row in row_keys])
@@ -223,9 +223,9 @@ def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]
 
 
 def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
-    """Yield every row of the table in Redis, with its own key; no row that stays meanwhile is missed.
+    """Yield every row of the table in Redis with its row key; no row that persists throughout is missed.
 
-    Raises ServiceError if Redis is out of reach.
+    Raises ServiceError if Redis is unreachable.
     """
     prefix = row_key(table, "")
     with reported(), redis_client(url) as client:
@@ -237,9 +237,9 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
 
 
 def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Return the latest rows of the groups' members, in order; null for a missing row.
+    """Return the latest row of each (group, member), in order; null for a missing row.
 
-    Raises ServiceError if Redis is out of reach.
+    Raises ServiceError if Redis is unreachable.
     """
     with reported(), redis_client(url) as client, client.pipeline(transaction=False) as pipeline:
         for group, member in members:
@@ -251,13 +251,13 @@ def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> lis
 def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
     """Yield the latest row of every member of every group of the table in Redis.
 
-    Raises ServiceError if Redis is out of reach.
+    Raises ServiceError if Redis is unreachable.
     """
     prefix = latest_key(table, "")
     with reported(), redis_client(url) as client:
         for name in client.scan_iter(f"{prefix}*", count=_SCANNED, _type="hash"):
             group = name.decode().removeprefix(prefix)
-            if ":" in group:  # the writer's own keys in a former layout, which expire
+            if ":" in group:  # the writer's own keys in an earlier layout, which will expire
                 continue
             for member, row in client.hscan_iter(name, count=_SCANNED):
                 yield (group, member.decode()), row.decode()
@@ -269,17 +269,17 @@ def row_key(table: str, row: str) -> str:
 
 
 def latest_key(table: str, group: str) -> str:
-    """Return the Redis key of the hash of a group's latest row per member."""
+    """Return the Redis key of the hash with the latest row of each member of a group."""
     return f"lakehouse:{table}:latest:{group}"
 
 
 def filled_key(table: str) -> str:
-    """Return the Redis key that exists as long as no row of the table has been lost."""
+    """Return the Redis key that exists only while no row of the table has been lost."""
     return f"lakehouse:{table}:filled"
 
 
 def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
-    """Tell from the filled key's value and the server's INFO whether Redis has every row that it should.
+    """Tell from the filled key's value and the server's INFO whether Redis has all the rows it should.
 
     The sections `server` and `stats` of INFO are enough.
     """

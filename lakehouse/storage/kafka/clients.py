@@ -38,21 +38,21 @@ __all__ = [
     "group_member",
 ]
 
-_SILENT = logging.getLogger("lakehouse.librdkafka")  # else it logs to stderr; errors are raised
+_SILENT = logging.getLogger("lakehouse.librdkafka")  # otherwise it logs to stderr; errors are raised
 _SILENT.propagate = False
 _SILENT.addHandler(logging.NullHandler())
 _RENEWED_AT = 0.8  # of a token's lifetime
 
 
 class Consumer(KafkaConsumer):  # type: ignore[misc]
-    """A consumer of kafka-python; `options` are its own, and override the access's properties."""
+    """A kafka-python consumer; `options` are kafka-python's, and override the properties of the access."""
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
         super().__init__(**_arguments(access) | options)
 
 
 class Admin(KafkaAdminClient):  # type: ignore[misc]
-    """An admin client of kafka-python, with a timeout for connecting and for each request."""
+    """A kafka-python admin client, with a timeout for connecting and for each request."""
 
     def __init__(self, access: KafkaAccess, timeout_s: float) -> None:
         timeout_ms = int(timeout_s * 1000)
@@ -61,7 +61,7 @@ class Admin(KafkaAdminClient):  # type: ignore[misc]
 
 
 class Producer(_RdProducer):
-    """A producer of librdkafka; `options` are its own."""
+    """A librdkafka producer; `options` are librdkafka's."""
 
     def __init__(self, access: KafkaAccess, options: Mapping[str, Any]) -> None:
         super().__init__({**access.for_librdkafka(), **options}, logger=_SILENT)
@@ -92,7 +92,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         self._token, self._until = "", 0.0
 
     def token(self) -> str:
-        """Return a token that is valid for a while."""
+        """Return a token that will be valid for a while."""
         with self._lock:
             if time.monotonic() >= self._until:
                 self._token, life_s = self._ask()
@@ -100,7 +100,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
             return self._token
 
     def extensions(self) -> dict[str, str]:
-        """Return the SASL extensions that are sent with the token."""
+        """Return the SASL extensions to send with the token."""
         return self._access.extensions
 
     def _ask(self) -> tuple[str, float]:

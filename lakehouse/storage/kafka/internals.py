@@ -1,4 +1,4 @@
-"""Everything of kafka-python that it does not document (docs/internals.md); nobody else touches it."""
+"""All undocumented parts of kafka-python in use (docs/internals.md); no other module touches them."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _DELETE_HORIZON = 0x40  # set in a compacted batch, whose first timestamp then h
 class HeaderConsumer(Consumer):
     """A consumer that also reads the time of a record batch from its header.
 
-    Records are compressed in batches, perhaps a thousand to one, but a batch's header is not compressed. So
-    nothing is decompressed, and no codec is needed. The batch is fetched as a whole, at most as large as its
-    topic allows.
+    Records are compressed in batches, possibly a thousand to one, but a batch's header is not compressed.
+    Nothing is therefore decompressed, and no codec is needed. The batch is fetched as a whole, and is at most
+    as large as its topic allows.
     """
 
     def __init__(self, access: KafkaAccess, **options: Any) -> None:
@@ -34,7 +34,7 @@ class HeaderConsumer(Consumer):
         super().__init__(access, kafka_client=self._made, **options)
 
     def batch_ms(self, topic: str, number: int, offset: int) -> int | None:
-        """Return the time of the first batch that reaches the offset, in ms; null if unknown now.
+        """Return the time of the first batch that reaches the offset, in ms; None if currently unknown.
 
         Raises the client's errors if the broker does not answer.
         """
@@ -45,7 +45,7 @@ class HeaderConsumer(Consumer):
         answer = manager.run(manager.send, _request(topic, number, offset), leader)
         (found,) = (one for of_topic in answer.responses for one in of_topic.partitions)
         if found.error_code:
-            manager.cluster.request_update()  # perhaps another broker leads by now
+            manager.cluster.request_update()  # another broker may be the leader by now
             return None
         return _time_in(found.records, offset)
 
@@ -61,12 +61,12 @@ def hashed(key: bytes) -> int:
 
 
 def record_bytes(key: bytes, value: bytes | None) -> int:
-    """Return the greatest size of a record in a batch of its own, without compression."""
+    """Return the maximum size of a record in a batch of its own, without compression."""
     return int(DefaultRecordBatchBuilder.estimate_size_in_bytes(key, value, []))
 
 
 def _request(topic: str, number: int, offset: int) -> FetchRequest:
-    """Return the request for the batch at an offset: for a limit of one byte, the broker sends one batch."""
+    """Return a request for the batch at an offset: with a limit of one byte, the broker sends one batch."""
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=number,
         current_leader_epoch=-1,
@@ -91,7 +91,7 @@ def _request(topic: str, number: int, offset: int) -> FetchRequest:
 
 
 def _time_in(records: bytes | None, offset: int) -> int | None:
-    """Return the time in the header of the first batch that reaches the offset, null without one."""
+    """Return the time in the header of the first batch that reaches the offset; None if there is none."""
     for batch in MemoryRecords(records or b""):
         if isinstance(batch, DefaultRecordBatch) and batch.last_offset >= offset:
             is_first_another = batch.timestamp_type or batch.attributes & _DELETE_HORIZON

@@ -27,10 +27,10 @@ _METADATA_MS = 5_000  # the delay until a new partition is seen
 def ends_of(
     consumer: Consumer, partitions: Collection[TopicPartition], patience_s: float = 3.0
 ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-    """Return partitions' first existing offsets, and the offsets after their last records.
+    """Return the first existing offsets of partitions, and the offsets after their last records.
 
     A new partition has no leader for a moment, which makes the client raise a KeyError. Raises
-    LeaderNotAvailableError if that lasts, and other KafkaErrors.
+    LeaderNotAvailableError if this persists, and other KafkaErrors.
     """
     deadline = time.monotonic() + patience_s
     while True:
@@ -45,7 +45,7 @@ def ends_of(
 def records_up_to(
     consumer: Consumer, begins: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
 ) -> Iterator[Any]:
-    """Yield the records of assigned partitions from `begins` to before `ends`.
+    """Yield the records of assigned partitions from `begins` up to, but not including, `ends`.
 
     Raises KafkaTimeoutError if no record arrives for 30 s, and other KafkaErrors.
     """
@@ -63,9 +63,9 @@ def records_up_to(
 
 
 def offset_ranges(access: KafkaAccess, topic: str) -> dict[int, tuple[int, int]]:
-    """Return for each partition the first existing offset and the one after the last committed record.
+    """Return, per partition, the first existing offset and the one after the last committed record.
 
-    Empty if there is no such topic.
+    Empty if the topic does not exist.
     """
     require_broker(access)
     with (
@@ -93,18 +93,18 @@ class OffsetLooker:
             )
 
     def look(self) -> dict[int, tuple[int, int]]:
-        """Return for each partition the first existing offset and the one after the last committed record.
+        """Return, per partition, the first existing offset and the one after the last committed record.
 
-        Empty if there is no such topic. Raises ServiceError if the broker does not answer, or denies the
+        Empty if the topic does not exist. Raises ServiceError if the broker does not answer, or denies the
         request.
         """
         with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
             return _ranges(self._access, self._consumer, self._topic)
 
     def since(self, at: datetime) -> dict[int, int]:
-        """Return for each partition the first offset whose record has this time, or a later one.
+        """Return, per partition, the offset of the first record with this time or a later one.
 
-        If there is none, return the partition's end offset. Raises ServiceError as `look` does.
+        If there is none, return the partition's end offset. Raises ServiceError like `look`.
         """
         ranges = self.look()
         places = {TopicPartition(self._topic, n): int(at.timestamp() * 1000) for n in ranges}
@@ -116,9 +116,9 @@ class OffsetLooker:
         }
 
     def record_bytes(self, partition: int, offset: int) -> float | None:
-        """Return the mean uncompressed size in bytes of key and value, of some records from an offset on.
+        """Return the mean uncompressed size, in bytes, of the key and value of some records from an offset.
 
-        Null if none arrives at once, or Kafka's client cannot read them.
+        None if no record arrives at once, or if Kafka's client cannot read them.
         """
         place = TopicPartition(self._topic, partition)
         try:

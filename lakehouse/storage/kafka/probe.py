@@ -1,4 +1,4 @@
-"""Checks whether a broker answers, and if not, why; only librdkafka's client reports the reason."""
+"""Check whether a broker answers, and if not, why; only librdkafka's client reports the reason."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def require_broker(access: KafkaAccess, timeout_s: float = 15.0) -> None:
 
 
 def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
-    """Return why no broker answers this application, with the settings to look at; null if one does."""
+    """Return why no broker answers this application, and the settings to check; None if one answers."""
     told: dict[int, str] = {}
 
     def note(error: KafkaError) -> None:
@@ -62,7 +62,7 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
 
 
 class _Disconnections(logging.Handler):
-    """Records why a connection ended, where librdkafka's client only logs it."""
+    """Records why a connection ended when librdkafka's client only logs it."""
 
     def __init__(self, told: dict[int, str]) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def require_listening(access: KafkaAccess, timeout_s: float = 1.0) -> None:
 
 
 def accepts_connections(host: str, port: int, timeout_s: float = 1.0) -> bool:
-    """Tell whether the address accepts connections."""
+    """Return whether the address accepts connections."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s):
             return True

@@ -1,6 +1,6 @@
 """Kafka rights (ACLs): as values, as commands for a person, granted by an administrator, and looked up.
 
-`look_up` asks the broker which rights this application has, and changes nothing that others see.
+`look_up` asks the broker which rights this application has, and changes nothing that is visible to others.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """An operation on a resource, or with `is_prefix` on all with this prefix, and the reason (`why`)."""
+    """An operation on a resource, or with `is_prefix` on all with this prefix, and its purpose (`why`)."""
 
     operation: Operation
     kind: Kind
@@ -76,13 +76,13 @@ def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
 
 
 def grant(admin: KafkaAccess, user: str, rights: Iterable[Right]) -> None:
-    """Grant rights to a user; existing ones stay. Raises ServiceError."""
+    """Grant rights to a user; existing rights remain. Raises ServiceError."""
     with administering(admin, "Alter") as client:
         client.create_acls([as_acl(user, right) for right in rights])
 
 
 def as_acl(user: str, right: Right) -> ACL:
-    """Return the right as kafka-python's ACL."""
+    """Return the right as a kafka-python ACL."""
     pattern = ACLResourcePatternType.PREFIXED if right.is_prefix else ACLResourcePatternType.LITERAL
     return ACL(
         f"User:{user}",
@@ -108,8 +108,8 @@ class Held:
 def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
     """Ask a reachable broker about these rights; raises ServiceError if it stops answering.
 
-    A broker does not report the rights on a missing topic, nor whether it may be created. The right to a
-    transactional id is tested by initializing transactions with one, `lakehouse-doctor`, which no export
+    A broker does not report the rights on a missing topic, nor whether the topic may be created. The right to
+    a transactional id is tested by initializing transactions with one, `lakehouse-doctor`, which no export
     uses.
     """
     try:
@@ -143,7 +143,7 @@ def _missing(
 ) -> Iterable[Right]:
     for right in rights:
         found = allowed[right.kind, _named(right)]
-        # An existing topic needs the right Create only once somebody deletes it.
+        # An existing topic needs the right Create only after it has been deleted.
         wanted = AclOperation[_CONSTANTS[right.operation]]
         if found is not None and right.operation != "Create" and wanted not in found:
             yield right
@@ -154,7 +154,7 @@ def _named(right: Right) -> str:
 
 
 def _allowed(future: Any) -> Collection[AclOperation] | None:
-    """Return the allowed operations on a resource: none if it may not be described, null if it is absent."""
+    """Return the allowed operations on a resource: empty if it may not be described, None if it is absent."""
     try:
         return future.result().authorized_operations or ()
     except KafkaException as error:

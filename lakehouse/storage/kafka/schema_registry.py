@@ -1,4 +1,4 @@
-"""Schemas of a registry with Confluent's API: by id, and the newest of a subject.
+"""Schemas in a registry with Confluent's API: by id, and the newest of a subject.
 
 Answers about one id or subject are distinguished from failures of the whole registry:
 
@@ -8,7 +8,7 @@ Answers about one id or subject are distinguished from failures of the whole reg
 | another 4xx, or an invalid schema | the same, if the server otherwise answers as a registry |
 | 407, 408, 425, 429, 5xx, a redirect, no answer | unknown: RegistryError |
 
-Whether it answers as a registry is checked only in the second case, and once per client: `GET /schemas/types`
+Only the second case requires a check whether the server is a registry, once per client: `GET /schemas/types`
 returns a list of names to everybody who may read schemas. This detects a wrong path in the URL, a proxy's own
 page, and a user without rights.
 """
@@ -54,8 +54,8 @@ class Missing:
 class RegistryClient:
     """A client of a registry; keeps one connection during its block. `asked` counts its requests.
 
-    Returned values are the registry's answers. Raises RegistryError if the registry does not answer, answers
-    something else, or is not configured.
+    Returned values are the registry's answers. Raises RegistryError if the registry does not answer, gives
+    any other answer, or is not configured.
     """
 
     def __init__(self, access: RegistryAccess) -> None:
@@ -87,7 +87,7 @@ class RegistryClient:
         return Missing(f"{kinds}{_shown(answer)}")
 
     def newest(self, subject: str) -> Registered | None:
-        """Return a subject's newest schema; null if it has none."""
+        """Return a subject's newest schema; None if it has none."""
         what = f"the newest schema of {subject}"
         answer = self._ask(what, "GET", f"/subjects/{quote(subject, safe='')}/versions/latest")
         if _code(answer) in {_NO_SUBJECT, _NO_VERSION}:
@@ -98,7 +98,7 @@ class RegistryClient:
         return found
 
     def register(self, subject: str, schema: Registered) -> int:
-        """Register a schema, unless the subject has it, and return its id."""
+        """Register a schema, unless the subject already has it, and return its id."""
         what = f"registering a schema of {subject}"
         answer = self._ask(what, "POST", f"/subjects/{quote(subject, safe='')}/versions", schema)
         made = _object(answer).get("id") if answer.is_success else None
@@ -107,7 +107,7 @@ class RegistryClient:
         return made
 
     def is_compatible(self, subject: str, schema: Registered) -> bool:
-        """Tell whether the registry would accept the schema, by its rules and the subject's newest one."""
+        """Return whether the registry would accept the schema, by its rules and the subject's newest one."""
         what = f"the compatibility of {subject}"
         path = f"/compatibility/subjects/{quote(subject, safe='')}/versions/latest"
         answer = self._ask(what, "POST", path, schema)
@@ -141,7 +141,7 @@ class RegistryClient:
         raise self._refused(what, answer)
 
     def _require_answer(self, what: str, answer: web.Answer) -> None:
-        """Raise RegistryError unless the server answers as a registry, so that `answer` is about `what`."""
+        """Raise RegistryError unless the server is a registry, so that `answer` is really about `what`."""
         if self._is_one is None:
             types = self._ask(what, "GET", "/schemas/types")
             found = _json(types) if types.status == _OK else None
@@ -159,28 +159,28 @@ class RegistryClient:
 
 
 def newest_of(access: RegistryAccess, subject: str) -> Registered | None:
-    """Return a subject's newest schema; null if it has none. Raises RegistryError as a client does."""
+    """Return a subject's newest schema; None if it has none. Raises RegistryError like a client."""
     with RegistryClient(access) as client:
         return client.newest(subject)
 
 
 def register(access: RegistryAccess, subject: str, schema: Registered) -> int:
-    """Register a schema, unless the subject has it, and return its id.
+    """Register a schema, unless the subject already has it, and return its id.
 
-    Raises RegistryError if the registry refuses it, as one that is not compatible.
+    Raises RegistryError if the registry refuses the schema, for example as incompatible.
     """
     with RegistryClient(access) as client:
         return client.register(subject, schema)
 
 
 def is_compatible(access: RegistryAccess, subject: str, schema: Registered) -> bool:
-    """Tell whether the registry would accept the schema, by its rules and the subject's newest one."""
+    """Return whether the registry would accept the schema, by its rules and the subject's newest one."""
     with RegistryClient(access) as client:
         return client.is_compatible(subject, schema)
 
 
 def registered(fields: Mapping[str, Any]) -> Registered | None:
-    """Return the schema with these fields, of a registry's answer or a file; null if they are invalid."""
+    """Return the schema with these fields, from a registry's answer or a file; None if they are invalid."""
     kind, text, references = fields["kind"], fields["text"], fields["has_references"]
     if kind not in get_args(SchemaKind) or not _is_text(text) or not isinstance(references, bool):
         return None
@@ -195,7 +195,7 @@ def _is_text(value: object) -> bool:
 
 
 def _registered(answer: web.Answer) -> Registered | None:
-    """Return the schema in an answer; null if there is none that this version knows."""
+    """Return the schema in an answer; None if there is none that this version knows."""
     if not answer.is_success:
         return None
     said = _object(answer)

@@ -1,4 +1,4 @@
-"""Kafka topics: describes and creates them."""
+"""Describe and create Kafka topics."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from lakehouse.storage.kafka.probe import require_listening
 from lakehouse.storage.kafka.refusals import asking, denied
 
 _REQUEST_TIMEOUT_S = 30.0
-_REQUEST_OVERHEAD = 64 * 1024  # upper bound of a request beside its one record, including topic names
+_REQUEST_OVERHEAD = 64 * 1024  # upper bound of a request apart from its one record, including topic names
 _UNPACKED = {"compression.type": "uncompressed"}  # so that size limits also hold for readers
 _BEFORE, _AFTER = "message.timestamp.before.max.ms", "message.timestamp.after.max.ms"
 _DATED = {_BEFORE: str(100 * 8_766 * 3_600_000), _AFTER: str(24 * 3_600_000)}  # a century; a day
 _ANY_TIME = str(2**63 - 1)
 _NO_LEADER = -1
-_NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # of brokers before 2.8
+_NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # from brokers before 2.8
 
 
 def create_topics(
@@ -38,10 +38,10 @@ def create_topics(
 
     `configs` are topic properties that override the broker's. By default the broker decompresses records and
     limits their uncompressed size, at a cost in CPU and disk. From Kafka 3.6 on, it refuses timestamps more
-    than a century ago or more than a day ahead.
+    than a century in the past or more than a day in the future.
 
     An existing topic is left unchanged, whatever its number of partitions. Several processes may call this at
-    the same time. If the broker refuses a topic, the others are created before ServiceError is raised: an
+    the same time. If the broker refuses a topic, the others are created before ServiceError is raised, or
     AccessDeniedError if a right is missing.
     """
     if not partitions:
@@ -55,7 +55,7 @@ def create_topics(
             elif (no := denied(access, code, {"topic": f"Describe topic {name}"})) is not None:
                 refused.append(no)
         created = _create(access, admin, missing, configs or {}, refused) if missing else []
-        # Creation is asynchronous: a producer may otherwise be told that the topic is unknown.
+        # Creation is asynchronous: without waiting, a producer may be told that the topic is unknown.
         if created:
             admin.wait_for_topics(created, timeout_ms=int(_REQUEST_TIMEOUT_S * 1000))
     if refused:
@@ -105,7 +105,7 @@ def _asked_to_create(
 class Unlimited:
     """Topics without limits: `packed` on the uncompressed size of records, `undated` on their timestamps.
 
-    For those in `untold` the broker does not say; that needs the right DescribeConfigs.
+    For those in `untold`, the broker does not report the limits; that needs the right DescribeConfigs.
     """
 
     packed: list[str]
@@ -142,9 +142,9 @@ def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic on the broker: its id (null from brokers without ids), and each partition's offsets.
+    """A topic on the broker: its id (None from brokers without ids), and each partition's offsets.
 
-    `earliest` is the offset of the first existing record, `ends` the one after the last.
+    `earliest` is the offset of the first existing record, `ends` the one after the last record.
     """
 
     id: str | None
@@ -153,9 +153,9 @@ class Topic:
 
 
 def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
-    """Return the topic as described by the broker, null if it does not exist.
+    """Return the topic as described by the broker; None if it does not exist.
 
-    Raises ServiceError if the broker does not answer: an AccessDeniedError if it denies describing the topic.
+    Raises ServiceError if the broker does not answer, or AccessDeniedError if it denies describing the topic.
     """
     with administering(access) as admin:
         found = _described(admin, access, name)
@@ -182,9 +182,9 @@ class IdLooker:
         self._admin: Admin | None = None
 
     def look(self) -> str | None:
-        """Return the id, null if there is no such topic, or from brokers without ids.
+        """Return the id; None if the topic does not exist, or from brokers without ids.
 
-        Raises ServiceError as `describe_topic` does.
+        Raises ServiceError like `describe_topic`.
         """
         with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
             if self._admin is None:
@@ -228,8 +228,8 @@ class Limits:
 def limits_of(access: KafkaAccess, topic: str) -> Limits:
     """Return the topic's current limits for producers.
 
-    If the broker does not report them, because that needs a right, Kafka's defaults are returned. The brokers
-    of a cluster are assumed to agree. Raises ServiceError if none answers.
+    If the broker does not report them, because a right is missing, Kafka's defaults are returned. The brokers
+    of a cluster are assumed to have the same limits. Raises ServiceError if none answers.
     """
     with administering(access) as admin:
         # Not describe_cluster, which fails in the client with brokers before 3.7.
@@ -257,7 +257,7 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
 
 @contextmanager
 def administering(access: KafkaAccess, what: str = "Describe") -> Iterator[Admin]:
-    """Yield an admin client for the operation `what` on the cluster; raises ServiceError as `asking` does."""
+    """Yield an admin client for the operation `what` on the cluster; raises ServiceError like `asking`."""
     require_listening(access)
     with (
         asking(access, {"cluster": f"{what} the cluster"}),

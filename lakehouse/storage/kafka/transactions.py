@@ -1,7 +1,7 @@
 """Kafka transactions and their errors, for all exports to Kafka.
 
-They use librdkafka's client: a row takes a fifth of the CPU time of kafka-python, which creates a future for
-each.
+They use librdkafka's client: it takes a fifth of kafka-python's CPU time per row, because kafka-python
+creates a future for each row.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ _PATIENCE_S = 60.0
 _BATCH_BYTES = 128 * 1024
 _LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the upper bound is the client's
 _FENCED = {ErrorCode._FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
-_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # the cause is the whole transaction's
-_NOTING = "commit offsets"  # in the message of progress that cannot be committed
+_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # the cause is that of the whole transaction
+_NOTING = "commit offsets"  # in the message about progress that cannot be committed
 _FULL_S = 0.1
-_ANY = -1  # the partition of the key, by the Java client's hash
+_ANY = -1  # the key's partition, by the Java client's hash
 
 
 class FencedError(ServiceError):
@@ -49,11 +49,11 @@ class Reached:
 
 
 class Transactions:
-    """A transactional producer: the records of one call are committed together, or never seen.
+    """A transactional producer: the records of one call are committed together, or never become visible.
 
-    Its creation fences every earlier producer of the same name, and aborts its open transaction. The broker
+    Creating it fences every earlier producer of the same name, and aborts its open transaction. The broker
     aborts a transaction that is open for longer than `timeout_s`. Raises KafkaException if the broker does
-    not answer for `patience_s`, or refuses; then the producer must be closed.
+    not answer within `patience_s`, or refuses; the producer must then be closed.
     """
 
     def __init__(
@@ -127,12 +127,12 @@ class Transactions:
             raise no or KafkaException(cause) from error
 
     def close(self) -> None:
-        """Close the producer, whatever state the broker is in; an open transaction stays open."""
+        """Close the producer, whatever the broker's state; an open transaction stays open."""
         self._producer.purge(blocking=False)
         del self._producer
 
     def _rights(self, topic: str, *, is_noting: bool) -> Wanted:
-        """Return the rights that are needed, to commit progress or to send rows."""
+        """Return the rights required to commit progress or to send rows."""
         return {
             "topic": f"{'Read' if is_noting else 'Write to'} topic {topic}",
             "group": f"Read group {self._name}",
@@ -141,7 +141,7 @@ class Transactions:
         }
 
     def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
-        """Return the error that ended a transaction, and its topic; later calls only say it has ended."""
+        """Return the error that ended a transaction, and its topic; later calls report only the end."""
         if self._fatal is None and not error.fatal():
             self._producer.poll(0)  # reports refused records
         if self._fatal is not None:
@@ -155,7 +155,7 @@ class Transactions:
         return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
-        """Keep the first fatal error; for transient ones, calls fail by themselves after their timeout."""
+        """Keep the first fatal error; after transient errors, calls fail by themselves at their timeout."""
         if error.fatal() and self._fatal is None:
             self._fatal = error
 

@@ -1,4 +1,4 @@
-"""Frames from rows in Python, and rows from frames: Python's calendar is shorter than Spark's."""
+"""Create frames from Python rows, and collect rows from frames: Python's calendar is shorter than Spark's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 def local_frame(
     spark: SparkSession, rows: Iterable[Sequence[Any] | Mapping[str, Any]], schema: StructType
 ) -> DataFrame:
-    """Return the rows as a frame held in the JVM; every query would read a list's rows from Python."""
+    """Return the rows as a frame held in the JVM; every query of a list would read its rows from Python."""
     named = [row if isinstance(row, Mapping) else dict(zip(schema.names, row, strict=True)) for row in rows]
     table = pa.Table.from_pylist(named, schema=to_arrow_schema(schema, timezone="UTC"))
     return spark.createDataFrame(table, schema)
@@ -52,15 +52,15 @@ def streamed(rows: DataFrame) -> Iterator[Row]:
     """Yield the rows; Python holds one partition at a time, and each partition is a job.
 
     This does not use `DataFrame.toLocalIterator`: its jobs begin after its query has ended, so the driver of
-    Spark 4.2 keeps each of them, with its plan and broadcasts, until the driver ends. For the same reason, an
-    id that an earlier query has left in the thread is cleared.
+    Spark 4.2 keeps each of them, with its plan and broadcasts, until the driver ends. For the same reason,
+    this clears a query id that an earlier query has left in the thread.
     """
     rows.sparkSession.sparkContext.setLocalProperty(_QUERY, None)  # type: ignore[arg-type]
     return rows.rdd.toLocalIterator()
 
 
 def _text(value: Column, type_: DataType) -> Column:
-    """Replace times by texts in a value, also in nested fields."""
+    """Replace times in a value with text, including times in nested fields."""
     if isinstance(type_, StructType):
         fields = (_text(value.getField(one.name), one.dataType).alias(one.name) for one in type_)
         return F.when(value.isNotNull(), F.struct(*fields))

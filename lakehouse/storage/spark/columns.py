@@ -1,7 +1,7 @@
 """Columns that are built once and used in every micro-batch.
 
-PySpark builds a column by one or more calls to the JVM for each function in it, and passes a list of columns
-element by element. A micro-batch would make thousands of calls, always for the same columns.
+PySpark builds a column with one or more JVM calls per function, and passes a list of columns element by
+element. A micro-batch would make thousands of calls, always for the same columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Columns:
         return internals.select(rows, self._named)
 
     def added_to(self, rows: DataFrame) -> DataFrame:
-        """Return the frame with these columns added; existing ones of the same names are replaced."""
+        """Return the frame with these columns added; existing columns with the same names are replaced."""
         return internals.with_columns(rows, self._names, self._bare)
 
     @cached_property

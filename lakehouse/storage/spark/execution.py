@@ -1,10 +1,10 @@
-"""Chooses how a step is executed: with generated code for many rows, interpreted for few.
+"""Choose how a step is executed: with generated code for many rows, interpreted for few.
 
 Spark generates Java code for each plan, compiles it, and relies on the JVM to optimize it. That pays off from
 some tens of thousands of rows on; for fewer rows, and for short-lived processes, it is most of the cost. Each
 step of a micro-batch knows its approximate number of rows before it runs, and chooses. For few rows, adaptive
-execution is off, too, and the rows are gathered in one partition, so that nothing is shuffled: a stage would
-cost more than it saves.
+execution is also off, and the rows are gathered in one partition, so nothing is shuffled: a stage would cost
+more than it saves.
 
 `python -m benchmarks.fixed crossing` prints the break-even points.
 """
@@ -31,7 +31,7 @@ _LARGEST = "spark.sql.files.maxPartitionBytes"
 
 
 def are_few(*, rows: int = 0, size_bytes: int = 0) -> bool:
-    """Tell whether this many rows, in files of this many bytes, are better interpreted."""
+    """Return whether this many rows, in files of this many bytes, are better interpreted."""
     return rows <= FEW_ROWS and size_bytes <= FEW_BYTES
 
 
@@ -41,16 +41,16 @@ def size_of(rows: DataFrame) -> int:
 
 
 def gathered(rows: DataFrame, *, few: bool) -> DataFrame:
-    """Coalesce few rows into one partition, so that joins need no shuffle; many rows are unchanged."""
+    """Coalesce few rows into one partition, so that joins need no shuffle; leave many rows unchanged."""
     return rows.coalesce(1) if few else rows
 
 
 def by_reference(value: Column, row: Column) -> Column:
     """Return a literal that generated code receives by reference; `row` is any column of the frame.
 
-    A number or a time would be part of the code's text, so each new value would be a new class to compile and
-    warm up. An array is passed by reference, and its element is chosen by the row, so that the optimizer
-    cannot fold it into a constant.
+    A number or a time would be part of the code's text, so each new value would mean a new class to compile
+    and warm up. An array is passed by reference, and the row determines which element is used, so the
+    optimizer cannot fold it into a constant.
     """
     return F.get(F.array(value, value), row.isNull().cast("int"))
 
@@ -71,7 +71,7 @@ def execute_for(spark: SparkSession, *, few: bool) -> None:
 
 @contextlib.contextmanager
 def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
-    """Do the same for the length of the block, and restore the former setting afterwards.
+    """Call `execute_for` for the duration of the block, and restore the previous setting afterwards.
 
     A persisted frame is planned when `persist` is called, so call it inside the block.
     """
@@ -85,7 +85,7 @@ def executing_for(spark: SparkSession, *, few: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def executing_a_handful(spark: SparkSession) -> Iterator[None]:
-    """Do the same for few rows, and shuffle into one partition where a shuffle is needed."""
+    """Execute the block for few rows, and shuffle into one partition where a shuffle is needed."""
     with executing_for(spark, few=True), having_set(spark, _SHUFFLED_TO, "1"):
         yield
 
@@ -102,7 +102,7 @@ def reading_file_by_file(spark: SparkSession) -> Iterator[None]:
 
 @contextlib.contextmanager
 def having_set(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a property of the session during the block, and restore its former value afterwards."""
+    """Set a property of the session during the block, and restore its previous value afterwards."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:

@@ -27,7 +27,7 @@ _CHANGE_FEED = "_change_data"
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Tell whether a file exists."""
+    """Return whether a file exists."""
     here = on_this_machine(spark, path)
     if here is not None:
         return here.is_file()
@@ -35,7 +35,7 @@ def exists(spark: SparkSession, path: str) -> bool:
 
 
 def modified_ms(spark: SparkSession, path: str) -> int | None:
-    """Return when a file was last modified, in ms since the epoch; null if it does not exist."""
+    """Return when a file was last modified, in ms since the epoch; None if it does not exist."""
     here = on_this_machine(spark, path)
     if here is not None:
         try:
@@ -51,7 +51,7 @@ def modified_ms(spark: SparkSession, path: str) -> int | None:
 
 
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return the same for two files; on S3 in the time of one request."""
+    """Return the same as `modified_ms` for two files; on S3 both take the time of one request."""
     if is_on_s3(one):
         return objects.modified_ms_of_both(spark, one, other)
     return modified_ms(spark, one), modified_ms(spark, other)
@@ -63,7 +63,7 @@ def status(spark: SparkSession, path: str) -> Any:
 
 
 def names(spark: SparkSession, directory: str) -> list[str]:
-    """Return the names in a directory; none if it does not exist."""
+    """Return the names in a directory; empty if it does not exist."""
     if on_this_machine(spark, directory) is None and is_object_store(directory):
         return files_of(directory).names()
     system, path = _file_system(spark, directory), _path(spark, directory)
@@ -75,7 +75,7 @@ def names(spark: SparkSession, directory: str) -> list[str]:
 
 
 def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
-    """Return the sizes in bytes of a directory's entries, by name; all null where pyarrow cannot list it."""
+    """Return the sizes in bytes of a directory's entries, by name; all None if pyarrow cannot list it."""
     here = on_this_machine(spark, directory)
     if here is not None:
         return {file.name: file.stat().st_size for file in here.iterdir()} if here.exists() else {}
@@ -95,10 +95,10 @@ def usage(spark: SparkSession, directory: str) -> tuple[int, int]:
 
 
 def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
-    """Return when each file below a directory was last modified, in seconds since the epoch, by its name.
+    """Return when each file below a directory was last modified, in seconds since the epoch, by file name.
 
-    Names that begin with an underscore or a dot are left out, except a table's change feed. Null where this
-    would be slow: neither on this machine nor in an object store.
+    Names that begin with an underscore or a dot are omitted, except a table's change feed. None if the
+    directory is neither on this machine nor in an object store, because listing it would be slow.
     """
     here = on_this_machine(spark, directory)
     if here is not None:
@@ -147,7 +147,7 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
 
 
 def on_this_machine(spark: SparkSession, path: str) -> Path | None:
-    """Return the path on this machine's file system; null if it is elsewhere for Hadoop."""
+    """Return the path on this machine's file system; None if Hadoop considers it to be elsewhere."""
     here = local_path(path)
     return here if path.startswith(_LOCAL) or _is_local_by_default(spark.sparkContext) else None
 
@@ -160,13 +160,13 @@ def _is_local_by_default(context: SparkContext) -> bool:
 def _write_here(path: Path, text: str) -> None:
     """Write a file without Hadoop, which would start five processes (readlink, chmod) for each rename."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Remove Hadoop's checksum of a former file of that name, against which this one would be checked.
+    # Remove the Hadoop checksum of a former file with this name, or the new file would be checked against it.
     path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
     write_whole(path, text)
 
 
 def _write_there(spark: SparkSession, path: str, text: str) -> None:
-    """Write a file as Spark writes checkpoint files; on S3 that is one PUT (ObjectFileManager.scala)."""
+    """Write a file as Spark writes checkpoint files; on S3 this is one PUT (ObjectFileManager.scala)."""
     stream = objects.atomic_file(spark, _path(spark, path))
     try:
         stream.write(bytearray(text, "utf-8"))
@@ -177,7 +177,7 @@ def _write_there(spark: SparkSession, path: str, text: str) -> None:
 
 
 def _is_missing(spark: SparkSession, error: Py4JJavaError) -> bool:
-    """Tell whether a Hadoop error says that a file or directory does not exist."""
+    """Return whether a Hadoop error says that a file or directory does not exist."""
     return internals.is_a(spark, error.java_exception, "java.io.FileNotFoundException")
 
 
@@ -187,9 +187,9 @@ def delete(spark: SparkSession, path: str) -> None:
 
 
 def lying(spark: SparkSession, directory: str) -> dict[str, int]:
-    """Return the size in bytes of every file below a directory, by relative path; none if it does not exist.
+    """Return the size in bytes of every file below a directory, by relative path; empty if it does not exist.
 
-    Files whose names begin with a dot are left out: Hadoop's checksums, and drafts.
+    Files whose names begin with a dot are omitted: Hadoop's checksums, and drafts.
     """
     here = on_this_machine(spark, directory)
     if here is not None:
@@ -220,10 +220,10 @@ def _lying_here(directory: Path) -> Iterator[tuple[str, int]]:
 
 
 def copy(spark: SparkSession, source: str, target: str) -> bool:
-    """Copy a file byte by byte, over an existing one; tell whether the source exists.
+    """Copy a file byte by byte, replacing an existing one; return whether the source exists.
 
-    On a disk of this machine and in an object store, the copy is atomic and survives a power failure. It has
-    the original's modification time, where that can be set.
+    On a disk of this machine and in an object store, the copy is atomic and survives a power failure. It gets
+    the original's modification time, where this can be set.
     """
     here, there = on_this_machine(spark, source), on_this_machine(spark, target)
     try:
@@ -241,7 +241,7 @@ def copy(spark: SparkSession, source: str, target: str) -> bool:
 
 
 def _copy_here(spark: SparkSession, source: str, target: Path) -> None:
-    """Copy a file from another file system, without writing Hadoop's checksum beside it."""
+    """Copy a file from another file system, without writing Hadoop's checksum next to it."""
     system, path = _file_system(spark, source), _path(spark, source)
     stays, without_checksum = False, True
     with drafted(target) as draft:

@@ -1,4 +1,4 @@
-"""Installs what pip cannot into the virtual environment: runtime jars, and spark-submit's properties.
+"""Install into the virtual environment what pip cannot: runtime jars, and spark-submit's properties.
 
 Jars are fetched by the Ivy that pyspark ships (ivy.py), into the user's cache, and checked against the
 SHA-256 of every jar in jars.sha256.
@@ -72,7 +72,7 @@ def install(
 
 
 def lock_jars() -> None:
-    """Resolve the jars and write jars.sha256; for a checkout, after a change of ivy.xml."""
+    """Resolve the jars and write jars.sha256; for a checkout, after a change to ivy.xml."""
     with ivy.resolved() as (found, jars):
         filled = [
             replace(jar, sha256=_digest(found / jar.path), size=(found / jar.path).stat().st_size)
@@ -121,7 +121,7 @@ def _digest(path: Path) -> str:
 
 
 def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
-    """Replace the configurations' directories by those of the resolved jars."""
+    """Replace the directories of the configurations with those of the resolved jars."""
     for jar in found.rglob("*.jar"):
         sync(jar)
     jars_directory().mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
 
 
 def _compile(say: Callable[[str], object], configuration: Configuration) -> None:
-    """Compile a configuration's jar, unless there is one of these very sources."""
+    """Compile a configuration's jar, unless a jar of exactly these sources exists."""
     target, what = compiled_jar(configuration), f"lakehouse/storage/spark/scala/{configuration}"
     if target.is_file():
         return

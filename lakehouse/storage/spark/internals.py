@@ -1,4 +1,4 @@
-"""The only module that uses private members of Spark and py4j, and the JVM beside Spark's public API.
+"""The only module that uses private members of Spark and py4j, and JVM classes outside Spark's public API.
 
 Each function does one thing and makes no decisions. `lakehouse.storage.spark.members` lists the members that
 an upgrade of Spark may remove; `missing` and `missing_here` return those that are missing. Hadoop's files are
@@ -43,10 +43,10 @@ _NAME = re.compile(r"([^\s(]+)\(([^)]*)\)")
 
 
 def remember_names() -> None:
-    """Make py4j resolve each name of a package, a class and a static method only once.
+    """Make py4j resolve the name of each package, class and static method only once.
 
-    PySpark resolves `org.apache.spark.sql.functions` in every expression, and each part of the name is a
-    call, for which the JVM may search every jar. A name's meaning does not change while a JVM lives.
+    PySpark resolves `org.apache.spark.sql.functions` in every expression. Each part of the name is a call,
+    for which the JVM may search every jar. A name's meaning does not change during the life of a JVM.
     """
     for owner in (JVMView, JavaPackage, JavaClass):
         if not hasattr(owner.__getattr__, "__wrapped__"):
@@ -65,7 +65,7 @@ def _remembering(ask: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
 
 
 def has_jvm(spark: SparkSession) -> bool:
-    """Tell whether Python can call a session's JVM; with Spark Connect it cannot."""
+    """Return whether Python can call a session's JVM; it cannot with Spark Connect."""
     return hasattr(spark, "_jvm")
 
 
@@ -97,7 +97,7 @@ def _is_here(module: str, name: str) -> bool:
 
 
 def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
-    """Return the signatures of a class's methods and constructors, null if there is no such class."""
+    """Return the signatures of a class's methods and constructors; None if the class does not exist."""
     loader = static(spark, "java.lang.Thread").currentThread().getContextClassLoader()
     text = static(spark, "org.apache.commons.lang3.ArrayUtils").toString
     try:
@@ -142,7 +142,7 @@ def _none(jvm: Any) -> Any:
 
 
 def some(spark: SparkSession, value: Any) -> Any:
-    """Return a Scala Option of a Java object, a text or a large number."""
+    """Return a Scala Option of a Java object, a string or a large number."""
     return static(spark, "scala.Option").apply(value)
 
 
@@ -153,7 +153,7 @@ def some_long(spark: SparkSession, value: int) -> Any:
 
 
 def value_of(option: Any) -> Any | None:
-    """Return a Scala Option's value, null for None."""
+    """Return a Scala Option's value; None if it is empty."""
     return option.get() if option.isDefined() else None
 
 
@@ -171,7 +171,7 @@ def elements(seq: Any) -> list[Any]:
 
 
 def scala_map(spark: SparkSession, values: Mapping[str, str]) -> Any:
-    """Return a Scala Map of texts."""
+    """Return a Scala Map of strings."""
     found = static(spark, "java.util.HashMap")()
     for name, value in values.items():
         found.put(name, value)
@@ -184,12 +184,12 @@ def entries(spark: SparkSession, scala: Any) -> dict[str, Any]:
 
 
 def timestamp(spark: SparkSession, ms: int) -> Any:
-    """Return a Java Timestamp of a time in ms since the epoch."""
+    """Return a Java Timestamp for a time in ms since the epoch."""
     return static(spark, "java.sql.Timestamp")(ms)
 
 
 def appends(spark: SparkSession) -> Any:
-    """Return the save mode that appends."""
+    """Return the save mode for appends."""
     return static(spark, "org.apache.spark.sql.SaveMode").Append
 
 
@@ -220,7 +220,7 @@ def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
 
 
 def held(rows: DataFrame) -> DataFrame | None:
-    """Return rows as a relation held in the driver's JVM, bypassing Python; null if there are none."""
+    """Return rows as a relation held in the driver's JVM, bypassing Python; None if there are none."""
     dataset = rows._jdf
     found = dataset.collectAsList()
     if found.isEmpty():
@@ -242,7 +242,7 @@ def folded_condition(filtered: DataFrame) -> Any:
 
 
 def java_texts(values: Sequence[str]) -> Any:
-    """Return a Scala Seq of texts, for `with_columns`."""
+    """Return a Scala Seq of strings, for `with_columns`."""
     from pyspark.sql.classic.column import _to_seq
 
     return _to_seq(get_active_spark_context(), list(values))
@@ -271,12 +271,12 @@ def set_active(spark: SparkSession) -> None:
 
 
 def is_started() -> bool:
-    """Tell whether PySpark is connected to a JVM."""
+    """Return whether PySpark is connected to a JVM."""
     return SparkContext._gateway is not None
 
 
 def is_stopped(spark: SparkSession) -> bool:
-    """Tell whether the session's context was stopped; fails if the JVM does not respond."""
+    """Return whether the session's context was stopped; fails if the JVM does not respond."""
     context: Any = spark.sparkContext._jsc
     return context is None or bool(context.sc().isStopped())
 
@@ -284,8 +284,8 @@ def is_stopped(spark: SparkSession) -> bool:
 def launch(options: Mapping[str, str], user: str | None) -> None:
     """Start Spark's JVM with a session's options; `user` is the user's name if the system has none.
 
-    Before it opens a file, Hadoop asks the system for the user's name, and fails without one unless it is set
-    here. So Spark gets its jars only afterwards.
+    Before it opens a file, Hadoop asks the system for the user's name, and fails if there is none, unless the
+    name is set here. Spark therefore gets its jars only afterwards.
     """
     conf = SparkConf().setAll([(key, value) for key, value in options.items() if key != "spark.jars"])
     with filtered() as standard_error:
@@ -298,7 +298,7 @@ def launch(options: Mapping[str, str], user: str | None) -> None:
 
 
 def speak_english(spark: SparkSession) -> None:
-    """Make the driver's JVM write numbers in the digits 0 to 9, whatever its options or its locale."""
+    """Make the driver's JVM write numbers with the digits 0 to 9, whatever its options or its locale."""
     locale = static(spark, "java.util.Locale")
     locale.setDefault(locale.US)
 
@@ -311,7 +311,8 @@ def encoding_of_names(spark: SparkSession) -> str:
 def load_codecs(spark: SparkSession) -> None:
     """Make the JVM unpack its compression libraries into its temporary directory.
 
-    A class that fails to do so at its first use, as on a full disk, stays broken for the life of the JVM.
+    A class that fails to unpack at its first use, for example on a full disk, stays broken for the life of
+    the JVM.
     """
     static(spark, SNAPPY).getNativeLibraryVersion()
     static(spark, ZSTD).load()
@@ -329,7 +330,7 @@ def stop_with_jvm(spark: SparkSession) -> None:
 
 @contextmanager
 def on_signals(spark: SparkSession, names: Iterable[str], handle: Callable[[], None]) -> Iterator[None]:
-    """Call `handle` if the JVM gets one of the signals, such as `TERM`; its own handlers stay disabled.
+    """Call `handle` if the JVM gets any of the signals, such as `TERM`; the JVM's own handlers stay disabled.
 
     A thread waits in the JVM. If the JVM called Python instead, py4j would listen on a port without checking
     the gateway's token.
@@ -382,7 +383,7 @@ def class_name(java: Any) -> str:
 
 
 def is_a(spark: SparkSession, java: Any, owner: str) -> bool:
-    """Tell whether an object is an instance of a class."""
+    """Return whether an object is an instance of a class."""
     return bool(is_instance_of(spark.sparkContext._gateway, java, owner))
 
 
@@ -398,7 +399,7 @@ def default_file_system(context: SparkContext) -> str:
 
 
 def configure_hadoop(spark: SparkSession, properties: Mapping[str, str]) -> None:
-    """Set Hadoop properties that a command line must not show."""
+    """Set Hadoop properties that must not appear on a command line."""
     java: Any = spark.sparkContext._jsc
     for name, value in properties.items():
         java.hadoopConfiguration().set(name, value)

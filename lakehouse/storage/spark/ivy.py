@@ -1,4 +1,4 @@
-"""Runs the Ivy that pyspark ships: it resolves ivy.xml for the lock, and fetches the locked jars.
+"""Run the Ivy that pyspark ships: resolve ivy.xml for the lock, and fetch the locked jars.
 
 A fetch requests only jars, not POMs and checksums, because the lock has each jar's coordinates and SHA-256.
 With an empty cache, that takes 6 s instead of 48 s.
@@ -54,7 +54,7 @@ def fetched(say: Callable[[str], object], configurations: Sequence[Configuration
     with _directory() as work:
         (work / "settings.xml").write_text(_SETTINGS, encoding="utf-8")
         (work / "ivy.xml").write_text(_module(wanted), encoding="utf-8")
-        # A separate cache: a module that was resolved by its POM has another entry.
+        # Use a separate cache: a module that was resolved by its POM has a different entry.
         cached = cache() / "locked"
         settings = ("-settings", str(work / "settings.xml"))
         _run([*settings, "-ivy", str(work / "ivy.xml")], cached, configurations, work / "jars", told.hear)
@@ -71,7 +71,7 @@ def resolved() -> Iterator[tuple[Path, list[LockedJar]]]:
 
 
 def cache() -> Path:
-    """Return the directory of Ivy's cache: in LAKEHOUSE_CACHE, else in the user's cache directory."""
+    """Return the directory of Ivy's cache: in LAKEHOUSE_CACHE, or else in the user's cache directory."""
     named, caches = os.environ.get("LAKEHOUSE_CACHE"), os.environ.get("XDG_CACHE_HOME")
     if named or caches:
         return Path(named or f"{caches}/lakehouse") / "ivy"

@@ -56,7 +56,7 @@ def class_archive() -> Path:
 
 
 def require_jars(configuration: Configuration) -> list[Path]:
-    """Return every jar of a configuration, sorted; a compiled jar is the last.
+    """Return every jar of a configuration, sorted, with a compiled jar last.
 
     Raises ServiceError if one is missing. Only names are checked, because this runs at every start;
     `lakehouse setup` checks the contents once.
@@ -73,7 +73,7 @@ def require_jars(configuration: Configuration) -> list[Path]:
 
 
 def installed_jars(configuration: Configuration) -> list[Path]:
-    """Return the same jars as `require_jars`; none if one is missing."""
+    """Return the same jars as `require_jars`; none if any is missing."""
     expected = _expected(configuration)
     return expected if all(path.is_file() for path in expected) else []
 
@@ -96,7 +96,7 @@ def _expected(configuration: Configuration) -> list[Path]:
 
 
 def locked_jars(configurations: Sequence[Configuration] = CONFIGURATIONS) -> list[LockedJar]:
-    """Return the jars of these configurations that jars.sha256 lists, sorted by their paths."""
+    """Return the jars of these configurations that jars.sha256 lists, sorted by path."""
     lock = resources.files("lakehouse.storage.spark").joinpath("jars.sha256").read_text(encoding="utf-8")
     found = []
     for sha256, path, coordinates, size in (line.split() for line in lock.split("\n") if line):

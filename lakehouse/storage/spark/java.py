@@ -1,6 +1,6 @@
-"""Java for the JVMs that are started here: the executable, its environment, and its needs of the machine.
+"""Java for the JVMs that are started here: the executable, its environment, and its system requirements.
 
-A missing requirement is reported before a JVM starts, which would only end with a stack trace.
+A missing requirement is reported before a JVM starts, because the JVM would only end with a stack trace.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from lakehouse.common.errors import ServiceError
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 """Makes a JVM read and write file names in UTF-8, whatever the user's locale."""
 LOCALE = ("-Duser.language=en", "-Duser.country=US")
-"""As in spark.properties: Delta and Kafka number their files in the digits of the locale."""
+"""As in spark.properties: Delta and Kafka number their files with the digits of the locale."""
 
 _LEAST_FREE_BYTES = 64 << 20
 _LEAST_FILES = 1_024
 
 
 def find() -> str:
-    """Return the Java that pyspark uses: that of JAVA_HOME, else the one on PATH; raises ServiceError."""
+    """Return the Java that pyspark uses: from JAVA_HOME, or else on PATH; raises ServiceError."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(Path(home, "bin", "java") if home else "java")
     if found is None:
@@ -38,7 +38,7 @@ def find() -> str:
 
 
 def version() -> str | None:
-    """Return the version of this Java, such as 17.0.15; null if there is no Java."""
+    """Return the version of this Java, such as 17.0.15; None if there is no Java."""
     try:
         said = subprocess.run([find(), "-version"], capture_output=True, text=True, check=False)
     except (ServiceError, OSError):
@@ -48,7 +48,7 @@ def version() -> str | None:
 
 
 def require_files() -> None:
-    """Raise ServiceError if the limit of open files is too low for a JVM's jars and the tables' files."""
+    """Raise ServiceError if the limit on open files is too low for a JVM's jars and the tables' files."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most != resource.RLIM_INFINITY and most < _LEAST_FILES:
         raise ServiceError(
@@ -85,7 +85,7 @@ def temporary_directory() -> str:
 
 
 def user() -> pwd.struct_passwd | None:
-    """Return this user's entry in the system's database: null in a container with an arbitrary user id."""
+    """Return this user's entry in the system's database; None in a container with an arbitrary user id."""
     try:
         return pwd.getpwuid(os.getuid())
     except KeyError:
@@ -93,6 +93,6 @@ def user() -> pwd.struct_passwd | None:
 
 
 def has_home() -> bool:
-    """Tell whether this user has a home directory in which a JVM may write."""
+    """Return whether this user has a home directory that a JVM may write to."""
     known = user()
     return known is not None and os.access(known.pw_dir, os.W_OK | os.X_OK)

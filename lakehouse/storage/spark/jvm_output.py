@@ -1,4 +1,4 @@
-"""Filters two warnings, printed at each start, from what Spark's JVM writes to standard error."""
+"""Filter two warnings, printed at each start, from the standard error of Spark's JVM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 _HARMLESS = (
     b"WARNING: Using incubator modules: jdk.incubator.vector",
-    # Java 24 and later: Spark opens a package that they no longer have.
+    # Java 24 and later: Spark opens a package that no longer exists.
     b"WARNING: package sun.security.action not in java.base",
 )
 """Spark's own JVM options cause these lines, and no option prevents them."""
@@ -50,5 +50,5 @@ def _write(text: bytes) -> None:
     while text:
         try:
             text = text[os.write(_STANDARD_ERROR, text) :]
-        except OSError:  # nobody reads it any more; the process must not block
+        except OSError:  # nobody reads it any longer; the process must not block
             return

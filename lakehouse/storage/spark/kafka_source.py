@@ -1,4 +1,4 @@
-"""Reads records of committed transactions from Kafka, between two offsets.
+"""Read records of committed transactions from Kafka, between two offsets.
 
 Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
 and moves those before 1582 into another calendar. Reading such a record raises an error (`misdated`); the
@@ -62,9 +62,9 @@ def records_between(
     *,
     most_bytes: int,
 ) -> tuple[list[FoundRecord], int]:
-    """Return a partition's records from the first offset to before the second, and the offset reached.
+    """Return a partition's records between two offsets (the second is exclusive), and the offset reached.
 
-    It stops after about `most_bytes`, but not before one record. Offsets without a visible record are
+    It stops after about `most_bytes`, but not before the first record. Offsets without a visible record are
     skipped. Raises the errors of Kafka's client, and TimeoutError if no record arrives.
     """
     config = internals.static(spark, "java.util.HashMap")()
@@ -132,7 +132,7 @@ RECORDS = (
     .add("timestamp_type", "integer")
     .add("raw_timestamp", "long")
 )
-"""The schema of records. A timestamp that is not a time is in `raw_timestamp`; then `timestamp` is null."""
+"""The schema of records. If a timestamp is not a time, it is in `raw_timestamp`, and `timestamp` is null."""
 
 APART = 1_000
 """The maximum number of records read by Kafka's client, from one that Spark's source cannot read."""
@@ -153,7 +153,7 @@ _ARROW = pa.schema(
         "ms": pa.int64(),
         "timestamp_type": pa.int32(),
     }
-)  # every query of a frame made of a list would run Python
+)  # every query of a frame made from a list would run Python
 _MISDATED = re.compile(r"Record at topic (\S+) partition (\d+) offset (\d+) has timestamp")
 _INVALID = re.compile(
     r"Record (?:batch )?for partition (\S+)-(\d+) at offset (\d+) is invalid"
@@ -181,10 +181,10 @@ def read_between(
     *,
     singly: bool = False,
 ) -> DataFrame:
-    """Return a topic's records, as RECORDS, from the first offset of each partition and before the second.
+    """Return a topic's records, as RECORDS, between two offsets of each partition (the second is exclusive).
 
-    With `singly`, a task unpacks one record at a time, for records of which few fit in memory, and opens a
-    new connection: a consumer that ran out of memory at a record fails at it from then on.
+    With `singly`, for records so large that few fit in memory, a task unpacks one record at a time. It also
+    opens a new connection, because a consumer that ran out of memory at a record keeps failing at it.
     """
     first, end = (
         json.dumps({topic: {str(partition): span[side] for partition, span in ranges.items()}})
@@ -222,7 +222,7 @@ class ReadApart:
 def read_apart(
     spark: SparkSession, access: KafkaAccess, first: Place, end: int, *, most_bytes: int = _APART_BYTES
 ) -> ReadApart:
-    """Read a partition's records in the driver, as RECORDS, from a place and before an offset.
+    """Read a partition's records in the driver, as RECORDS, from a place to an offset (exclusive).
 
     Reads at least one record, at most APART, and about `most_bytes`. Raises the errors of Kafka's client.
     """
@@ -248,7 +248,7 @@ def misdated(error: BaseException) -> Place | None:
 
 
 def invalid(error: BaseException) -> Place | None:
-    """Return the record that Kafka's client calls damaged, or its batch's first; None for another error."""
+    """Return the record that Kafka's client reports as damaged, or its batch's first; None otherwise."""
     found = _INVALID.search(str(error))
     if found is None:
         return None
@@ -259,8 +259,8 @@ def invalid(error: BaseException) -> Place | None:
 def _group(client: Mapping[str, str]) -> str:
     """Return a group name for reads with these client properties, including secrets.
 
-    Spark fails, and prints both, if a consumer cached under a name has other properties. The name reveals no
-    secret: it is keyed with a random key of this process.
+    Spark fails, and prints both sets of properties, if a consumer cached under a name has other properties.
+    The name reveals no secret, because it is keyed with a random key of this process.
     """
     said = json.dumps(client, sort_keys=True).encode()
     return f"lakehouse-{hmac.new(_KEY, said, 'sha256').hexdigest()[:16]}"
@@ -316,7 +316,7 @@ class WholeTopic:
     def asked(self, ask: Callable[[WholeTopic], _T]) -> _T:
         """Return the result of `ask`, which reads the topic.
 
-        Calls it again whenever Spark's source has failed at a record, with that record read separately.
+        Whenever Spark's source fails at a record, calls `ask` again, with that record read separately.
         """
         while True:
             try:
@@ -331,7 +331,7 @@ class WholeTopic:
                 self._set_apart(place)
 
     def between(self, ranges: Mapping[int, _Span], lost: Iterable[OffsetRange] = ()) -> DataFrame:
-        """Return the records between two offsets of each partition, except those noted as lost."""
+        """Return the records between two offsets of each partition, except those recorded as lost."""
         self._ends = {number: end for number, (_, end) in ranges.items()}
         gone = [(one.partition, (one.first, one.last + 1)) for one in lost]
         gone += [(place.partition, (place.offset, end)) for place, (end, _) in self._apart.items()]

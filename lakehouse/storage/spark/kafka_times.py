@@ -1,4 +1,4 @@
-"""Timestamps and headers of Kafka records, as bronze has them."""
+"""Timestamps and headers of Kafka records, as stored in bronze."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ HEADERS = ArrayType(
 
 
 def is_kafka_time(ms: Column) -> Column:
-    """Return whether a Kafka timestamp is a time: of an accepted year, and not -1 (none)."""
+    """Return whether a Kafka timestamp is a time: in an accepted year, and not -1 (none)."""
     return ms.between(KAFKA_TIMES.start, KAFKA_TIMES.stop - 1) & (ms != NO_TIMESTAMP)

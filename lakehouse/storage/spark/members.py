@@ -94,7 +94,7 @@ MEMBERS = (
     *members(SNAPPY, "getNativeLibraryVersion()"),
     *members(ZSTD, "load()"),
 )
-"""Every member of the JVM that is used here and is not Spark's, Hadoop's or Java's public API."""
+"""Every JVM member used here that is not part of the public API of Spark, Hadoop or Java."""
 
 PRIVATE = (
     ("py4j.java_gateway", "JVMView.__getattr__"),
@@ -106,4 +106,4 @@ PRIVATE = (
     ("pyspark.sql.classic.column", "_to_java_column"),
     ("pyspark.sql.classic.column", "_to_seq"),
 )
-"""Every private member of PySpark's modules and classes that is used here; those of its objects are not."""
+"""Every private member of PySpark's modules and classes that is used here, but not those of its objects."""

@@ -1,11 +1,11 @@
-"""Registers Delta tables by name in a Hive metastore, with the client among Spark's own jars.
+"""Register Delta tables by name in a Hive metastore, with the client among Spark's own jars.
 
-An entry is the one that Spark's `CREATE TABLE … USING delta LOCATION …` creates. A metastore never opens the
-table: the entry has its location. The columns in it are for programs that need only those, such as JDBC
-clients; Delta's readers take them from the log.
+An entry is the one that Spark's `CREATE TABLE ... USING delta LOCATION ...` creates. A metastore never opens
+the table: the entry has its location. The columns in it are for programs that need only the columns, such as
+JDBC clients; Delta's readers take them from the log.
 
-Spark's DDL is not used: it needs a session with Hive's catalog, which fails if the metastore is down, and
-Delta refuses a property that its log does not have, so our entries could not be marked.
+Spark's DDL is not used: it needs a session with Hive's catalog, which fails if the metastore is down. Delta
+also refuses a property that its log does not have, so our entries could not be marked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lakehouse.common.errors import ServiceError, TableError, first_line
 from lakehouse.storage.spark import internals
 
 ANSWER_S = 5
-"""The timeout in seconds of a connection, and of each answer."""
+"""The timeout, in seconds, of a connection and of each answer."""
 MARK = "lakehouse.registered"
-"""The property that marks entries created here. No other entry is ever changed."""
+"""The property that marks entries created here. Other entries are never changed."""
 
 _HIVE = "org.apache.hadoop.hive"
 _API = f"{_HIVE}.metastore.api"
@@ -80,7 +80,7 @@ class Metastore:
         self._client = client
 
     def find(self, database: str, table: str) -> Found | None:
-        """Return the entry of a name, null if there is none."""
+        """Return the entry with a name; None if there is none."""
         found = self._get(database, table)
         if found is None:
             return None
@@ -96,7 +96,7 @@ class Metastore:
         return Found(entry, MARK in properties)
 
     def create(self, entry: Entry) -> bool:
-        """Create an entry, and its database if that is missing; false if the name is taken by now."""
+        """Create an entry, and its database if missing; return false if the name has been taken meanwhile."""
         with self._asking(entry.name):
             database = self._database(entry.database)
         made = self._new("Table")
@@ -163,7 +163,7 @@ class Metastore:
         columns.add(column)
         made = self._new("StorageDescriptor")
         made.setCols(columns)
-        made.setLocation(location)  # a metastore creates that directory, so it is not the table's
+        made.setLocation(location)  # a metastore creates this directory, so it is not the table's
         made.setInputFormat("org.apache.hadoop.mapred.SequenceFileInputFormat")
         made.setOutputFormat(f"{_HIVE}.ql.io.HiveSequenceFileOutputFormat")
         made.setNumBuckets(-1)
@@ -203,7 +203,7 @@ class Metastore:
 def connected(spark: SparkSession, uris: str) -> Iterator[Metastore]:
     """Connect to a metastore at one of the comma-separated URIs, `thrift://host:port`.
 
-    Other properties of Hive's client are the session's, `spark.hadoop.hive.…`. Raises ServiceError if none
+    Other properties of Hive's client are the session's, `spark.hadoop.hive....`. Raises ServiceError if none
     answers within about ten seconds.
     """
     try:

@@ -1,7 +1,7 @@
 """Files as Hadoop's objects in the JVM, and single objects on S3, by Scala code that `setup --s3` compiles.
 
-`lakehouse.storage.spark.files` takes and returns plain values. The functions of Hadoop do one thing each, and
-make no decisions.
+Use `lakehouse.storage.spark.files`, which takes and returns plain values. The functions for Hadoop's objects
+do one thing each, and make no decisions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def hadoop_path(spark: SparkSession, path: str) -> Any:
 
 
 def file_system(spark: SparkSession, path: Any) -> Any:
-    """Return Hadoop's file system of a Hadoop path."""
+    """Return Hadoop's file system for a Hadoop path."""
     return path.getFileSystem(hadoop_configuration(spark))
 
 
@@ -33,7 +33,7 @@ def paths_in(spark: SparkSession, statuses: Any) -> str:
 
 
 def copy_file(spark: SparkSession, systems: tuple[Any, ...], paths: tuple[Any, ...]) -> None:
-    """Copy a file from one Hadoop file system to another, over an existing one."""
+    """Copy a file from one Hadoop file system to another, replacing an existing one."""
     configuration = hadoop_configuration(spark)
     (source, target), (path, copied) = systems, paths
     util = static(spark, "org.apache.hadoop.fs.FileUtil")
@@ -64,7 +64,7 @@ class ReadOnlyError(Exception):
 
 
 def create(spark: SparkSession, path: str, text: str) -> bool:
-    """Create an object if it does not exist, by a conditional write, and tell whether it was created.
+    """Create an object with a conditional write if it does not exist, and return whether it was created.
 
     Raises ReadOnlyError if this application may not write there, and Py4JJavaError for other failures.
     """
@@ -82,7 +82,7 @@ def create(spark: SparkSession, path: str, text: str) -> bool:
 
 
 def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int | None, int | None]:
-    """Return when two objects were last modified, in ms since the epoch; null for a missing object.
+    """Return when two objects were last modified, in ms since the epoch; None for a missing object.
 
     The requests run in parallel, so both take the time of one.
     """
@@ -93,9 +93,9 @@ def modified_ms_of_both(spark: SparkSession, one: str, other: str) -> tuple[int 
 
 
 def read_text(spark: SparkSession, path: str) -> str:
-    """Return an object's text in one request; Hadoop would first ask for its size.
+    """Return an object's text with one request; Hadoop would first ask for its size.
 
-    Raises Py4JJavaError, also for a missing object.
+    Raises Py4JJavaError, including for a missing object.
     """
     place = hadoop_path(spark, path)
     system = file_system(spark, place)

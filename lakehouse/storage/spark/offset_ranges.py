@@ -1,6 +1,6 @@
 """Ranges of Kafka offsets, as conditions that let a reader skip files.
 
-Every table of bronze and silver keeps each file's minimum and maximum of partition and offset.
+Every bronze and silver table keeps each file's minimum and maximum of partition and offset.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class OffsetRange:
     last: int
 
     def __str__(self) -> str:
-        """Return the range as options write it: topic/partition/first, with -last if there are several."""
+        """Return the range in the form of options: topic/partition/first, with -last if there are several."""
         last = "" if self.last == self.first else f"-{self.last}"
         return f"{self.topic}/{self.partition}/{self.first}{last}"
 
@@ -48,7 +48,7 @@ def _ranges(rows: GroupedData) -> tuple[OffsetRange, ...]:
 
 
 def within(ranges: Sequence[OffsetRange]) -> Column:
-    """Select the rows whose coordinates lie in one of the ranges."""
+    """Select the rows whose coordinates are in one of the ranges."""
     return reduce(Column.__or__, map(_within, ranges), F.lit(False))
 
 

@@ -3,7 +3,8 @@
     spark-submit --properties-file .venv/share/lakehouse/laptop.properties jobs/bronze.py --stream metrics
 
 The package's `spark.properties` and `laptop.properties` have no paths. For spark-submit, `lakehouse setup`
-writes copies with this machine's paths; `lakehouse run` and other commands read them through this module.
+writes copies with this machine's paths; `lakehouse run` and other commands read the package's files through
+this module.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
     require_jars("spark")
     require_jars("disk")
     options = read(CLUSTER) | read(LAPTOP)
-    # The archive needs them from the driver's start, and in this order, so they are wildcards. Jars in
-    # spark.jars would be sent by the driver to itself, encrypted.
+    # The archive needs these jars from the driver's start, and in this order, so they are wildcards. The
+    # driver would send jars in spark.jars to itself, encrypted.
     options["spark.driver.extraClassPath"] = f"{jars_directory()}/spark/*:{jars_directory()}/disk/*"
     options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     if archive:
@@ -48,7 +49,7 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
 
 
 def for_laptop_submit() -> dict[str, str]:
-    """Return the same for spark-submit, with the archive and, if they are installed, the jars for S3.
+    """Return the properties of `for_laptop` for spark-submit, with the archive and any installed jars for S3.
 
     A driver that is started otherwise has these on its class path if it needs them.
     """
@@ -69,7 +70,7 @@ def read(path: Path) -> dict[str, str]:
 def write(path: Path, options: Mapping[str, str]) -> None:
     """Write a properties file for spark-submit; a rerun replaces it.
 
-    Line ends and backslashes in values are escaped, as Java reads them.
+    Line ends and backslashes in values are escaped in the form that Java reads.
     """
     lines = (f"{key} {value.translate(_ESCAPES)}\n" for key, value in options.items())
     write_whole(path, "".join(lines), lasting=True)

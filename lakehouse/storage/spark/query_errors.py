@@ -1,4 +1,4 @@
-"""Errors of Spark and Delta as messages."""
+"""Convert errors of Spark and Delta to messages."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NO_ROOM = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)))
 def error_line(error: BaseException) -> str:
     """Return an error's message, without the stack traces that Spark includes.
 
-    A full disk is named first: Java names it only at the end of a stack trace. If a task failed, the
+    A full disk is named first, because Java names it only at the end of a stack trace. If a task failed, the
     innermost cause is added; for a Python worker, that is the exception that it raised.
     """
     line = first_line(error.java_exception.toString() if isinstance(error, Py4JJavaError) else error)
@@ -38,7 +38,7 @@ def error_line(error: BaseException) -> str:
 
 
 def _raised_in_worker(text: str) -> str | None:
-    """Return the last line of the last Python traceback in a text; null if there is none."""
+    """Return the last line of the last Python traceback in a text; None if there is none."""
     _, found, trace = text.rpartition(_TRACEBACK)
     lines = (line.rstrip() for line in trace.split("\n")[1:])
     return next((line for line in lines if line and not line[0].isspace()), None) if found else None
@@ -59,12 +59,12 @@ def what_of(error: BaseException) -> str:
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Tell whether a write failed because a disk or a quota is full."""
+    """Return whether a write failed because a disk or a quota is full."""
     return _no_room(error) is not None
 
 
 def _no_room(error: BaseException) -> str | None:
-    """Return the system's message about a full disk; null if that was not the reason."""
+    """Return the system's message about a full disk; None if that was not the reason."""
     if isinstance(error, LakehouseError):
         return None
     text = str(error)
@@ -72,12 +72,12 @@ def _no_room(error: BaseException) -> str | None:
 
 
 def are_files_gone(error: BaseException) -> bool:
-    """Tell whether files of a table's earlier versions are gone: VACUUM has removed them."""
+    """Return whether an error was caused by missing files of earlier versions, which VACUUM has removed."""
     return any(sign in str(error) for sign in _FILES_GONE)
 
 
 def is_heap_full(error: BaseException) -> bool:
-    """Tell whether a failure was a JVM's lack of memory."""
+    """Return whether a failure was caused by a JVM's lack of memory."""
     return any(sign in str(error) for sign in _HEAP_FULL)
 
 
@@ -98,7 +98,7 @@ def _heap(spark: SparkSession) -> tuple[str, str]:
 
 
 def has_ended(spark: SparkSession) -> bool:
-    """Tell whether Spark itself has ended: its context was stopped, or its JVM does not respond."""
+    """Return whether Spark itself has ended: its context was stopped, or its JVM does not respond."""
     try:
         return internals.is_stopped(spark)
     except (Py4JError, OSError):

@@ -1,7 +1,7 @@
 """The only builder of a SparkSession.
 
 Under spark-submit, the properties file and flags define the session. Elsewhere (`lakehouse run`, `lakehouse
-sql`, the demo, the tests), the laptop's properties are used, with the sizes in the settings on top.
+sql`, the demo, the tests), the laptop's properties are used, and the sizes in the settings override them.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def build_session(
 
     `brief`: the session is too short for the JVM's optimizing compiler to pay off. A second call in a process
     returns the first session. Raises ServiceError if the runtime jars are missing, if the JVM does not start
-    within two minutes, or if the temporary directory is full, and VersionError if PySpark would connect to a
-    Spark Connect server instead.
+    within two minutes, or if the temporary directory is full. Raises VersionError if PySpark would connect to
+    a Spark Connect server instead.
     """
     for variable in _OF_CONNECT:
         if variable in os.environ:
@@ -60,7 +60,7 @@ def build_session(
     internals.remember_names()
     builder, launched = SparkSession.Builder().appName(name), dict[str, str]()
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        # Outside spark-submit, this sets the Python of tasks, whatever spark.pyspark.python says.
+        # Outside spark-submit, this sets the Python for tasks, whatever spark.pyspark.python says.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         launched = _launch_options(settings, brief=brief) | dict(options or {})
         for key, value in launched.items():
@@ -87,8 +87,8 @@ def build_session(
 def _impatient() -> Iterator[None]:
     """Kill a JVM that does not start in time.
 
-    The JVM passes its port to PySpark in a file, for which PySpark waits as long as the JVM lives. If the
-    file could not be written, because the disk was full for a moment, PySpark would wait for ever.
+    The JVM passes its port to PySpark in a file, and PySpark waits for the file as long as the JVM lives. If
+    the file could not be written, because the disk was full for a moment, PySpark would wait forever.
     """
     here = psutil.Process()
     before, over, given_up = set(here.children(recursive=True)), threading.Event(), threading.Event()
@@ -138,7 +138,7 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
 def _require_names(spark: SparkSession, settings: Settings) -> None:
     """Raise ServiceError if the JVM would encode the lake's path differently from Python.
 
-    Under spark-submit, the user's locale decides.
+    Under spark-submit, the user's locale determines the encoding.
     """
     encoding = internals.encoding_of_names(spark)
     if encoding not in {"UTF-8", "utf8"} and not f"{settings.lake}{settings.home}".isascii():
@@ -171,7 +171,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def is_small(lake: str) -> bool:
-    """Tell whether a lake is on this machine and so small that every command is short."""
+    """Return whether a lake is on this machine and so small that every command is short."""
     root, found = local_path(lake), 0
     if root is None:
         return False
@@ -190,7 +190,7 @@ def _variables(settings: Settings) -> dict[str, str]:
     Without SPARK_LOCAL_IP, Spark resolves the host's name, which may have no address.
     """
     is_alone = _is_local(settings) and not _OF_HOST & os.environ.keys()
-    # Appended to the class path, whose beginning must be the class archive's.
+    # Appended to the class path, which must begin with the class archive's entries.
     jars = {"SPARK_DIST_CLASSPATH": f"{require_jars('s3')[0].parent}/*"} if is_on_s3(settings.lake) else {}
     return java.ENVIRONMENT | ({"SPARK_LOCAL_IP": _LOOPBACK} if is_alone else {}) | jars
 
@@ -200,10 +200,10 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _secret(settings: Settings) -> str | None:
-    """Return the secret of a standalone cluster, null for another master; call it once the JVM has started.
+    """Return the secret of a standalone cluster; None for another master. Call it once the JVM has started.
 
-    Raises ServiceError if there is none: Spark would end with a stack trace. It is not passed as an option to
-    `launch`, because `ps` shows options.
+    Raises ServiceError if there is no secret: Spark would end with a stack trace. It is not passed as an
+    option to `launch`, because `ps` shows options.
     """
     master = SparkConf().get("spark.master", "") or ""
     if not master.startswith("spark://"):
@@ -235,14 +235,15 @@ def _launch_options(settings: Settings, *, brief: bool) -> dict[str, str]:
     make_private(logs)
     paths = {"lakehouse.logs": logs, "java.io.tmpdir": java.temporary_directory()}
     if not java.has_home():
-        paths["user.home"] = settings.home  # Ivy, for one, must be able to write there
+        paths["user.home"] = settings.home  # Ivy, for example, must be able to write there
     added = [_quoted(f"-D{name}={path}") for name, path in paths.items()]
     if settings.kafka.oauth_token_url:  # newer Kafka clients request tokens only from allowed addresses
         allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={settings.kafka.oauth_token_url}"
         added.append(_quoted(allowed))
     options["spark.driver.extraJavaOptions"] += " ".join(["", *added, *([_BRIEFLY] if brief else [])])
     if not _is_local(settings):
-        # Remote executors read the jars from their disk, so reading it must not need a class in these jars.
+        # Remote executors read the jars from their disk, so reading the disk must not need a class in these
+        # jars.
         options = {name: value for name, value in options.items() if not name.endswith(".file.impl")}
         options["spark.jars"] = for_cluster()["spark.jars"]
         if settings.spark.master == "yarn":  # the jar for the disk hides YARN's properties

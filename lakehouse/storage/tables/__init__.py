@@ -1,8 +1,8 @@
 """The only package that creates, reads, appends to or merges Delta tables.
 
-A table lies at `<lake>/<layer>/<table>`; `Lake` finds it. A micro-batch records its query's position in the
+A table is at `<lake>/<layer>/<table>`; `Lake` finds it. A micro-batch records its query's position in the
 same commit as its rows (`Move`). The commit fails if the table's position is not the one that the query last
-recorded, so a retried micro-batch writes once, and of two concurrent processes one fails.
+recorded, so a retried micro-batch writes only once, and of two concurrent processes one fails.
 """
 
 from lakehouse.storage.tables.commits import FILE, Candidates, Commit, begin

@@ -1,13 +1,13 @@
-"""Adoption: a copy of a lake takes the original's place, and their versions differ from then on. Pure.
+"""Adoption: a copy of a lake replaces the original, and their versions differ from then on. Pure.
 
 `lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table, with the
 last version that the table shares with the original:
 
     lakehouse.adopted    1764172800000@60
 
-So version 61 of the original, which may have been sent, is not mistaken for version 61 of the copy. Kafka's
-consumer groups and the records in the lake name the table of sent rows by its id, followed by its adoption:
-`c31e… adopted 1764172800000@60`.
+This distinguishes version 61 of the copy from version 61 of the original, which may have been sent. Kafka's
+consumer groups and the records in the lake identify the table of sent rows by its id, followed by its
+adoption: `c31e... adopted 1764172800000@60`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Adoption:
 
 
 def adoption_in(properties: Mapping[str, str]) -> Adoption | None:
-    """Return the last adoption in a table's properties; null for none."""
+    """Return the last adoption in a table's properties; None if there is none."""
     return _parsed(properties.get(PROPERTY, ""))
 
 
@@ -51,7 +51,7 @@ def adopted_ms(named: str) -> int:
 
 
 def both_have(one: str, other: str) -> Position:
-    """Return the position before which two tables of one id certainly have the same versions."""
+    """Return the position before which two tables with the same id certainly have the same versions."""
     versions = [
         found.version
         for named in (one, other)

@@ -1,9 +1,9 @@
 """One commit to a Delta table, from its reads to its writes.
 
-Delta's DataFrame writer and its MERGE replay the log in Spark jobs, every time, to find out whether a
-transaction has been written, although the version's checksum file has it. Here the same commit is made from
-Delta's own parts: begin an optimistic transaction, read under it, write files, and publish everything in one
-commit, which conflicts if another writer has changed what was read.
+To find out whether a transaction has been written, Delta's DataFrame writer and its MERGE replay the log in
+Spark jobs, every time, although the version's checksum file has this information. Here the same commit is
+made from Delta's own parts: begin an optimistic transaction, read under it, write files, and publish
+everything in one commit, which conflicts if another writer has changed what was read.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Candidates:
 
 @dataclass
 class Commit:
-    """A commit that has begun, and the table as it was then.
+    """A commit that has begun, and the table's state at that time.
 
-    `expect` and `candidates` determine what counts as read. If another writer has changed that, `finish`
+    `expect` and `candidates` determine what counts as read. If another writer has changed any of it, `finish`
     fails with one of Delta's conflicts; see `lakehouse.storage.tables.writing.retry_on_conflict`.
     """
 
@@ -90,7 +90,7 @@ class Commit:
 
     @property
     def has_change_feed(self) -> bool:
-        """Tell whether the table keeps a change feed."""
+        """Whether the table keeps a change feed."""
         return (delta.property_in(self._txn, CHANGE_FEED) or "").lower() == "true"
 
     def expect(self, moves: Sequence[Move]) -> None:
@@ -119,7 +119,7 @@ class Commit:
                 )
 
     def candidates(self, where: Near | Column | None) -> Candidates:
-        """Return the files that may have rows that match the condition; null: all files.
+        """Return the files that may contain rows matching the condition; None: all files.
 
         They count as read. For a `Near`, or if the table has few files, the whole table counts as read: the
         commit then conflicts with every other commit that changes rows.
@@ -147,9 +147,10 @@ class Commit:
         )
 
     def _filtered(self, where: Column) -> list[Action]:
-        """Return the files that may have rows that match the condition, by their statistics."""
+        """Return the files that may contain rows matching the condition, according to their statistics."""
         rows = self.spark.read.format("delta").load(self.path).where(where)
-        # Delta compares statistics only with literals; a Python int beside a long is a cast, to be folded.
+        # Delta compares statistics only with literals; a Python int compared with a long is a cast, so fold
+        # it.
         return delta.filtered_files(self.spark, self._txn, internals.folded_condition(rows))
 
     def rows(self, candidates: Candidates, names: Iterable[str] | None = None) -> DataFrame:
@@ -160,7 +161,7 @@ class Commit:
         )
 
     def write(self, rows: DataFrame) -> int:
-        """Write the rows into files and return how many there are.
+        """Write the rows into files and return their number.
 
         Rows with a `_change_type` go to the change feed, if the table keeps one, and the others into the
         table.
@@ -175,7 +176,7 @@ class Commit:
             return sum(count or 0 for count in counts)
         return delta.rows_of_files(
             self.spark, self.snapshot, added
-        ).count()  # of a table that keeps no statistics
+        ).count()  # for a table that keeps no statistics
 
     def remove(self, candidates: Candidates, names: Iterable[str]) -> None:
         """Remove the named files from the table."""
@@ -184,7 +185,7 @@ class Commit:
         self._removes = True
 
     def finish(self, moves: Sequence[Move] = (), why: Why | None = None) -> int:
-        """Publish everything and return the table's new version; the moves become part of it.
+        """Publish everything, including the moves, in one commit, and return the table's new version.
 
         `why` is the reason for removed or changed rows, for readers of the changes (`LogEntry.why`).
         """
@@ -206,7 +207,7 @@ class Commit:
         return self._publish([*noted, *self._actions], update)
 
     def set_properties(self, values: Mapping[str, str | None]) -> int:
-        """Set properties of the table, or remove those that are null, and return its new version.
+        """Set properties of the table, remove those that are None, and return the new version.
 
         This publishes the commit. It conflicts with every other change of properties or schema.
         """
@@ -221,7 +222,7 @@ class Commit:
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
-    """Begin a commit to the table at the path, as it is now."""
+    """Begin a commit to the current version of the table at the path."""
     newest = snapshot(spark, path)
     return Commit(spark, path, delta.start(spark, delta.log_of(spark, path), newest))
 
@@ -229,9 +230,9 @@ def begin(spark: SparkSession, path: str) -> Commit:
 def create(
     spark: SparkSession, path: str, schema: StructType, properties: Mapping[str, str], comment: str = ""
 ) -> None:
-    """Commit version 0 of a table without rows; its directory may hold the beginnings of a log.
+    """Commit version 0 of a table without rows; the directory may already contain an incomplete log.
 
-    An existing table is left as it is. Raises Py4JJavaError if another process creates one at the same time.
+    An existing table is left unchanged. Raises Py4JJavaError if another process creates one at the same time.
     """
     txn = delta.start(spark, delta.log_of(spark, path))
     if delta.read_version(txn) >= 0:

@@ -1,4 +1,4 @@
-"""The data files of a table's newest version, kept up to date by what each commit adds and removes.
+"""The data files of a table's newest version, updated with the files that each commit adds and removes.
 
 To list them, Delta replays the log in Spark jobs, again for every version. Here they are read once, and later
 commits are applied to them, so a micro-batch's cost does not grow with the age of the table.
@@ -31,7 +31,7 @@ _MOST_COMMITS = 50  # more are not read one by one
 
 @dataclass(frozen=True)
 class File:
-    """A data file: its size, row count (null: unknown), column bounds, and `add` action."""
+    """A data file: its size, row count (None: unknown), column bounds, and `add` action."""
 
     size_bytes: int
     rows: int | None
@@ -91,7 +91,7 @@ def to_delta(spark: SparkSession, file: File) -> Action:
 
 
 def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Files | None:
-    """Derive the files of a later version from the commits since; null if one is missing or unreadable."""
+    """Apply later commits to known files; None if a commit is missing or unreadable."""
     try:
         commits = [read_commit(spark, path, number) for number in range(known.version + 1, version + 1)]
     except (Py4JJavaError, ValueError):
@@ -105,7 +105,7 @@ def _advanced(spark: SparkSession, path: str, known: Files, version: int) -> Fil
 
 
 def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int) -> Files:
-    """Read the files from the version's checksum, which lists them while they are few, else from the log."""
+    """Read the files from the version's checksum if it lists them (while they are few), else from the log."""
     noted = _noted(spark, path, version)
     if noted is None:
         files = delta.all_files(spark, at).select(F.to_json(F.struct("*")).alias("action"))
@@ -115,9 +115,9 @@ def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int
 
 
 def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
-    """Return the files listed in a version's checksum; null if it lists none, or is invalid.
+    """Return the files listed in a version's checksum; None if it lists none, or is invalid.
 
-    After a power failure it may be empty, as it is written without fsync.
+    It is written without fsync, so it may be empty after a power failure.
     """
     file = f"{path}/_delta_log/{version:020}.crc"
     if not storage.exists(spark, file):

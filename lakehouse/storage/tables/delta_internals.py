@@ -1,8 +1,8 @@
 """The only module that uses Delta's private members: its log, its transactions, its actions.
 
 Each function does one thing and makes no decisions. Delta's objects are opaque to callers, which only pass
-them to functions of this module. `lakehouse.storage.tables.delta_members` lists the members used here; a new
-one is added there, too. Spark's members are in `lakehouse.storage.spark.internals`.
+them to functions of this module. `lakehouse.storage.tables.delta_members` lists the members used here; add
+new ones there, too. Spark's members are in `lakehouse.storage.spark.internals`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lakehouse.storage.spark.internals import elements, none, scala_map, scala_s
 from lakehouse.storage.tables.delta_members import ACTIONS, DELTA, OPERATIONS
 
 Log: TypeAlias = Any
-"""Delta's object of a table's log."""
+"""Delta's object for a table's log."""
 Snapshot: TypeAlias = Any
 """A version of a table."""
 Segment: TypeAlias = Any
@@ -35,10 +35,10 @@ Operation: TypeAlias = Any
 
 
 def delta_version(spark: SparkSession) -> str:
-    """Return the version of Delta in the JVM, `unknown` if it does not say."""
+    """Return the version of Delta in the JVM; `unknown` if it is not available."""
     try:
         return str(static(spark, "io.delta.package").VERSION())
-    except (Py4JError, TypeError):  # it lacks the method, or the class
+    except (Py4JError, TypeError):  # the method or the class is missing
         return "unknown"
 
 
@@ -46,7 +46,7 @@ def delta_version(spark: SparkSession) -> str:
 
 
 def log_of(spark: SparkSession, path: str) -> Log:
-    """Return the log of the table at the path, whether there is one or not."""
+    """Return the log object of the table at the path, even if there is no log yet."""
     return static(spark, f"{DELTA}.DeltaLog").forTable(internals.java_session(spark), path)
 
 
@@ -86,7 +86,7 @@ def write_checkpoint(log: Log) -> None:
 
 
 def clean_up(spark: SparkSession, log: Log, snapshot: Snapshot, keep: timedelta) -> None:
-    """Remove commits that are older than the retention time, to the hour, and precede a checkpoint."""
+    """Remove commits that precede a checkpoint and are older than the retention time, to the hour."""
     keep_ms = internals.some_long(spark, int(keep / timedelta(milliseconds=1)))
     hour = static(spark, f"{DELTA}.TruncationGranularity").HOUR()
     log.cleanUpExpiredLogs(snapshot, none(spark), keep_ms, hour)
@@ -123,7 +123,7 @@ def segment_of(snapshot: Snapshot) -> Segment:
 
 
 def with_commit(spark: SparkSession, segment: Segment, status: Any, number: int) -> Segment:
-    """Return the segment extended by the next version's commit, given as Hadoop's status of its file."""
+    """Return the segment extended by the next version's commit, given the Hadoop status of its file."""
     return static(spark, f"{DELTA}.SnapshotManagement").appendCommitToLogSegment(segment, status, number)
 
 
@@ -138,7 +138,7 @@ def last_written_ms(segment: Segment) -> int:
 
 
 def checkpoint_version(segment: Segment) -> int:
-    """Return the version of the checkpoint that a segment begins with, -1 for none."""
+    """Return the version of the checkpoint that a segment begins with; -1 for none."""
     return int(segment.checkpointProvider().version())
 
 
@@ -146,7 +146,7 @@ def checkpoint_version(segment: Segment) -> int:
 
 
 def version_of(snapshot: Snapshot) -> int:
-    """Return a snapshot's version, -1 if there is no table."""
+    """Return a snapshot's version; -1 if there is no table."""
     return int(snapshot.version())
 
 
@@ -156,7 +156,7 @@ def table_id(snapshot: Snapshot) -> str:
 
 
 def created_ms(snapshot: Snapshot) -> int | None:
-    """Return when the table was created, in ms since the epoch; null if unknown."""
+    """Return when the table was created, in ms since the epoch; None if unknown."""
     found = value_of(snapshot.metadata().createdTime())
     return None if found is None else int(found)
 
@@ -167,13 +167,13 @@ def committed_ms(snapshot: Snapshot) -> int:
 
 
 def metadata(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the table's metadata, with its fields named as in the log."""
+    """Return the table's metadata, with the field names of the log."""
     found: dict[str, Any] = json.loads(snapshot.metadata().json())["metaData"]
     return found
 
 
 def protocol(snapshot: Snapshot) -> dict[str, Any]:
-    """Return the table's protocol, with its fields named as in the log."""
+    """Return the table's protocol, with the field names of the log."""
     found: dict[str, Any] = json.loads(snapshot.protocol().json())["protocol"]
     return found
 
@@ -184,7 +184,7 @@ def schema_json(snapshot: Snapshot) -> str:
 
 
 def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
-    """Return the number and bytes of a snapshot's files: from its checksum, else by Spark jobs."""
+    """Return the number and total bytes of a snapshot's files: from its checksum, or else by Spark jobs."""
     noted = value_of(snapshot.checksumOpt())
     if noted is not None:
         return int(noted.numFiles()), int(noted.tableSizeBytes())
@@ -192,18 +192,18 @@ def files_and_bytes(snapshot: Snapshot) -> tuple[int, int]:
 
 
 def noted_bytes(snapshot: Snapshot) -> int | None:
-    """Return the bytes of a snapshot's files from its checksum; null if there is none."""
+    """Return the total bytes of a snapshot's files from its checksum; None if there is none."""
     noted = value_of(snapshot.checksumOpt())
     return None if noted is None else int(noted.tableSizeBytes())
 
 
 def all_bytes(snapshot: Snapshot) -> int:
-    """Return the bytes of a snapshot's files, by Spark jobs."""
+    """Return the total bytes of a snapshot's files, by Spark jobs."""
     return int(snapshot.sizeInBytes())
 
 
 def noted_files(snapshot: Snapshot, most: int) -> list[Action] | None:
-    """Return the files listed in a snapshot's checksum; null if it lists none, or more than `most`."""
+    """Return the files listed in a snapshot's checksum; None if it lists none, or more than `most`."""
     noted = value_of(snapshot.checksumOpt())
     files = None if noted is None else value_of(noted.allFiles())
     return None if files is None or int(files.size()) > most else elements(files)
@@ -215,13 +215,13 @@ def all_files(spark: SparkSession, snapshot: Snapshot) -> DataFrame:
 
 
 def noted_transactions(spark: SparkSession, snapshot: Snapshot) -> dict[str, int] | None:
-    """Return the last transaction of each application from a snapshot's checksum; null if it has none."""
+    """Return the last transaction of each application from a snapshot's checksum; None if it has none."""
     found = _noted(spark, snapshot)
     return None if found is None else {str(one["appId"]): int(one["version"]) for one in found}
 
 
 def noted_ms(spark: SparkSession, snapshot: Snapshot, application: str) -> int | None:
-    """Return the time of the application's last transaction, in ms since the epoch; null if unknown."""
+    """Return the time of the application's last transaction, in ms since the epoch; None if unknown."""
     found = (one for one in _noted(spark, snapshot) or () if one["appId"] == application)
     return next((one.get("lastUpdated") for one in found), None)
 
@@ -259,19 +259,19 @@ def rows_of_files(spark: SparkSession, snapshot: Snapshot, files: Iterable[Actio
 
 
 def added_file(spark: SparkSession, fields: Mapping[str, Any]) -> Action:
-    """Return Delta's object for an added file, whose fields are named as in the log."""
+    """Return Delta's object for an added file, given its fields as named in the log."""
     return internals.singleton(spark, f"{ACTIONS}.Action").fromJson(json.dumps({"add": fields}))
 
 
 def rewritten(spark: SparkSession, text: str) -> str:
-    """Return a commit's text as Delta itself would have written it, without actions that it does not know."""
+    """Return a commit's text as Delta itself would have written it, without actions unknown to Delta."""
     parser = internals.singleton(spark, f"{ACTIONS}.Action")
     actions = [parser.fromJson(line) for line in text.split("\n") if line.strip()]
     return "\n".join(str(action.json()) for action in actions if action is not None)
 
 
 def is_added(action: Action) -> bool:
-    """Tell whether an action adds a file to the table, and not to its change feed."""
+    """Return whether an action adds a file to the table, rather than to its change feed."""
     return internals.class_name(action) == "AddFile"
 
 
@@ -281,7 +281,7 @@ def path_of(file: Action) -> str:
 
 
 def size_of(file: Action) -> int:
-    """Return a file's bytes."""
+    """Return a file's size in bytes."""
     return int(file.size())
 
 
@@ -291,7 +291,7 @@ def modified_ms(file: Action) -> int:
 
 
 def records_in(file: Action) -> int | None:
-    """Return a file's row count from its statistics, null where it has none."""
+    """Return a file's row count from its statistics; None if they lack it."""
     found = value_of(file.numPhysicalRecords())
     return None if found is None else int(found)
 
@@ -305,7 +305,7 @@ def removed(file: Action, at_ms: int) -> Action:
 
 
 def start(spark: SparkSession, log: Log, snapshot: Snapshot | None = None) -> Txn:
-    """Begin a transaction on a snapshot; by default on the newest one, for which Delta lists the log."""
+    """Begin a transaction on a snapshot; by default on the newest one, which requires listing the log."""
     return log.startTransaction(none(spark), none(spark) if snapshot is None else some(spark, snapshot))
 
 
@@ -315,7 +315,7 @@ def snapshot_of(txn: Txn) -> Snapshot:
 
 
 def read_version(txn: Txn) -> int:
-    """Return the version that a transaction began with, -1 if there was no table."""
+    """Return the version that a transaction began with; -1 if there was no table."""
     return int(txn.readVersion())
 
 
@@ -325,23 +325,23 @@ def schema_in(txn: Txn) -> str:
 
 
 def property_in(txn: Txn, name: str) -> str | None:
-    """Return a property of a transaction's table, null if it is not set."""
+    """Return a property of a transaction's table; None if it is not set."""
     found = value_of(txn.metadata().configuration().get(name))
     return None if found is None else str(found)
 
 
 def note_read_application(txn: Txn, application: str) -> None:
-    """Make the commit conflict with any other that has a transaction of the application."""
+    """Make the commit conflict with any other commit that has a transaction of the application."""
     txn.readTxn().append(application)
 
 
 def note_whole_table_read(txn: Txn) -> None:
-    """Make the commit conflict with any other that changes rows."""
+    """Make the commit conflict with any other commit that changes rows."""
     txn.readWholeTable()
 
 
 def filtered_files(spark: SparkSession, txn: Txn, condition: Any) -> list[Action]:
-    """Return the files that may have rows for which a condition holds, by Spark jobs; they count as read."""
+    """Return the files that may contain rows matching a condition, by Spark jobs; they count as read."""
     return elements(txn.filterFiles(scala_seq(spark, [condition]), True))  # with row counts
 
 
@@ -381,7 +381,7 @@ def set_new_metadata(
     properties: Mapping[str, str],
     at_ms: int,
 ) -> None:
-    """Give a new table its id, schema (as JSON), comment and properties, in the transaction."""
+    """Set a new table's id, schema (as JSON), comment and properties, in the transaction."""
     parquet = static(spark, f"{ACTIONS}.Format")("parquet", scala_map(spark, {}))
     nothing, given = scala_seq(spark, []), scala_map(spark, properties)
     made = static(spark, f"{ACTIONS}.Metadata")
@@ -413,7 +413,7 @@ def streaming_update(
 ) -> Operation:
     """Return the operation of a streaming micro-batch, which updates rows or only appends them.
 
-    `metadata` becomes the commit's `userMetadata`; null: none.
+    `metadata` becomes the commit's `userMetadata`, unless it is None.
     """
     mode = internals.output_mode(spark, updates=updates)
     noted = none(spark) if metadata is None else some(spark, metadata)

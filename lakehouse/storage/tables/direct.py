@@ -1,12 +1,12 @@
-"""Creates, appends to and reads tables with deltalake: without Spark and its JVM, from any process.
+"""Create, append to and read tables with deltalake: without Spark and its JVM, from any process.
 
 Only for tables that no micro-batch writes, because transactions and leases are not supported here. Several
 processes may append at once: deltalake creates each commit's file only if it does not exist yet, and
 otherwise tries the next number.
 
 Files are written and read by pyarrow, in the calling thread. `write_deltalake` and `QueryBuilder` panic if a
-directory has a bracket in its name, and threads that `DeltaTable.to_pyarrow_table` leaves behind may abort
-the process at its end.
+directory name contains a bracket, and threads left behind by `DeltaTable.to_pyarrow_table` may abort the
+process at its end.
 """
 
 from __future__ import annotations
@@ -87,9 +87,9 @@ def newest_first(
 ) -> Iterator[tuple[datetime | None, Callable[[], list[dict[str, Any]]]]]:
     """Yield each file's latest time in a column, and a function that reads its rows; latest times first.
 
-    Yields nothing if there is no table. A file whose statistics lack the latest time comes first, with null.
-    Timestamps are UTC; a column that a file lacks is null. Raises TableError if the table cannot be read, and
-    so does reading the rows.
+    Yields nothing if there is no table. A file whose statistics lack the latest time comes first, with None.
+    Timestamps are UTC; a column that a file lacks is null. Raises TableError if the table cannot be read; so
+    does the function.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -125,7 +125,7 @@ def newest_first(
 def rows_where(
     lake: str, spec: TableSpec, columns: Sequence[str], where: ds.Expression
 ) -> list[dict[str, Any]]:
-    """Return columns of the rows that match a condition; none if there is no table.
+    """Return columns of the rows that match a condition; empty if there is no table.
 
     Files that the statistics rule out are not read. Timestamps are UTC. Raises TableError if the table cannot
     be read.
@@ -141,21 +141,21 @@ def rows_where(
 
 
 def refuse_files_outside(table: DeltaTable, path: str) -> None:
-    """Raise TableError if an opened table has files outside of its path, which its reader would open."""
+    """Raise TableError if an opened table has files outside its path, which its reader would open."""
     import pyarrow as pa
 
     refuse_paths(path, table.version(), pa.table(table.get_add_actions())["path"].to_pylist())
 
 
 def exists(lake: str, spec: TableSpec) -> bool:
-    """Tell whether there is such a table."""
+    """Return whether the table exists."""
     from deltalake import DeltaTable
 
     return DeltaTable.is_deltatable(location(lake, spec))
 
 
 def noted_format(lake: str, spec: TableSpec) -> int | None:
-    """Return a table's format, 0 if it has none recorded; null if there is no table.
+    """Return a table's format, 0 if none is recorded; None if there is no table.
 
     Raises TableError if the table cannot be read.
     """
@@ -175,7 +175,7 @@ def noted_format(lake: str, spec: TableSpec) -> int | None:
 
 
 def dataset(lake: str, spec: TableSpec) -> ds.Dataset | None:
-    """Return a table's current rows, null if there is no table; raises TableError if it cannot be read."""
+    """Return a table's current rows; None if there is no table. Raises TableError if it cannot be read."""
     from deltalake import DeltaTable
     from deltalake.exceptions import DeltaError
     from pyarrow.fs import SubTreeFileSystem
@@ -207,8 +207,8 @@ def _unreadable(lake: str, spec: TableSpec, error: Exception) -> TableError:
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
     """Merge small files, and return the number of files before and after; a rerun does nothing.
 
-    A table with few files is left as it is. Appends may go on meanwhile. Files that were replaced more than a
-    week ago are removed.
+    A table with few files is left unchanged. Appends may continue meanwhile. Files that were replaced more
+    than a week ago are removed.
     """
     from deltalake import DeltaTable
 
@@ -235,7 +235,7 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 schema,
                 description=spec.comment or None,
                 configuration=properties_when_made(spec),
-                commit_properties=CommitProperties(max_commit_retries=0),  # or a retry creates version 1
+                commit_properties=CommitProperties(max_commit_retries=0),  # else a retry creates version 1
                 raise_if_key_not_exists=False,  # properties that are not Delta's
             )
         except DeltaError:
@@ -259,7 +259,7 @@ def _schema(spec: TableSpec) -> Schema:
 
 
 def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]:
-    """Return a file's statistics for Delta's log: the least and greatest time of the spec's columns."""
+    """Return a file's statistics for Delta's log: the earliest and latest time in the spec's columns."""
     values = {name: [row[name] for row in rows] for name in spec.stats}
     return {
         "numRecords": len(rows),
@@ -270,7 +270,7 @@ def _stats(rows: Sequence[Mapping[str, Any]], spec: TableSpec) -> dict[str, Any]
 
 
 def _in_ms(moment: datetime) -> str:
-    """Return a time as in Delta's statistics: truncated to milliseconds, which its readers expect."""
+    """Return a time in the form of Delta's statistics: truncated to milliseconds, as readers expect."""
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

@@ -1,8 +1,8 @@
 """The actions of one commit to a Delta table: the only parser of log entries. Pure.
 
-A log entry is a file of JSON with one action per line, an object with one key, its kind: `add`, `remove`,
-`cdc`, `txn`, `metaData`, `protocol`, `commitInfo`. Compaction adds and removes files without changing a row;
-its actions have `dataChange: false`. (Delta's protocol, "Actions".)
+A log entry is a file of JSON with one action per line. An action is an object with one key, its kind: `add`,
+`remove`, `cdc`, `txn`, `metaData`, `protocol`, `commitInfo`. Compaction adds and removes files without
+changing a row; its actions have `dataChange: false`. (See "Actions" in Delta's protocol.)
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ GIVEN_UP = "GIVEN UP"
 """The operation in the entry that replaces a lost commit."""
 
 LOG = "_delta_log"
-"""The directory of a table's log, relative to the table's."""
+"""The directory of a table's log, relative to the table's directory."""
 
 _COMMIT = re.compile(r"([0-9]{20})\.json")
 _ONLY_APPENDS = {"add", "commitInfo", "txn"}
 
 
 def commit_name(version: int) -> str:
-    """Return the path of a version's commit, relative to the table's."""
+    """Return the path of a version's commit, relative to the table's directory."""
     return f"{LOG}/{version:020}.json"
 
 
@@ -42,7 +42,7 @@ def commits_among(names: Iterable[str]) -> list[int]:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A version's actions, in the order of its log."""
+    """A version's actions, in the order of the log."""
 
     version: int
     actions: tuple[Mapping[str, Any], ...]
@@ -53,27 +53,27 @@ class LogEntry:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of actions that it has."""
+        """The kinds of its actions."""
         return {kind for action in self.actions for kind in action}
 
     @property
     def rewrites(self) -> bool:
-        """Whether it removed or changed rows that were there before."""
+        """Whether it removed or changed existing rows."""
         return any(map(_changes_rows, self.of("remove")))
 
     @property
     def appended(self) -> list[Action]:
-        """The files for a reader of appends: none if it changed rows as well."""
+        """The files for a reader of appends; empty if the commit also changed rows."""
         return [] if self.rewrites else self.added
 
     @property
     def added(self) -> list[Action]:
-        """The files with rows that it wrote, whether new or changed."""
+        """The files whose rows it wrote, whether new or changed."""
         return [add for add in self.of("add") if _changes_rows(add)]
 
     @property
     def feed(self) -> list[Action]:
-        """The files of its change feed: its change data files, or else those that it adds and removes."""
+        """The files of its change feed: its change data files, or else the files that it adds and removes."""
         own = list(self.of("cdc"))
         return own or [one for kind in ("add", "remove") for one in self.of(kind) if _changes_rows(one)]
 
@@ -89,7 +89,7 @@ class LogEntry:
 
     @property
     def has_same_rows(self) -> bool:
-        """Whether the table has the same rows as in the version before, perhaps in other files."""
+        """Whether the table has the same rows as in the previous version, possibly in other files."""
         return not any(_changes_rows(one) for kind in ("add", "remove") for one in self.of(kind))
 
     @property
@@ -99,7 +99,7 @@ class LogEntry:
 
     @property
     def only_appends(self) -> bool:
-        """Whether it added files and did nothing else."""
+        """Whether it only added files."""
         return self.kinds <= _ONLY_APPENDS
 
     @property
@@ -109,19 +109,19 @@ class LogEntry:
 
     @property
     def why(self) -> Why | None:
-        """The reason for removed or changed rows; null if none is recorded, as by other writers."""
+        """The reason for removed or changed rows; None if none is recorded, as by other writers."""
         return next(
             (why for info in self.of("commitInfo") if (why := Why.of(info.get("userMetadata")))), None
         )
 
     @property
     def committed_ms(self) -> int | None:
-        """When it was committed, in ms since the epoch; null if unknown."""
+        """When it was committed, in ms since the epoch; None if unknown."""
         return next(map(committed_ms_of, self.of("commitInfo")), None)
 
     @property
     def in_commit_ms(self) -> int | None:
-        """Its in-commit timestamp, in ms since the epoch; null if it has none."""
+        """Its in-commit timestamp, in ms since the epoch; None if it has none."""
         return next(
             (int(at) for info in self.of("commitInfo") if (at := info.get("inCommitTimestamp"))), None
         )
@@ -130,7 +130,7 @@ class LogEntry:
 def entry_of(version: int, text: str, table: str) -> LogEntry:
     """Parse the text of an entry; raises ValueError if it is empty, incomplete or invalid.
 
-    Raises TableError if it names a file outside of `table`, the table's path. Only a line feed ends a line:
+    Raises TableError if it names a file outside `table`, the table's path. Only a line feed ends a line:
     names may contain U+2028 and other characters at which `str.splitlines` splits. Some writers list every
     kind in each action, with all but one null.
     """
@@ -146,12 +146,12 @@ def entry_of(version: int, text: str, table: str) -> LogEntry:
 
 
 def is_file(action: object) -> bool:
-    """Tell whether an action has the fields of a file that are used here: its path and its size."""
+    """Return whether an action has the fields of a file that are used here: its path and its size."""
     return isinstance(action, dict) and isinstance(action.get("path"), str) and _is_count(action.get("size"))
 
 
 def committed_ms_of(info: Action) -> int | None:
-    """Return when a commit was made, in ms since the epoch, by its `commitInfo`; null if unknown."""
+    """Return when a commit was made, in ms since the epoch, from its `commitInfo`; None if unknown."""
     at = info.get("inCommitTimestamp") or info.get("timestamp")
     return None if at is None else int(at)
 
@@ -166,7 +166,7 @@ def stats_of(action: Action) -> Mapping[str, Any]:
 
 
 def rows_of(action: Action) -> int | None:
-    """Return the row count of an added or removed file, without deleted rows; null if unknown."""
+    """Return the row count of an added or removed file, without deleted rows; None if unknown."""
     records = stats_of(action).get("numRecords")
     if not _is_count(records):
         return None
@@ -174,25 +174,25 @@ def rows_of(action: Action) -> int | None:
 
 
 def bounds_of(action: Action) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """Return a file's minima and maxima, by column, as far as its statistics have them."""
+    """Return a file's minima and maxima by column, for the columns in its statistics."""
     stats = stats_of(action)
     least, greatest = stats.get("minValues"), stats.get("maxValues")
     return least if isinstance(least, dict) else {}, greatest if isinstance(greatest, dict) else {}
 
 
 def landings_of(action: Action) -> tuple[datetime, datetime]:
-    """Return the first and last ingestion time (UTC) of a file's records; any time if unknown."""
+    """Return the first and last ingestion time (UTC) of a file's records; FIRST and LAST if unknown."""
     least, greatest = (moment_of(values.get(LANDED_AT)) for values in bounds_of(action))
     return least or FIRST, LAST if greatest is None else shifted(greatest, TRUNCATED)
 
 
 def reading_order(landed: datetime, modified_ms: int, path: str) -> tuple[datetime, int, str]:
-    """Return the sort key of a query's initial files: first ingestion time, modification time, path."""
+    """Return the sort key for a query's initial files: first ingestion time, modification time, path."""
     return landed, modified_ms, path
 
 
 def moment_of(noted: object) -> datetime | None:
-    """Parse a time from the log, as UTC; null if it is invalid or has no offset."""
+    """Parse a time from the log, as UTC; None if it is invalid or has no offset."""
     try:
         moment = datetime.fromisoformat(str(noted))
         return None if moment.tzinfo is None else moment.astimezone(UTC)
@@ -201,7 +201,7 @@ def moment_of(noted: object) -> datetime | None:
 
 
 def total(numbers: Sequence[int | None]) -> int | None:
-    """Return the sum, null if a number is null."""
+    """Return the sum; None if any number is None."""
     return None if None in numbers else sum(number or 0 for number in numbers)
 
 

@@ -1,8 +1,8 @@
 """The Delta table features that this code supports; a table with any other feature is refused.
 
-A feature changes the meaning of a log or a data file. The commits that are made here, the readers of log
-entries and the readers without a JVM support those below; tests/storage/tables/test_features.py tries each. A
-table gets others from other writers, or by ALTER TABLE.
+A feature changes the meaning of a log or a data file. The commits made here, the readers of log entries and
+the readers without a JVM support the features below; tests/storage/tables/test_features.py tries each. Other
+writers or ALTER TABLE can give a table other features.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ SAFE = frozenset(
     {
         "appendOnly",  # Delta refuses commits that change rows
         "changeDataFeed",  # used here
-        "checkConstraints",  # checked by Delta as it writes our rows
+        "checkConstraints",  # checked by Delta when it writes our rows
         "checkpointProtection",  # logs are cleaned by Delta's own code, which respects it
         "clustering",  # used here, by OPTIMIZE
         "domainMetadata",  # clustering's metadata in the log, which our readers of log entries ignore
-        "generatedColumns",  # checked by Delta as it writes our rows
-        "inCommitTimestamp",  # the log's readers take a commit's time from there
-        "invariants",  # checked by Delta as it writes our rows
-        "timestampNtz",  # only in columns that no stream declares; readers leave them out
-        "typeWidening",  # used here, where a declared type becomes wider
-        "variantType",  # only in columns that no stream declares; readers leave them out
+        "generatedColumns",  # checked by Delta when it writes our rows
+        "inCommitTimestamp",  # the log's readers take a commit's time from it
+        "invariants",  # checked by Delta when it writes our rows
+        "timestampNtz",  # only in columns that no stream declares; readers omit them
+        "typeWidening",  # used here, when a declared type becomes wider
+        "variantType",  # only in columns that no stream declares; readers omit them
     }
 )
-"""The supported features, and why they are safe. Some others, and why they are not:
+"""The supported features, and why they are safe.
+
+These others are not:
 
 - allowColumnDefaults: a column that rows lack would get its default, not null.
 - catalogManaged, coordinatedCommits-preview: the newest version is not in the log's directory.
-- columnMapping, and so icebergCompat: files and statistics have other names of columns.
-- deletionVectors, vacuumProtocolCheck: deltalake does not read the table, so it cannot be served.
+- columnMapping, and therefore icebergCompat: files and statistics have other column names.
+- deletionVectors, vacuumProtocolCheck: deltalake cannot read the table, so it cannot be served.
 - identityColumns: untested; our commits may assign wrong numbers.
 - rowTracking: a merge would give rewritten rows new ids.
 - v2Checkpoint: the log's reader without a JVM does not know these checkpoints.
@@ -65,9 +67,9 @@ _UNKNOWN = re.compile(r'DELTA_UNSUPPORTED_FEATURES_FOR_READ\b.*Delta Lake "[^"]*
 
 
 def exists(spark: SparkSession, path: str, name: str) -> bool:
-    """Tell whether there is a table.
+    """Return whether the table exists.
 
-    Raises TableError if it has an unsupported feature or property, or files outside of its directory, or has
+    Raises TableError if it has an unsupported feature or property, has files outside its directory, or has
     lost rows in a power failure.
     """
     if (here := storage.on_this_machine(spark, path)) is not None:
@@ -99,7 +101,7 @@ def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _refused_by_delta(text: str) -> str | None:
-    """Return the features for which Delta refused to open a table; null if that was not the reason."""
+    """Return the features that made Delta refuse to open a table; None if the reason was another."""
     if _MANAGED in text:
         return "catalogManaged"
     unknown = _UNKNOWN.search(text)

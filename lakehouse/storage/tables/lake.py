@@ -22,30 +22,30 @@ from lakehouse.storage.tables.specs import TableSpec, path_of
 class Lake:
     """The tables below a root, and the session that reads and writes them.
 
-    Raises VersionError for a session of Spark Connect.
+    Raises VersionError for a Spark Connect session.
     """
 
     spark: SparkSession
     root: str
 
     def __post_init__(self) -> None:
-        """Refuse a session without a JVM, which every method needs."""
+        """Refuse a session without a JVM, because every method needs one."""
         require_jvm(self.spark)
 
     def path(self, layer: str, name: str) -> str:
-        """Return a table's path, whether it exists or not."""
+        """Return a table's path, whether or not the table exists."""
         return path_of(self.root, layer, name)
 
     def exists(self, layer: str, name: str) -> bool:
-        """Tell whether a table exists; raises TableError if it has a table feature that is not supported."""
+        """Return whether a table exists; raises TableError if it has an unsupported table feature."""
         return features.exists(self.spark, self.path(layer, name), f"{layer}.{name}")
 
     def read(self, layer: str, name: str) -> DataFrame:
-        """Return a table's rows as of now; raises AnalysisException if there is no table."""
+        """Return a table's current rows; raises AnalysisException if there is no table."""
         return reading.read(self.spark, self.path(layer, name))
 
     def read_or_empty(self, spec: TableSpec) -> DataFrame:
-        """Return a table's rows as of now, none if it does not exist."""
+        """Return a table's current rows; empty if it does not exist."""
         if self.exists(spec.layer, spec.name):
             return self.read(spec.layer, spec.name)
         return self.spark.createDataFrame([], spec.schema).limit(0)  # Spark then knows that it is empty
@@ -54,10 +54,10 @@ class Lake:
         """Create the table if it is missing, evolve it to the spec's schema, and return its path.
 
         Missing columns are added and types are widened, in place. A rerun changes nothing, and completes a
-        creation that was killed before its commit. Raises TableError if the table cannot be created, if it
-        was made with other values of the settings, keys or windows it depends on, if a column was removed,
-        renamed or given a type that cannot hold its values, or if the table has a feature or a property that
-        is not supported (`lakehouse.storage.tables.features`).
+        creation that was killed before its commit. Raises TableError if the table cannot be created; if it
+        was made with other values of the settings, keys or windows that it depends on; if a column was
+        removed, renamed or given a type that cannot hold its values; or if the table has an unsupported
+        feature or property (`lakehouse.storage.tables.features`).
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 
@@ -66,7 +66,7 @@ class Lake:
         return self._ensure(spec, Refused.TO_A_READER)
 
     def is_made_otherwise(self, spec: TableSpec) -> bool:
-        """Tell whether the table was made with other settings, or its rebuild is unfinished.
+        """Return whether the table was made with other settings, or its rebuild is unfinished.
 
         False if there is no table.
         """
@@ -75,11 +75,11 @@ class Lake:
 
     @contextmanager
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
-        """Like `ensure`, but if the rows were made with other settings, the block must recompute them.
+        """Call `ensure`; but if the rows were made with other settings, the block must recompute them.
 
-        Until it ends, no process may write the table or read it as a source, whatever its settings. If it
-        fails or is killed, that remains so until another one ends. Columns of `columns_of` that the spec
-        lacks stay in the table: null in new rows, unchanged in others.
+        Until the block ends, no process may write the table or read it as a source, whatever its settings. If
+        the block fails or is killed, this remains so until another rebuild ends. Columns of `columns_of` that
+        the spec lacks stay in the table: null in new rows, unchanged in others.
         """
         if not self.is_made_otherwise(spec):
             self.ensure(spec)
@@ -104,8 +104,7 @@ def open_lake(
     """Open the settings' lake with a session that stops at the end; see `start_session`.
 
     Prints a warning if the versions of Spark or Delta are not the tested ones. Raises VersionError if they
-    lack a member that this code needs, and TableError if this application may not write to the lake
-    (`writers`).
+    lack a required member, and TableError if this application may not write to the lake (`writers`).
     """
     with start_session(settings, name, brief=brief) as spark:
         if (warning := versions.check(spark)) is not None:

@@ -1,15 +1,15 @@
-"""Makes commits survive a power failure, for tables on a disk of this machine.
+"""Make commits survive a power failure, for tables on a disk of this machine.
 
-Neither Spark nor Delta calls fsync. A file that they have just written may be empty after a power failure,
-and Spark treats an empty commit as one without actions. So a writer syncs the commit and its files to the
-disk (`keep`) before anything builds on it.
+Neither Spark nor Delta calls fsync. After a power failure, a file that they have just written may be empty,
+and Spark treats an empty commit as one without actions. A writer therefore syncs the commit and its files to
+the disk (`keep`) before anything builds on it.
 
 The first check of a table in a process (`look`) finds lost files. If they belong to the newest commits, no
-reader has seen these: they are given up. Positions are in the commits, so their steps do the same work again.
+reader has seen these, and they are given up. Positions are in the commits, so the steps repeat the lost work.
 If later commits build on a lost one, the table is refused. Checkpoints of the log and the checksum of the
 newest version (`.crc`) are optional: unreadable ones are removed.
 
-Tables elsewhere, as on HDFS or in an object store, rely on that store's durability.
+Tables elsewhere, for example on HDFS or in an object store, rely on that store's durability.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from lakehouse.common.events import Kind, note
 from lakehouse.common.state_files import sync, write_whole
 from lakehouse.storage.tables.entries import GIVEN_UP, LOG, LogEntry, commit_name, commits_among, entry_of
 
-_MOST_COMMITS = 100  # older ones have long been on the disk
-_SURELY_S = 1.0  # a shared disk may show a file of another machine a moment before its content
+_MOST_COMMITS = 100  # older ones reached the disk long ago
+_SURELY_S = 1.0  # a shared disk may show another machine's file a moment before its content
 _OF_A_VERSION = re.compile(r"\.?([0-9]{20})\..+")
 _CHECKPOINT = re.compile(r"([0-9]{20})\.checkpoint\..*parquet")
 _HINT = "_last_checkpoint"
 _PARQUET = b"PAR1"  # at both ends of a file
-_CHECKSUM = b"crc\0"  # begins Hadoop's checksum file; then 4 bytes have the block size, and 4 each checksum
+_CHECKSUM = b"crc\0"  # begins Hadoop's checksum file; then 4 bytes for the block size, and 4 per checksum
 _BYTES_A_CHECKSUM = 512
 
 _kept: dict[Path, int] = {}
@@ -53,7 +53,7 @@ class Damage:
 
 
 def keep(path: Path, version: int) -> None:
-    """Sync a commit to the table at the path to the disk, and all others since the last call."""
+    """Sync a commit of the table at the path to the disk, with all others since the last call."""
     first = min(_kept.get(path, version), version - 1) + 1
     for number in range(max(first, version - _MOST_COMMITS), version + 1):
         with suppress(FileNotFoundError):
@@ -69,10 +69,10 @@ def keep_checkpoints(path: Path) -> None:
 
 
 def look(path: Path, name: str) -> None:
-    """Check the table at the path for damage by a power failure, once per process; it need not exist.
+    """Check the table at the path, if it exists, for damage by a power failure, once per process.
 
-    Damaged newest commits are given up. Raises TableError, naming the file, if rows are lost that nothing
-    will write again.
+    The newest commits are given up if they are damaged. Raises TableError, naming the file, if rows are lost
+    that nothing will write again.
     """
     if path in _kept or not (numbers := _numbers(path)):
         return
@@ -114,7 +114,7 @@ def damages(path: Path) -> list[Damage]:
     for number in _numbers(path)[-_MOST_COMMITS:]:
         try:
             entries.append(_read(path, number))
-        except FileNotFoundError:  # the log's clean-up has just removed it
+        except FileNotFoundError:  # log cleanup has just removed it
             continue
         except ValueError:
             file = _commit(path, number)
@@ -129,7 +129,7 @@ def damages(path: Path) -> list[Damage]:
 
 
 def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
-    """Replace a commit with an empty one of the same version, so that no other commit is taken for it.
+    """Replace a commit with an empty one of the same version, so that no other commit can be mistaken for it.
 
     If the table's first commit is lost, there is no table: damaged commits are removed.
     """
@@ -150,7 +150,7 @@ def _give_up(path: Path, name: str, one: Damage, *, is_first: bool) -> None:
 
 
 def _checkpoints(path: Path) -> tuple[set[int], list[Damage]]:
-    """Return the versions of the log's checkpoints that can be read, and those that cannot."""
+    """Return the versions of the log's readable checkpoints, and the unreadable checkpoints."""
     whole, unreadable = set[int](), list[Damage]()
     for file in sorted((path / LOG).iterdir()):
         if (version := _CHECKPOINT.fullmatch(file.name)) is not None:
@@ -175,7 +175,7 @@ def _check_hint(hint: Path, checkpoints: set[int]) -> None:
 
 
 def _check_noted(file: Path) -> None:
-    """Remove the newest version's checksum if it is incomplete: Delta would count on from zero files."""
+    """Remove the newest version's checksum if it is incomplete: Delta would continue counting from zero."""
     try:
         noted = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -196,7 +196,7 @@ def _check_checksum(file: Path) -> None:
 
 
 def _remove(file: Path) -> None:
-    """Remove a file and Hadoop's checksum of it, if this user may."""
+    """Remove a file and its Hadoop checksum, if this user has the permission."""
     with suppress(PermissionError):
         file.unlink(missing_ok=True)
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
@@ -234,7 +234,7 @@ def _sync(path: Path, entry: LogEntry) -> None:
 
 
 def _wrong(file: Path, size: int | None) -> str | None:
-    """Return what is wrong with a Parquet file of a known size; null if nothing is, or it is missing."""
+    """Return what is wrong with a Parquet file of a known size; None if nothing is, or if it is missing."""
     try:
         with file.open("rb") as opened:
             there = opened.seek(0, 2)

@@ -1,10 +1,10 @@
-"""A lease on a table: while somebody holds it, the query that fills the table waits before its next write.
+"""A lease on a table: while a process holds it, the query that fills the table waits before its next write.
 
 A table property, `lakehouse.lease`, names the holder. Taking a lease is a commit to the table's metadata,
-which conflicts with every write in progress; so no earlier write is committed afterwards. A term beside the
-table's files (`terms`) gives the expiry time. The holder renews it while alive, without a commit, which would
-conflict with the holder's own writes. If the holder is killed, the lease expires. If two processes take a
-lease at once, the second one conflicts, retries and finds the first one's lease.
+which conflicts with every write in progress, so no write that began earlier is committed afterwards. A term
+next to the table's files (`terms`) gives the expiry time. The holder renews the term while alive, without a
+commit, which would conflict with the holder's own writes. If the holder is killed, the lease expires. If two
+processes take a lease at once, the second one conflicts, retries and finds the first one's lease.
 
 If the holder's clock is slow by more than a term (`terms`), the table looks free at first, and micro-batches
 continue until they see a renewal. A rebuild then loses no row, but needs another round: it compares again
@@ -54,7 +54,7 @@ def begin(spark: SparkSession, path: str) -> Commit:
 
 
 def is_held(spark: SparkSession, path: str) -> bool:
-    """Tell whether somebody holds the table now."""
+    """Return whether the table's lease is currently held."""
     return bool(_held_until(spark, path, tables.snapshot(spark, path)))
 
 
@@ -62,7 +62,7 @@ def is_held(spark: SparkSession, path: str) -> bool:
 def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
     """Hold a lease on the table during the block.
 
-    Raises TableError if somebody else holds it.
+    Raises TableError if another process holds it.
     """
     holder = uuid.uuid4().hex
 
@@ -81,7 +81,7 @@ def held(spark: SparkSession, path: str, name: str) -> Iterator[None]:
 def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bool) -> Iterator[None]:
     """Hold a lease on a part of the table's rows during the block, exclusive or shared.
 
-    `what` names the purpose. Raises TableError, naming the holder, if somebody else holds the part, unless
+    `what` names the purpose. Raises TableError, naming the holder, if another process holds the part, unless
     both leases are shared.
     """
     holder = uuid.uuid4().hex
@@ -141,7 +141,7 @@ def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -
     while not over.wait(_RENEWED_EVERY_S):
         try:
             _terms(spark, path).renew(holder)
-        except (OSError, Py4JError):  # such as a full disk: the current term is valid for a while
+        except (OSError, Py4JError):  # such as a full disk: the current term is still valid for a while
             log.warning("the lease of %s was not renewed", path, exc_info=True)
 
 
@@ -166,7 +166,7 @@ class _Lease:
 
 
 def _leases_of(spark: SparkSession, path: str, part: str, snapshot: Any) -> Iterator[_Lease]:
-    """Yield the leases on a part of the table, expired ones too."""
+    """Yield the leases on a part of the table, including expired ones."""
     prefix = f"{_PROPERTY}.{part}."
     for key, value in tables.properties_of(snapshot).items():
         if key.startswith(prefix):

@@ -1,4 +1,4 @@
-"""Reads a table's log: version, id, properties, files and transactions."""
+"""Read a table's log: version, id, properties, files and transactions."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ _SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
 def looking_once() -> Iterator[None]:
     """Check each table's log for new commits only once during the block.
 
-    Other processes' commits are not seen meanwhile; this process's own are. Each check is two requests to an
-    object store, which a step that chooses its rows would repeat many times.
+    Commits of other processes are not seen meanwhile; those of this process are. In an object store, each
+    check takes two requests, which a step would repeat many times while choosing its rows.
     """
     token = _SEEN.set(_Seen())
     try:
@@ -66,7 +66,7 @@ def looking_once() -> Iterator[None]:
 
 
 def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snapshot:
-    """Return Delta's snapshot of the table, as of now or a version; version -1 if there is no table."""
+    """Return Delta's snapshot of the table, current or of a version; version -1 if there is no table."""
     log, seen = delta.log_of(spark, path), _SEEN.get()
     if version is not None:
         return delta.snapshot_at(spark, log, version)
@@ -81,12 +81,12 @@ def snapshot(spark: SparkSession, path: str, version: int | None = None) -> Snap
 
 
 def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
-    """Return a snapshot of the table's newest version without listing the log; null if that needs a listing.
+    """Return a snapshot of the table's newest version without listing the log; None if a listing is needed.
 
-    Versions have no gaps. So the known snapshot is the newest if its commit file is unchanged and the next
-    one is missing; commits of other processes are added to it, one by one. Delta lists the whole directory
-    instead, and so finds newer checkpoints. That is needed once a checkpoint is due: otherwise the snapshot
-    would keep every commit since its own checkpoint.
+    Versions have no gaps. The known snapshot is therefore the newest if its commit file is unchanged and the
+    next one is missing; commits of other processes are added to it, one by one. Delta instead lists the whole
+    directory, which also finds newer checkpoints. That is needed once a checkpoint is due: otherwise the
+    snapshot would keep every commit since its own checkpoint.
     """
     known = delta.known_snapshot(log)
     version = newest = delta.version_of(known)
@@ -109,7 +109,7 @@ def _newest(spark: SparkSession, path: str, log: Log) -> Snapshot | None:
 
 
 def _installed(spark: SparkSession, log: Log, segment: Segment) -> Snapshot:
-    """Install a snapshot of the segment as Delta's current one, unless Delta has one as new by now."""
+    """Install a snapshot of the segment as Delta's current one, unless Delta's own is at least as new."""
     with delta.locked(log):
         known = delta.known_snapshot(log)
         if delta.version_of(known) >= delta.segment_version(segment):
@@ -128,24 +128,24 @@ class Mark:
 
 
 def mark_of(snapshot: Snapshot) -> Mark:
-    """Return the mark of a snapshot's version, by which `is_newest` recognises it."""
+    """Return the mark of a snapshot's version, by which `is_newest` recognizes it."""
     version = delta.version_of(snapshot)
     return Mark(version, None if version < 0 else delta.last_written_ms(delta.segment_of(snapshot)))
 
 
 def is_newest(spark: SparkSession, path: str, mark: Mark) -> bool:
-    """Tell, from the times of two files, whether a version is still the table's newest."""
+    """Return whether a version is still the table's newest, judging by the times of two files."""
     written_ms, next_ms = _looked_at(spark, path, mark.version)
     return next_ms is None and mark.modified_ms == written_ms
 
 
 def _looked_at(spark: SparkSession, path: str, version: int) -> tuple[int | None, int | None]:
-    """Return when a version's commit and the next one were written, null for a missing file."""
+    """Return when a version's commit and the next one were written; None for a missing file."""
     return storage.modified_ms_of_both(spark, commit_file(path, version), commit_file(path, version + 1))
 
 
 def written_ms(spark: SparkSession, path: str, version: int) -> int | None:
-    """Return when a version's commit was written, in ms since the epoch; null if it is missing."""
+    """Return when a version's commit was written, in ms since the epoch; None if it is missing."""
     newest = mark_of(snapshot(spark, path))
     if newest.version == version:
         return newest.modified_ms
@@ -158,7 +158,7 @@ def commit_file(path: str, version: int) -> str:
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Tell whether the path holds a Delta table: one with a commit, not just the beginnings of a log."""
+    """Return whether there is a Delta table at the path: one with a commit, not just an incomplete log."""
     return delta.version_of(snapshot(spark, path)) >= 0
 
 
@@ -173,7 +173,7 @@ def table_id(spark: SparkSession, path: str) -> str:
 
 
 def version_in(snapshot: Snapshot) -> int:
-    """Return the version of a snapshot, -1 if there is no table."""
+    """Return the version of a snapshot; -1 if there is no table."""
     return delta.version_of(snapshot)
 
 
@@ -183,7 +183,7 @@ def id_of(snapshot: Snapshot) -> str:
 
 
 def generation_ms(spark: SparkSession, path: str) -> int:
-    """Return the table's generation: when it was created or, as a copy, adopted, in ms since the epoch.
+    """Return the table's generation: when it was created or, for a copy, adopted, in ms since the epoch.
 
     A later generation has later rows.
     """
@@ -207,7 +207,7 @@ class Metadata:
 
 
 def metadata(spark: SparkSession, path: str) -> Metadata | None:
-    """Return a table's metadata, null if there is no table."""
+    """Return a table's metadata; None if there is no table."""
     found = snapshot(spark, path)
     if delta.version_of(found) < 0:
         return None
@@ -233,12 +233,12 @@ def properties(spark: SparkSession, path: str) -> dict[str, str]:
 
 
 def is_followed(spark: SparkSession, path: str) -> bool:
-    """Tell whether readers of the table also receive corrected rows; see `TableSpec.is_followed`."""
+    """Return whether readers of the table also receive corrected rows; see `TableSpec.is_followed`."""
     return properties(spark, path).get(FOLLOWED) == "true"
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the table's data files, as of now or of a version; raises TableError if one is outside of it."""
+    """Return the table's data files, current or of a version; raises TableError for a file outside it."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:
@@ -253,7 +253,7 @@ def files(spark: SparkSession, path: str, version: int | None = None) -> list[Da
 
 
 def refuse_files_outside(spark: SparkSession, path: str, at: Snapshot) -> None:
-    """Raise TableError if a table that this process opens for the first time has files outside of it.
+    """Raise TableError if a table that this process opens for the first time has files outside its path.
 
     Later commits are checked as they are read. If the version's checksum does not list the files, this runs a
     Spark job.
@@ -279,9 +279,9 @@ def size_bytes(spark: SparkSession, path: str) -> int:
 
 
 def noted_files(snapshot: Snapshot, most: int = sys.maxsize) -> list[Action] | None:
-    """Return Delta's objects for the files listed in a version's checksum; null if it lists none.
+    """Return Delta's objects for the files listed in a version's checksum; None if it lists none.
 
-    Null also if there are more than `most`. The checksum lists a table's files as long as they are few. To
+    Also None if there are more than `most`. The checksum lists a table's files as long as they are few. To
     get them from the snapshot, Delta replays the log in Spark jobs.
     """
     return delta.noted_files(snapshot, most)
@@ -302,7 +302,7 @@ def committed_at(spark: SparkSession, path: str, version: int) -> datetime:
 def read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
     """Return the log entry of a version's commit, as rewritten by Delta if it cannot be parsed here.
 
-    Raises ValueError if Delta cannot parse it either, and TableError if it names a file outside of the table.
+    Raises ValueError if Delta cannot parse it either, and TableError if it names a file outside the table.
     """
     seen = _SEEN.get()
     before = None if seen is None else seen.commits.get((path, version))
@@ -325,19 +325,19 @@ def _read_commit(spark: SparkSession, path: str, version: int) -> LogEntry:
 
 
 def transactions(spark: SparkSession, path: str) -> dict[str, int]:
-    """Return the last transaction of each application that has written to the table: its version by name."""
+    """Return the version of the last transaction of each application that has written to the table."""
     return transactions_in(spark, snapshot(spark, path))
 
 
 def noted_ms(spark: SparkSession, path: str, application: str) -> int | None:
-    """Return the time of an application's last transaction, in ms since the epoch; null if unknown."""
+    """Return the time of an application's last transaction, in ms since the epoch; None if unknown."""
     return delta.noted_ms(spark, snapshot(spark, path), application)
 
 
 def transactions_in(spark: SparkSession, snapshot: Snapshot) -> dict[str, int]:
-    """Return the same as of a snapshot.
+    """Return the transactions, in the form of `transactions`, as of a snapshot.
 
-    They come from the checksum of the snapshot's version. If that omits them because they are many, or is
+    They come from the checksum of the snapshot's version. If it omits them because there are many, or is
     missing, as for commits by other libraries, the snapshot replays the log in Spark jobs.
     """
     noted = delta.noted_transactions(spark, snapshot)

@@ -1,9 +1,9 @@
-"""Creates tables, evolves them to the declared schema, or refuses them.
+"""Create tables, evolve them to the declared schema, or refuse them.
 
 Settings that a table's rows depend on are its properties `lakehouse.<setting>`; only a rebuild changes them.
 A process that writes or reads the table with other settings is refused at its start, and a writer at each
-commit. A rebuild first sets them to UNFINISHED, and at its end to the current settings. So a killed rebuild
-is recognised, whatever the settings are then.
+commit. A rebuild first sets the properties to UNFINISHED, and at its end to the current settings, so a killed
+rebuild is recognized, whatever the settings are then.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
 
 
 def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
-    """Raise TableError if a table's properties say that its rows were made with other settings."""
+    """Raise TableError if, according to a table's properties, its rows were made with other settings."""
     for name, value in spec.pinned_settings.items():
         was = found.get(FIXED_PREFIX + name)
         if was != value:
@@ -65,7 +65,7 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
 
 
 def are_others(found: Mapping[str, str], spec: TableSpec) -> bool:
-    """Tell whether a table's rows were made with other settings, or its rebuild has not ended."""
+    """Return whether a table's rows were made with other settings, or its rebuild has not ended."""
     return any(found.get(FIXED_PREFIX + name) != value for name, value in spec.pinned_settings.items())
 
 
@@ -95,7 +95,7 @@ FORMAT = 1
 """The version of the table format; stored in each table as `lakehouse.format` (docs/upgrades.md)."""
 FORMAT_PROPERTY = f"{FIXED_PREFIX}format"
 _BEGINNINGS = {"_staged_commits", "_commits"}  # directories for commits of several writers
-_UNFINISHED = (".tmp", ".tmp.crc")  # a commit that is not renamed yet, and its checksum
+_UNFINISHED = (".tmp", ".tmp.crc")  # a commit that has not been renamed yet, and its checksum
 _STATS = "delta.dataSkippingStatsColumns"
 _ISOLATION = "delta.isolationLevel"
 _MOST_COMMITS = 1_000  # searched for the last one with the declared columns
@@ -121,7 +121,7 @@ def ensure(
 ) -> None:
     """Implement `Lake.ensure` and `Lake.ensure_source` for the table at the path.
 
-    With `is_made_anew`, it may have been made with other settings.
+    With `is_made_anew`, the table may have been made with other settings.
     """
     if not features.exists(spark, path, spec.qualified_name):
         _make(spark, path, spec)
@@ -135,7 +135,7 @@ def ensure(
 
 
 def _is_as_declared(spark: SparkSession, path: str, spec: TableSpec) -> bool:
-    """Tell, by one look at the log, whether there is nothing to change or to refuse."""
+    """Return whether there is nothing to change or to refuse, with a single look at the log."""
     found = metadata(spark, path)
     if found is None or not _differing(found, spec).are_none:
         return False
@@ -151,7 +151,7 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
 
 
 def _maintained_properties(spec: TableSpec) -> dict[str, str]:
-    """Return the properties that are set on existing tables, too.
+    """Return the properties that are also set on existing tables.
 
     Under WriteSerializable, a commit that has read the table does not conflict with a blind append: those
     rows count as appended after it. A merge must see every row, so a merged table is Serializable, which is
@@ -169,7 +169,7 @@ def _maintained_properties(spec: TableSpec) -> dict[str, str]:
 
 
 def _declared(schema: StructType) -> str:
-    """Return the declared columns and their types as the JSON of a property."""
+    """Return the declared columns and their types as JSON, for a property."""
     return json.dumps({column.name: column.dataType.simpleString() for column in schema})
 
 
@@ -187,9 +187,9 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
 
 
 def _refuse_foreign(spark: SparkSession, path: str) -> None:
-    """Raise TableError if the path holds anything but an unfinished creation of a table.
+    """Raise TableError if the path contains anything but an unfinished creation of a table.
 
-    The error advises to remove the files only if there is no log: its names may be ones that Delta ignores.
+    The error suggests removing the files only if there is no log: its names may be ones that Delta ignores.
     """
     found = storage.names(spark, path)
     foreign = [name for name in found if name != LOG]
@@ -254,7 +254,7 @@ def _differing(found: Metadata, spec: TableSpec) -> SchemaChanges:
 
 
 def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> str:
-    """Return how to fix refused columns, by whether the table or the stream was changed."""
+    """Return how to fix refused columns, depending on whether the table or the stream was changed."""
     is_as_before = properties(spark, path).get(COLUMNS) == _declared(spec.schema)
     version = _last_accepted(spark, path, spec, refused) if is_as_before else None
     if version is None:
@@ -270,7 +270,7 @@ def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused)
 
 
 def _last_accepted(spark: SparkSession, path: str, spec: TableSpec, refused: Refused) -> int | None:
-    """Return the last version whose columns were accepted, before the refused ones; null if not found."""
+    """Return the last version with accepted columns, before the refused ones; None if not found."""
     newest, changed = version_of(spark, path), None
     for version in range(newest, max(first_version(spark, path), newest - _MOST_COMMITS) - 1, -1):
         for one in read_commit(spark, path, version).of("metaData"):
@@ -287,7 +287,7 @@ def _note_properties(spark: SparkSession, path: str, spec: TableSpec) -> None:
     declared |= _maintained_properties(spec)
 
     def bring_up_to_date() -> None:
-        # Not ALTER TABLE: Delta honours WriteSerializable, but does not let a user set it.
+        # Not ALTER TABLE: Delta honors WriteSerializable, but does not let a user set it.
         commit = commits.begin(spark, path)
         standing = properties_of(commit.snapshot)
         changed = {name: value for name, value in declared.items() if standing.get(name) != value}

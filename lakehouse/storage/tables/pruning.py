@@ -1,4 +1,4 @@
-"""Selects the files of a table that may hold rows between two values, by Delta's file statistics.
+"""Select the files of a table that may contain rows between two values, by Delta's file statistics.
 
 Delta does this in Spark jobs, which replay the table's log for every version. A merge needs it in every
 micro-batch, always with simple bounds, so it is done here.
@@ -26,7 +26,7 @@ MOST_SPANS = 50
 
 @dataclass(frozen=True)
 class Between:
-    """Rows whose column lies between two values, both included; null: no bound. Times are UTC."""
+    """Rows whose column is between two values, both included; None: no bound. Times are UTC."""
 
     column: str
     first: Value | None
@@ -42,7 +42,7 @@ class Between:
         return reduce(Column.__and__, bounds, F.lit(True))
 
     def may_hold(self, bounds: Bounds) -> bool:
-        """Tell whether a file with these bounds can have such a row; true if nothing is known."""
+        """Return whether a file with these bounds can contain such a row; true if nothing is known."""
         least, greatest = bounds.of(self.column)
         is_below = greatest is not None and self.first is not None and _is_less(greatest, self.first)
         is_above = least is not None and self.last is not None and _is_less(self.last, least)
@@ -64,7 +64,7 @@ class Near:
         return reduce(Column.__or__, found) if found else F.lit(False)
 
     def may_hold(self, bounds: Bounds) -> bool:
-        """Tell whether a file with these bounds can have such a row."""
+        """Return whether a file with these bounds can contain such a row."""
         return any(all(one.may_hold(bounds) for one in group) for group in self.groups)
 
     def __or__(self, other: Near) -> Near:
@@ -73,7 +73,7 @@ class Near:
 
 @dataclass(frozen=True)
 class Bounds:
-    """The minima and maxima in a file, by column, as its writer has recorded them in the log.
+    """The minima and maxima in a file, by column, as recorded in the log by its writer.
 
     Writers format times differently. A bound that cannot be parsed is unknown, like a missing one.
     """
@@ -82,18 +82,18 @@ class Bounds:
     greatest: Mapping[str, Any]
 
     def of(self, column: str) -> tuple[Value | None, Value | None]:
-        """Return a column's bounds; null where they are unknown. Every value of the file lies within."""
+        """Return a column's bounds, which include every value of the file; None where they are unknown."""
         return _reach(self.least.get(column))[0], _reach(self.greatest.get(column))[1]
 
 
 def in_spans(column: str, spans: Sequence[tuple[datetime | None, datetime | None]]) -> Near:
-    """Select rows whose column lies in one of the sorted spans, or of very many, in their whole range."""
+    """Select rows whose column is in one of the sorted spans; for too many spans, in their whole range."""
     lie = spans if len(spans) <= MOST_SPANS else [(spans[0][0], spans[-1][1])]
     return Near(tuple((Between(column, first, last),) for first, last in lie))
 
 
 def last_ones(files: Mapping[str, Bounds], column: str) -> list[str]:
-    """Return the names of the files that can hold the greatest value of a timestamp column."""
+    """Return the names of the files that may contain the greatest value of a timestamp column."""
     reach = {name: _reach(bounds.greatest.get(column)) for name, bounds in files.items()}
     known = {name: last for name, (_, last) in reach.items() if isinstance(last, datetime)}
     surely = max((first for first, _ in reach.values() if isinstance(first, datetime)), default=None)
@@ -101,7 +101,7 @@ def last_ones(files: Mapping[str, Bounds], column: str) -> list[str]:
 
 
 def _is_less(one: Value, other: Value) -> bool:
-    """Compare two values; of different kinds, neither is less."""
+    """Return whether the first value is less; false for values of different kinds."""
     if isinstance(one, datetime) and isinstance(other, datetime):
         return one < other
     if isinstance(one, int) and isinstance(other, int):
@@ -110,7 +110,7 @@ def _is_less(one: Value, other: Value) -> bool:
 
 
 def _reach(noted: Any) -> tuple[Value | None, Value | None]:
-    """Return the least and the greatest value that a bound may stand for; null if it cannot be parsed."""
+    """Return the least and the greatest value that a bound may stand for; None if it cannot be parsed."""
     if isinstance(noted, str):
         return _reach_of_text(noted)
     return (noted, noted) if isinstance(noted, int) and not isinstance(noted, bool) else (None, None)
@@ -118,7 +118,7 @@ def _reach(noted: Any) -> tuple[Value | None, Value | None]:
 
 @lru_cache(maxsize=100_000)
 def _reach_of_text(text: str) -> tuple[Value, Value]:
-    """Return the same for a text: for a time if it is one with an offset, else for the text itself."""
+    """Return the range of a text: for a time with an offset, that of the time; otherwise the text itself."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

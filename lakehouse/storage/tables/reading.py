@@ -1,4 +1,4 @@
-"""Reads a table's rows: as of now, as of a version, by files, and as changes."""
+"""Read a table's rows: current, as of a version, by files, and as changes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def define_view(spark: SparkSession, spec: TableSpec, path: str) -> None:
 
 
 def read(spark: SparkSession, path: str) -> DataFrame:
-    """Return the table's rows as of now; later writes do not change the frame.
+    """Return the table's current rows; later writes do not change the frame.
 
     Raises Spark's AnalysisException if there is no table.
     """
@@ -62,7 +62,7 @@ def read(spark: SparkSession, path: str) -> DataFrame:
 
 
 def has_rows(spark: SparkSession, path: str, condition: str = "true") -> bool:
-    """Tell whether the table has a row that matches a SQL condition."""
+    """Return whether the table has a row that matches a SQL condition."""
     return size_bytes(spark, path) > 0 and not read(spark, path).where(condition).isEmpty()
 
 
@@ -72,7 +72,7 @@ def read_version(spark: SparkSession, path: str, version: int) -> DataFrame:
 
 
 def read_files(spark: SparkSession, path: str, added: Iterable[Mapping[str, Any]]) -> DataFrame:
-    """Return the rows of files, given as `add` actions, even if they were removed from the table since."""
+    """Return the rows of files, given as `add` actions, even if the table no longer contains the files."""
     return frame_of_files(spark, snapshot(spark, path), map(file_of, added))
 
 
@@ -97,7 +97,7 @@ def _rows_of(spark: SparkSession, found: Snapshot) -> DataFrame:
 
 
 def is_in_its_commits(spark: SparkSession, path: str) -> bool:
-    """Tell whether the table has only a few commits, which all appended, so that reading them is fast."""
+    """Return whether the table has only a few commits, all of them appends, so that reading them is fast."""
     newest = version_of(spark, path)
     if newest > _YOUNG or not storage.exists(spark, commit_file(path, 0)):
         return False
@@ -106,7 +106,7 @@ def is_in_its_commits(spark: SparkSession, path: str) -> bool:
 
 
 def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return a version's log entry, null if it cannot be parsed here; then Delta has to."""
+    """Return a version's log entry; None if it cannot be parsed here and must be left to Delta."""
     try:
         return read_commit(spark, path, version)
     except ValueError:
@@ -116,8 +116,8 @@ def _entry(spark: SparkSession, path: str, version: int) -> LogEntry | None:
 def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataFrame:
     """Return the table's change feed between two versions, both included.
 
-    Delta would list the whole log. So for a few versions, the files are taken from the commits, if these name
-    them all.
+    Delta would list the whole log. For a few versions, the files are therefore taken from the commits, if
+    these name all of them.
     """
     if last - first < FEW_VERSIONS:
         parts = [_changes_of(spark, path, version) for version in range(first, last + 1)]
@@ -129,7 +129,7 @@ def read_changes(spark: SparkSession, path: str, first: int, last: int) -> DataF
 
 
 def _changes_of(spark: SparkSession, path: str, version: int) -> DataFrame | None:
-    """Return a version's changes, null if its commit does not list them file by file."""
+    """Return a version's changes; None if its commit does not list them file by file."""
     entry = _entry(spark, path, version)
     if entry is None:
         return None
@@ -177,7 +177,7 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
 
 
 def readable_since(spark: SparkSession, path: str, since: datetime) -> datetime:
-    """Return the earliest time (UTC) from `since` on from which the change feed is complete after VACUUM."""
+    """Return the earliest time (UTC), at or after `since`, from which the change feed still has all files."""
     first = gone = _first_since(spark, path, since)
     end = version_of(spark, path) + 1
     whole = end
@@ -205,7 +205,7 @@ def _changes_from(spark: SparkSession, path: str, first: int) -> DataFrame:
 
 
 def _has_files(changes: DataFrame) -> bool:
-    """Tell whether the files of a change feed exist; each is opened, but no row is read."""
+    """Return whether the files of a change feed exist; each file is opened, but no row is read."""
     try:
         changes.count()
     except (PySparkException, Py4JError) as error:
@@ -219,7 +219,7 @@ class HighWaterMark:
     """The greatest value of a timestamp column (UTC) in a table that has only one writer meanwhile.
 
     It is read from the table once and then updated with the values that the writer writes. Delta's file
-    statistics truncate timestamps, so the first read scans the column, but only in files that may hold the
+    statistics truncate timestamps, so the first read scans the column, but only in files that may contain the
     maximum.
     """
 
@@ -230,14 +230,14 @@ class HighWaterMark:
         self._value: datetime | None = None
 
     def value(self, spark: SparkSession) -> datetime | None:
-        """Return the greatest value, None for an empty table."""
+        """Return the greatest value; None for an empty table."""
         if not self._known:
             self._value = self._greatest(spark)
             self._known = True
         return self._value
 
     def advance(self, value: datetime) -> None:
-        """Update the greatest value with one that has been written."""
+        """Update the greatest value with a value that has been written."""
         self._value = value if self._value is None else max(self._value, value)
 
     def _greatest(self, spark: SparkSession) -> datetime | None:

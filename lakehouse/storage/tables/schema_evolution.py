@@ -1,7 +1,7 @@
-"""Evolves a table's schema to the one that the code declares.
+"""Evolve a table's schema to the one that the code declares.
 
-Columns are matched by name, in any order. A field inside a struct is written with dots, one of an array's
-elements as `reasons.element.rule`, one of a map's values as `partitions.value.total`. Comments and
+Columns are matched by name, in any order. A field inside a struct is written with dots, a field of an array's
+elements as `reasons.element.rule`, a field of a map's values as `partitions.value.total`. Comments and
 nullability are not compared.
 
     the code declares                        what happens
@@ -78,8 +78,8 @@ class SchemaChanges:
     """The differences between a table's schema and the declared one.
 
     `missing` are columns of the table that are not declared. `narrowed` are columns declared with a narrower
-    type than theirs, `other` with an unrelated type; both with the actual and the declared type. `carried`
-    are columns of a user.
+    type than their own, `other` with an unrelated type; both name the actual and the declared type. `carried`
+    are a user's columns.
     """
 
     added: tuple[Added, ...] = ()
@@ -97,7 +97,7 @@ class SchemaChanges:
     def carrying(self, ours: Collection[str]) -> SchemaChanges:
         """Move a user's columns from `missing` to `carried`; `ours` were declared by a stream.
 
-        Names that begin with an underscore are of columns that a micro-batch adds for its own use.
+        Names that begin with an underscore belong to columns that a micro-batch adds for its own use.
         """
         theirs = [one for one in self.missing if not ("." in one or one[0] == "_" or one in ours)]
         missing = tuple(one for one in self.missing if one not in theirs)
@@ -115,7 +115,7 @@ class SchemaChanges:
 
 
 class Refused(Enum):
-    """Which differences cannot be resolved in place. A reader accepts additional columns and wider types."""
+    """The differences that cannot be resolved in place. A reader accepts extra columns and wider types."""
 
     TO_A_WRITER = ("missing", "narrowed", "other")
     TO_A_READER = ("other",)
@@ -171,7 +171,7 @@ def alter(spark: SparkSession, path: str, clause: str) -> None:
 
 
 def compare(standing: StructType, declared: StructType, parent: str = "") -> SchemaChanges:
-    """Return the changes that lead from the existing to the declared schema."""
+    """Return the changes from the existing to the declared schema."""
     prefix = f"{parent}." if parent else ""
     types = {column.name: column.dataType for column in standing}
     changes = SchemaChanges(
@@ -205,7 +205,7 @@ def _of_type(column: str, was: DataType, declared: DataType) -> SchemaChanges:
 
 
 def _holds(wide: DataType, narrow: DataType) -> bool:
-    """Tell whether the wide type holds every value of the narrow one, and Delta can widen to it."""
+    """Return whether the wide type holds every value of the narrow one, and Delta can widen to it."""
     kind = type(narrow)
     if isinstance(wide, DecimalType) and kind in _DIGITS:
         return wide.precision - wide.scale >= _DIGITS[kind]

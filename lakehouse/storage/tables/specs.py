@@ -33,9 +33,9 @@ class TableSpec:
     `stats` are the columns whose minima and maxima Delta keeps. The rows depend on `pinned_settings`, and on
     `shape` in the code; both are stored as table properties and compared at every start. A rebuild changes
     the settings (`lakehouse.storage.tables.making`). `made_with` are settings stored only when the table is
-    created. `cluster_by` is the column by which maintenance clusters the rows, null for a table that stays
+    created. `cluster_by` is the column by which maintenance clusters the rows; None for a table that stays
     small. `is_followed`: readers of the table's appends also receive corrected rows, from the change feed
-    (`Why`). `is_merged`: micro-batches rewrite rows; to any other table they only append. `comment` describes
+    (`Why`). `is_merged`: micro-batches rewrite rows; they only append to any other table. `comment` describes
     a row; catalogs show it.
     """
 
@@ -76,7 +76,7 @@ class Position:
         return self.files is not None
 
     def is_before(self, other: Position) -> bool:
-        """Tell whether less has been read than at the other position."""
+        """Return whether less has been read than at the other position."""
         return self._order < other._order
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class Progress:
     position: Position
 
     def is_of(self, table_id: str | None) -> bool:
-        """Tell whether this is the table with the id, before or after a copy of it was adopted."""
+        """Return whether this is the table with the id, before or after a copy of it was adopted."""
         return self.table.partition(" ")[0] == table_id
 
 
@@ -105,8 +105,8 @@ class Move:
     """The change of a query's position in a source, recorded as a transaction in the commit with the rows.
 
     `after` is the first unread version or offset. `before` is the position that the table must have until
-    then, null for none (`lakehouse.engine.progress.positions`). If both are equal, the commit only checks the
-    position.
+    then; None if there is none (`lakehouse.engine.progress.positions`). If both are equal, the commit only
+    checks the position.
     """
 
     application: str
@@ -117,7 +117,7 @@ class Move:
 class Why(StrEnum):
     """The reason for removing or changing rows, recorded in the commit for readers of the table's changes.
 
-    A commit that removes or changes rows without a reason is another writer's.
+    A commit that removes or changes rows without a reason comes from another writer.
     """
 
     CORRECTED = "corrected"
@@ -131,14 +131,14 @@ class Why(StrEnum):
 
     @classmethod
     def of(cls, noted: object) -> Why | None:
-        """Return the reason in a commit's `userMetadata`; null if it has none of these."""
+        """Return the reason in a commit's `userMetadata`; None if it has none of these."""
         text = noted.removeprefix(_MARK) if isinstance(noted, str) and noted.startswith(_MARK) else ""
         return next((why for why in cls if why.value == text), None)
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A data file of a table: its path relative to the table's, its modification time, and its size."""
+    """A data file of a table: its path relative to the table's path, its modification time, and its size."""
 
     path: str
     modified_ms: int
@@ -146,7 +146,7 @@ class DataFile:
 
 
 def described(*columns: tuple[str, str | DataType, str]) -> StructType:
-    """Return a schema of columns, each given by its name, its type and the comment that catalogs show."""
+    """Return a schema of columns, each given by its name, its type and the comment for catalogs."""
     schema = StructType()
     for name, type_, comment in columns:
         schema = schema.add(name, type_, metadata={"comment": comment})
@@ -164,7 +164,7 @@ def from_micros(micros: int) -> datetime:
 
 
 def shifted(moment: datetime, by: timedelta) -> datetime:
-    """Return the moment (UTC) this much later, limited to the years 1 to 9999."""
+    """Return a time (UTC) shifted by a duration, limited to the years 1 to 9999."""
     try:
         return moment + by
     except OverflowError:

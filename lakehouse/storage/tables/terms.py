@@ -3,8 +3,8 @@
 The holder renews its term while alive. If it is killed, the term expires.
 
 Clocks may differ: a term's end is by the holder's clock. A process that checks repeatedly uses its own
-monotonic clock: a term that changes is being renewed, so its holder is alive, and one unchanged for the
-length of a term has expired. So a clock that is fast, or was set back, makes nobody wait longer. Only the
+monotonic clock: if a term changes, its holder is alive and renewing it; if it stays unchanged for the length
+of a term, it has expired. A clock that is fast or was set back therefore makes nobody wait longer. Only the
 first check uses the wall clock.
 """
 
@@ -23,7 +23,7 @@ from lakehouse.storage.spark import files as storage
 
 _LEFT_S = 3_600
 _TERM = re.compile(r"(\d+)-(\w+)")  # its end, in ms since the epoch, and the holder
-_seen: dict[tuple[str, str], _Seen] = {}  # by the directory and the holder
+_seen: dict[tuple[str, str], _Seen] = {}  # by directory and holder
 _noted: dict[tuple[str, str], set[int]] = {}
 """The ends of this process's own terms, by the same keys: they are removed without listing the directory."""
 
@@ -46,7 +46,7 @@ class Terms:
     length_s: float
 
     def renew(self, holder: str) -> None:
-        """Begin another term of the holder now, and remove its earlier ones."""
+        """Begin a new term of the holder now, and remove its earlier ones."""
         until_ms = int((time.time() + self.length_s) * 1000)
         storage.write_text(self.spark, self._file(until_ms, holder), "")
         noted = _noted.get((self.directory, holder), set())
@@ -59,7 +59,7 @@ class Terms:
         _noted.pop((self.directory, holder), None)
 
     def forget_the_dead(self) -> None:
-        """Remove the terms of killed holders, an hour after their end."""
+        """Remove the terms of killed holders an hour after they have ended."""
         for holder, terms_ms in self._all().items():
             self._remove(holder, terms_ms, before_ms=(time.time() - _LEFT_S) * 1000)
 

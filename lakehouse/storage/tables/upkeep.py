@@ -1,7 +1,7 @@
-"""Upkeep of a table: merges small files, and removes files of old versions and old log entries.
+"""Upkeep of a table: merge small files, and remove files of old versions and old log entries.
 
 None of this changes a row. All of it uses Delta's own commands: OPTIMIZE with liquid clustering, VACUUM, and
-the clean-up of the log. The cost of each depends on what has changed since the last run.
+log cleanup. The cost of each depends on how much has changed since the last run.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakehouse.storage.tables.schema_evolution import alter
 
 _PREFIX = "spark.databricks.delta"
 _CUBES_FILES = 32  # at most this many files are clustered together
-_FEW_SMALL_FILES = 8  # are left alone: merging them would cost more than reading them
+_FEW_SMALL_FILES = 8  # up to this many are left alone: merging them would cost more than reading them
 _LEAST_BYTES = 1 << 20
 _HOUR_S = 3600
 _TASKS = "2"  # of a VACUUM that lists directories; the default is ten thousand
@@ -50,7 +50,7 @@ def stored_size(spark: SparkSession, path: str) -> Size:
 
 
 def small_files(spark: SparkSession, path: str, target_bytes: int) -> Size:
-    """Return the number and bytes of the newest version's files that are smaller than half the target."""
+    """Return the number and total bytes of the newest version's files smaller than half the target."""
     found, limit = snapshot(spark, path), target_bytes // 2
     noted = noted_files(found)
     if noted is not None:
@@ -70,17 +70,17 @@ def bytes_of_rows(spark: SparkSession, path: str, rows: int) -> int:
 
 
 def has_many_small_files(small: Size) -> bool:
-    """Tell whether `optimize` is worthwhile."""
+    """Return whether `optimize` is worthwhile."""
     return small.files > _FEW_SMALL_FILES
 
 
 def optimize(spark: SparkSession, path: str, cluster_by: str | None, target_bytes: int) -> bool:
-    """Merge small files into files of about the target size, and tell whether there were any.
+    """Merge small files into files of about the target size, and return whether there were any.
 
-    `cluster_by` is the column to cluster by, so that each file holds a short span of it; null: none. Files
-    that were clustered before stay unless there are few of them, so the cost depends on what has been written
-    since the last run. Raises one of Delta's conflicts if another writer has rewritten the same files
-    meanwhile (`lakehouse.storage.tables.retry_on_conflict`).
+    `cluster_by` is the column to cluster by, so that each file holds a short span of it; None: rows are not
+    clustered. Files that were clustered before stay unless there are few of them, so the cost depends on how
+    much has been written since the last run. Raises one of Delta's conflicts if another writer has rewritten
+    the same files meanwhile (`lakehouse.storage.tables.retry_on_conflict`).
     """
     own = _session(
         spark,
@@ -108,10 +108,10 @@ def _clustered_by(spark: SparkSession, path: str) -> list[str]:
 
 
 def vacuum(spark: SparkSession, path: str, keep: timedelta, *, dry_run: bool) -> int:
-    """Remove files that no version within `keep` needs, and return how many; `dry_run` only counts them.
+    """Remove files that no version within `keep` needs, and return their number; `dry_run` only counts them.
 
     Older versions can no longer be read, nor can their change feed. A rerun removes none. VACUUM takes
-    seconds even if it finds nothing, so it is skipped if there is nothing to find.
+    seconds even if it finds nothing, so it is skipped if there can be nothing to find.
     """
     hours = max(0, int(keep / timedelta(hours=1)))
     if not _may_find_files(spark, path, before=time.time() - hours * _HOUR_S):
@@ -144,14 +144,14 @@ def _may_find_files(spark: SparkSession, path: str, *, before: float) -> bool:
 
 
 def _data_files(spark: SparkSession, path: str) -> int:
-    """Return how many files lie below the table's directory, apart from its log."""
+    """Return the number of files below the table's directory, not counting its log."""
     return stored_size(spark, path).files - stored_size(spark, f"{path}/{LOG}").files
 
 
 def clean_log(spark: SparkSession, path: str, keep: timedelta) -> None:
     """Remove commits that are older than the retention time and precede a checkpoint of the log.
 
-    By itself, Delta does so only for whole days, and after a month.
+    On its own, Delta does so only for whole days, and after a month.
     """
     if (here := storage.on_this_machine(spark, path)) is not None:
         lasting.keep_checkpoints(here)

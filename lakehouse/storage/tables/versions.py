@@ -1,4 +1,4 @@
-"""Compares a session's versions of Spark and Delta with the tested ones.
+"""Compare a session's versions of Spark and Delta with the tested ones.
 
 This code uses private members of both. With other versions it may work, and the session starts with a
 warning; if a member is missing, the session is refused. Checking all members takes a second, so it is done
@@ -21,9 +21,9 @@ _WITHOUT_JVM = {"deltalake"}
 
 
 def check(spark: SparkSession) -> str | None:
-    """Return a warning if the session's versions are not the tested ones, else null.
+    """Return a warning if the session's versions are not the tested ones, else None.
 
-    Raises VersionError if it lacks a member that this code needs.
+    Raises VersionError if they lack a member that this code needs.
     """
     present = _present(spark)
     other = {name: present[name] for name, tested in TESTED.items() if present[name] != tested}

@@ -1,7 +1,7 @@
-"""Limits the number of applications that write to a lake.
+"""Limit the number of applications that write to a lake.
 
-On a disk and on HDFS any number may write: a commit's file can be created only once. On S3 that needs a store
-with conditional writes, which older stores lack; there, only one application may write.
+On a disk and on HDFS any number may write: a commit's file can be created only once. S3 needs a store with
+conditional writes for this. Older stores lack them; there, only one application may write.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
     """Let this application write to the lake during the block, or only read it.
 
     If the store has no conditional writes, a lock excludes every other writer meanwhile. Raises TableError if
-    this needs `has_one_writer` and it is not set, or if there is another writer.
+    the lock is needed but `has_one_writer` is not set, or if there is another writer.
     """
     if reads_only or not is_on_s3(lake) or refuses_overwrites(spark, lake):
         yield
@@ -56,7 +56,7 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
 
 
 def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
-    """Write an object twice, and tell whether the store refused the second write.
+    """Write an object twice, and return whether the store refused the second write.
 
     Also true if this application may not write there at all. Raises TableError if the store cannot be used.
     """
@@ -77,7 +77,7 @@ def refuses_overwrites(spark: SparkSession, lake: str) -> bool:
 def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
     """Hold the lake's lock: a term that is renewed during the block, and that every other writer checks.
 
-    Each writer creates its term before it checks, so of two that start at once at least one sees the other.
+    Each writer creates its term before it checks, so if two start at once, at least one sees the other.
     """
     terms = Terms(spark, f"{lake}/{_LOCK}", TERM_S)
     me = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}")
@@ -96,7 +96,7 @@ def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
 
 
 def _renew(terms: Terms, me: str, over: threading.Event) -> None:
-    """Renew the lock until it is released; end this process if it has expired and another one has it."""
+    """Renew the lock until it is released; end this process if the lock was lost to another one."""
     renewed_at = time.monotonic()
     while not over.wait(_RENEWED_EVERY_S):
         try:

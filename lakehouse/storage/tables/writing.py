@@ -1,4 +1,4 @@
-"""Writes to a table: appends and merges, each at most once, retried after a conflict with another writer."""
+"""Write to a table: appends and merges, each at most once, retried after a conflict with another writer."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ T = TypeVar("T")
 
 _ATTEMPTS = 12
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0  # half a minute in all
-_REWRITTEN_BYTES = 128 << 10  # less than this is rewritten faster than it is searched
+_REWRITTEN_BYTES = 128 << 10  # rewriting less than this is faster than searching it
 _SO_FEW_STAY = 4_000  # rows: rewriting them each time costs less than extra files
 _GIVEN = "_given"
 _NONE: Mapping[str, str] = {}
 
 
-# They have a common ancestor in Java, but not in Python.
+# These have a common ancestor in Java, but not in Python.
 _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -60,7 +60,7 @@ _CONFLICTS = (
 
 @dataclass(frozen=True)
 class Written:
-    """The number of rows written, and the commit's version; null if nothing was committed."""
+    """The number of rows written, and the commit's version; None if nothing was committed."""
 
     rows: int
     version: int | None
@@ -71,8 +71,8 @@ def append(
 ) -> Written:
     """Append the rows, matched by column name, and record the moves, in one commit.
 
-    Columns missing from the rows are null. Raises TableError for a column that the table lacks, and, before
-    reading a row, PositionError if the table's positions or settings are not the expected ones.
+    Columns missing from the rows are null. Raises TableError for a column that the table lacks. Before
+    reading any row, raises PositionError if the table's positions or settings are not the expected ones.
     """
 
     def once() -> Written:
@@ -87,7 +87,7 @@ def append(
 def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
     """Add the rows, matched by column name, record the moves, and publish the commit.
 
-    It fails if another writer has changed what the commit read: see `retry_on_conflict`.
+    The commit fails if another writer has changed what it read: see `retry_on_conflict`.
     """
     written = commit.write(_as_in(commit.schema, rows, commit.path))
     return Written(written, commit.finish(moves))
@@ -96,7 +96,7 @@ def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
 def note(
     spark: SparkSession, path: str, moves: Sequence[Move], *, settings: Mapping[str, str] = _NONE
 ) -> Written:
-    """Record the moves in a commit without rows; raises PositionError as `append` does."""
+    """Record the moves in a commit without rows; raises PositionError like `append`."""
 
     def once() -> Written:
         commit = begin(spark, path)
@@ -120,9 +120,9 @@ def upsert(
     """Upsert the rows by key, record the moves, and publish the commit.
 
     `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted.
-    `count` is the number of rows; null: they are counted. `near` are the commit's files that may hold one of
-    the keys. Without rows nothing is committed. `why` is as in `Commit.finish`. Raises PositionError as
-    `append` does. It fails if another writer has changed what the commit read: see `retry_on_conflict`.
+    `count` is the number of rows; None: they are counted. `near` are the commit's files that may contain one
+    of the keys. Without rows, nothing is committed. `why` is as in `Commit.finish`. Raises PositionError like
+    `append`. The commit fails if another writer has changed what it read: see `retry_on_conflict`.
     """
     commit.expect(moves)
     changed = rows.count() if count is None else count
@@ -162,7 +162,7 @@ def _put_in_place(rows: DataFrame, count: int, commit: Commit, near: Candidates,
 def _files_with(
     rows: DataFrame, commit: Commit, near: Candidates, keys: Sequence[str], *, few: bool
 ) -> list[str]:
-    """Return the names of the candidate files that hold one of the keys; all names if the files are small."""
+    """Return the names of the candidate files that contain any of the keys; all names if they are small."""
     if near.size_bytes <= _REWRITTEN_BYTES:
         return list(near.files)
     given = rows.select(*keys)
@@ -237,7 +237,7 @@ def update_matched(
     within: Column,
     why: Why | None = None,
 ) -> int:
-    """Set `values` in the table's rows that match one of `rows` by key, and return how many were updated.
+    """Set `values` in the table's rows that match any of `rows` by key, and return the number updated.
 
     `where` and `values` refer to the table's row as `t` and to the given row as `s`. Rows for which `where`
     is not true are unchanged; the caller ensures that a rerun updates none. `within` is as in
@@ -266,7 +266,7 @@ def update(
     within: Near | None = None,
     why: Why | None = None,
 ) -> int:
-    """Set columns in the rows that `where` selects, and return how many were updated.
+    """Set columns in the rows that `where` selects, and return the number updated.
 
     The caller ensures that a rerun updates none. `within` must hold for all rows that `where` selects; it is
     used to skip files.
@@ -320,7 +320,7 @@ def replace(
 def keep_one(
     spark: SparkSession, path: str, keys: Sequence[str], within: Column, *, why: Why | None = None
 ) -> int:
-    """Remove duplicate keys, keeping one row of each, and return how many rows were removed.
+    """Remove rows with duplicate keys, keeping one per key, and return the number removed.
 
     The change feed records them as deletes. Only rows for which `within` holds are compared. A rerun removes
     none.
@@ -349,7 +349,7 @@ def keep_one(
 def clear(
     spark: SparkSession, path: str, columns: Sequence[str], where: Column, *, why: Why | None = None
 ) -> int:
-    """Set columns to null in the rows that `where` selects, and return how many; a rerun updates none.
+    """Set columns to null in the rows that `where` selects, and return their number; a rerun updates none.
 
     Rows whose first column is already null are skipped.
     """
@@ -359,7 +359,7 @@ def clear(
 
 
 def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = None) -> int:
-    """Delete the rows that `where` selects, and return how many; a rerun deletes none.
+    """Delete the rows that `where` selects, and return the number deleted; a rerun deletes none.
 
     The change feed records each as a delete. `why` is as in `Commit.finish`.
     """

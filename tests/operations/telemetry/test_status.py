@@ -163,7 +163,7 @@ def test_status_as_json_says_which_processes_run_a_stream(tmp_path: Path) -> Non
             "streams": ["transactions"],
             "started_at": "2026-11-22T09:00:00+00:00",
             "beat_at": "2026-11-22T09:00:00+00:00",
-            "telemetry.port": None,
+            "telemetry_port": None,
             "queries": [],
         }
     ]

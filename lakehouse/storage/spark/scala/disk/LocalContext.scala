@@ -10,7 +10,7 @@ import org.apache.hadoop.fs.{ChecksumFs, DelegateToFileSystem, FileAlreadyExists
 /** Local files for Delta's log, with Hadoop's checksums: `fs.AbstractFileSystem.file.impl`. */
 class LocalContext(uri: URI, conf: Configuration) extends ChecksumFs(new RawLocalContext(conf))
 
-/** The same without checksums. */
+/** Local files for Delta's log, without checksums. */
 class RawLocalContext(conf: Configuration)
     extends DelegateToFileSystem(URI.create("file:///"), new LocalFiles, conf, "file", false) {
 
@@ -21,13 +21,13 @@ class RawLocalContext(conf: Configuration)
 
   /** Renames a file; throws FileAlreadyExistsException if the target exists and must not be overwritten.
     *
-    * Hadoop checks whether the name is free, and then renames, which overwrites a file that another process has created
-    * meanwhile: of two commits of one version, one would be lost. A hard link fails if the target exists.
+    * Hadoop checks whether the name is free, and then renames. That overwrites a file that another process has created
+    * meanwhile, so one of two commits of the same version would be lost. A hard link fails if the target exists.
     */
   override def renameInternal(from: Path, to: Path, overwrite: Boolean): Unit =
     if (overwrite || !link(from, to)) super.renameInternal(from, to, overwrite)
 
-  /** Renames a file by a hard link; returns whether the file system supports that. */
+  /** Renames a file with a hard link; returns whether the file system supports that. */
   private def link(from: Path, to: Path): Boolean = {
     val (source, target) = (path(from), path(to))
     if (!file.Files.isRegularFile(source)) false

@@ -13,15 +13,15 @@ import org.apache.hadoop.fs.permission.FsPermission
   */
 class LocalFiles extends RawLocalFileSystem {
 
-  /** Sets permissions only if they differ. A new file mostly has the right ones already. */
+  /** Sets permissions only if they differ. A new file usually has the right ones already. */
   override def setPermission(path: Path, permission: FsPermission): Unit = {
     val has = PosixFilePermissions.toString(Files.getPosixFilePermissions(pathToFile(path).toPath))
     if (has != permission.toString) super.setPermission(path, permission)
   }
 
-  /** Hadoop calls `readlink` with a URI, which is never a link's name, and then uses this status. */
+  /** Hadoop calls `readlink` with a URI, which never names a link, and then falls back to this status. */
   override def getFileLinkStatus(path: Path): FileStatus = getFileStatus(path)
 }
 
-/** The same, with Hadoop's checksums beside the files: `fs.file.impl`. */
+/** `LocalFiles` with Hadoop's checksums next to the files: `fs.file.impl`. */
 class LocalSystem extends LocalFileSystem(new LocalFiles)

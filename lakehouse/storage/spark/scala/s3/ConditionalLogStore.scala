@@ -11,7 +11,7 @@ import org.apache.hadoop.fs.{FileStatus, Path}
 
 /** Delta's log on S3: a commit is one conditional PUT, so that two writers cannot write the same version.
   *
-  * Each object has the id of the write that created it. A client repeats a PUT if it gets no answer. If the first one
+  * Each object stores the id of the write that created it. A client repeats a PUT that gets no answer. If the first PUT
   * had arrived, the second is refused, and the id shows that the existing commit is the writer's own.
   */
 class ConditionalLogStore(conf: Configuration) extends HadoopFileSystemLogStore(conf) {
@@ -22,7 +22,7 @@ class ConditionalLogStore(conf: Configuration) extends HadoopFileSystemLogStore(
     if (overwrite) Objects.replace(path, lines, conf) else Objects.create(path, lines, conf)
   }
 
-  /** Lists from the named file on. A log may have a hundred thousand commits, of which only the last few are needed. */
+  /** Lists from the named file on. A log may have a hundred thousand commits, but only the last few are needed. */
   override def listFrom(path: Path, conf: Configuration): java.util.Iterator[FileStatus] = {
     val found = Objects.namesFrom(path, conf)
     if (!found.hasNext && !path.getFileSystem(conf).exists(path.getParent))

@@ -7,10 +7,10 @@ import org.apache.hadoop.fs.Path
 import org.apache.hadoop.fs.s3a.S3AFileSystem
 import org.apache.spark.sql.execution.streaming.checkpointing.{CheckpointFileManager, FileSystemBasedCheckpointFileManager}
 
-/** Writes small files atomically, such as the checksum that Delta writes beside each commit.
+/** Writes small files atomically, such as the checksum that Delta writes next to each commit.
   *
-  * By default they are written under another name and renamed, which on S3 takes twenty requests: a rename is a
-  * copy there. A PUT is atomic by itself.
+  * By default, they are written under another name and renamed. On S3 this takes twenty requests, because a rename is
+  * a copy. A PUT is atomic by itself.
   */
 class ObjectFileManager(path: Path, conf: Configuration) extends FileSystemBasedCheckpointFileManager(path, conf) {
 

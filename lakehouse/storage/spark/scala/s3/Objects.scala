@@ -22,13 +22,13 @@ object Objects {
   private val Conditional = "fs.option.create.conditional.overwrite" -> "true"
   private val WithoutLooking = "fs.s3a.create.performance" -> "true"
 
-  /** Creates an object; throws FileAlreadyExistsException if another write has created it. */
+  /** Creates an object; throws FileAlreadyExistsException if another write has already created it. */
   def create(path: Path, content: Array[Byte], conf: Configuration): Unit = {
     val id = UUID.randomUUID().toString
     try put(path, content, conf, overwrite = false, s"fs.s3a.create.header.$Id" -> id, Conditional)
     catch {
       case error: IOException =>
-        // The existing object decides, whatever the answer was; this request may fail for the same reason.
+        // Whatever the answer was, the existing object decides. Reading it may fail for the same reason.
         val there = try metadata(path, conf) catch { case _: IOException => throw error }
         there match {
           case Some(of) if of.get(Id).contains(id) => ()
@@ -41,7 +41,7 @@ object Objects {
     }
   }
 
-  /** Writes an object over an existing one. */
+  /** Writes an object, replacing an existing one. */
   def replace(path: Path, content: Array[Byte], conf: Configuration): Unit =
     put(path, content, conf, overwrite = true, WithoutLooking)
 
@@ -49,18 +49,18 @@ object Objects {
   def modifiedMs(path: Path, conf: Configuration): Long =
     head(path, conf).fold(-1L)(_.lastModified.toEpochMilli)
 
-  /** Returns the same for two objects, in the time of one request; as text, so that Python needs only one call. */
+  /** Returns `modifiedMs` of two objects in the time of one request, as text, so that Python needs only one call. */
   def modifiedMsOfBoth(one: Path, other: Path, conf: Configuration): String = {
     val meanwhile = Future(modifiedMs(other, conf))
     s"${modifiedMs(one, conf)} ${Await.result(meanwhile, Duration.Inf)}"
   }
 
-  /** Returns the statuses of the objects beside a path, in the order of their names, from the path's name on. */
+  /** Returns the statuses of the objects in a path's directory, sorted by name, from the path's own name on. */
   def namesFrom(path: Path, conf: Configuration): Iterator[FileStatus] = {
     val (system, directory, name) = (systemOf(path, conf), path.getParent, path.getName)
     val prefix = system.pathToKey(directory) + "/"
     val request = ListObjectsV2Request.builder.bucket(system.getBucket).prefix(prefix).delimiter("/")
-      // S3 begins after the given name; without its last character, it sorts before the name itself.
+      // S3 begins after the given name. Without its last character, the name sorts before itself.
       .startAfter(prefix + name.dropRight(1)).build
     val pages = system.getS3AInternals.getAmazonS3Client("listing of a log").listObjectsV2Paginator(request)
     pages.contents.iterator.asScala.map(status(system, directory, prefix, _)).filter(_.getPath.getName >= name)
