@@ -10,6 +10,7 @@ import pytest
 from lakehouse.common.errors import SettingsError
 from lakehouse.engine.records.rules import checked_rules
 from lakehouse.streams.declared import built
+from lakehouse.streams.declared.keys import KINDS
 from lakehouse.streams.definition import Stream
 from lakehouse.testing import Case, declared
 
@@ -350,3 +351,49 @@ def test_a_file_declares_its_streams_by_name() -> None:
     streams = declared(f"[redis]\nttl = '1d'\n[streams.payments]{PAYMENTS}[streams.sales]\nthreshold = 3")
     assert list(streams) == ["payments"]
     assert streams["payments"].gold[0].name == "payments_5m"
+
+
+VALUES: tuple[object, ...] = (
+    *(
+        None,
+        0,
+        -1,
+        3.5,
+        True,
+        float("nan"),
+        10**40,
+        "",
+        "x",
+        "a..b",
+        "5m",
+        "final",
+        "header:",
+        "op=d",
+        "{",
+        "\u202e",
+    ),
+    *([], {}, ["a", "b"], [[]], [1], {"name": "a", "scale": 99}, {"a": {}}, [{"by": "a", "length": "1m"}]),
+)
+WHOLE: dict[str, dict[str, object]] = {
+    "windowed_sums": {"topic": "t", "by": "a", "value": "v", "length": "5m"},
+    "windowed_statistics": {"topic": "t", "value": "v", "windows": [{"by": "a", "length": "1m"}]},
+    "running_totals": {"topic": "t", "by": "a", "value": "v", "threshold": 3},
+    "joined_calls": {
+        "sides": [{"topic": "t1", "payload": "p"}, {"topic": "t2", "payload": "q"}],
+        "pair": ["a", "b"],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_any_value_of_any_key_is_taken_or_refused_in_one_line(kind: str) -> None:
+    taken, said = 0, list[str]()
+    for key in KINDS[kind].model_fields.keys() - {"kind"}:
+        for value in VALUES:
+            try:
+                built("one", {"kind": kind, **WHOLE[kind], key: value})
+                taken += 1
+            except SettingsError as error:
+                said.append(str(error))
+    assert taken > 20
+    assert [one for one in said if not one.startswith("streams.one") or "\n" in one] == []

@@ -30,6 +30,7 @@ from lakehouse.streams.declared.values import (
     Threshold,
     Topic,
     Zone,
+    matching,
 )
 from lakehouse.streams.definition import Field, Stream
 from lakehouse.streams.kinds import (
@@ -95,7 +96,7 @@ class Changes(SourceKeys):
 class InPython(Changes):
     """A stream in a Python module: `module:OBJECT`, a Stream or a function that returns one."""
 
-    python: Annotated[str, Key(pattern=r"^[\w.]+:[\w.]+$")]
+    python: Annotated[str, matching(r"[\w.]+:[\w.]+", "module:OBJECT")]
 
 
 class NewSource(SourceKeys):

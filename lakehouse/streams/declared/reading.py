@@ -12,7 +12,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.nearest import nearest, no_such, shown
 from lakehouse.streams.declared.keys import KINDS, Changes, InPython, OfKind
 
-_SHOULD = re.compile(r"^[\w ]+ should (?:be|have|(match pattern))(?:( an?) valid)?")
+_SHOULD = re.compile(r"^[\w ]+ should (?:be|have)(?:( an?) valid)?")
 _Keys = TypeVar("_Keys", bound=BaseModel)
 
 
@@ -71,11 +71,11 @@ def _said(model: type[BaseModel], where: str, item: Mapping[str, Any]) -> str:
     said = f"{key} = {shown(str(value)) if isinstance(value, str) else value}" if is_shown else key
     if item["type"] == "value_error":
         return f"{said}: {item['ctx']['error']}"
-    return f"{said}: {_SHOULD.sub(_expected, item['msg'])}"
+    return f"{said}: {_SHOULD.sub(_expected, item['msg']).replace('dictionary', 'table')}"
 
 
 def _expected(found: re.Match[str]) -> str:
-    return f"expected {'text like' if found[1] else ''}{found[2] or ''}".rstrip().replace("  ", " ")
+    return f"expected{found[1] or ''}"
 
 
 def _keys_at(model: type[BaseModel], place: Sequence[str | int]) -> Iterator[str]:

@@ -7,14 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import Field as Key
 from pyspark.errors import PySparkException
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from lakehouse.common.errors import SettingsError, first_line
 from lakehouse.common.nearest import no_such, shown
-from lakehouse.streams.declared.values import Name, Table
+from lakehouse.streams.declared.values import Name, Table, matching
 from lakehouse.streams.definition import Rule
 
 _COLUMN = re.compile(r"\{(\w+)\}")
@@ -42,7 +41,12 @@ _WITHOUT_BRACKETS = {
 class RuleKeys(Table):
     """A rule: null passes, as in a CHECK; `{column}` in the message is that column's value."""
 
-    name: Annotated[str, Key(pattern=r"^[a-z][a-z0-9_]*$")]
+    name: Annotated[
+        str,
+        matching(
+            "[a-z][a-z0-9_]*", "a name: lower-case letters, digits and underscores, beginning with a letter"
+        ),
+    ]
     column: Name
     fails_when: Name
     message: Name

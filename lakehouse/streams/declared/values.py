@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+import re
+from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
@@ -13,12 +14,12 @@ from pydantic import Field as Key
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.quantities import parse_duration_s
 from lakehouse.common.readable import parse_moment
+from lakehouse.settings.fields import CENTURY_S, moment
 from lakehouse.streams.contract import MOST_PLACES, Field, FieldType, KeyForm, Mark
 from lakehouse.streams.definition import header_of
 from lakehouse.streams.kinds.records import column_of
 from lakehouse.streams.messages import json_path
 
-_CENTURY_S = 36_525 * 24 * 3600
 _EARLIEST, _LATEST = datetime(1900, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC)
 _START = ("earliest", "latest")
 
@@ -29,15 +30,27 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return the values of those of these keys that are given."""
-        return {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        """Return the values of those of these keys that are given; null, in JSON, gives none but to `to`."""
+        values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
+        return {name: value for name, value in values.items() if value is not None or name == "to"}
 
 
 def _duration(least_s: int) -> AfterValidator:
     def check(text: str) -> str:
         seconds = parse_duration_s(text)
-        if not least_s <= seconds <= _CENTURY_S:
+        if not least_s <= seconds <= CENTURY_S:
             raise ValueError(f"expected a duration of at least {least_s}s and at most a century")
+        return text
+
+    return AfterValidator(check)
+
+
+def matching(pattern: str, what: str) -> AfterValidator:
+    """Return a validator that refuses text which does not match as a whole; `what` says what is expected."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected {what}")
         return text
 
     return AfterValidator(check)
@@ -79,6 +92,12 @@ def _check_start(at: str) -> str:
     return at
 
 
+def _check_moment(at: datetime) -> datetime:
+    if not _EARLIEST <= at <= _LATEST:
+        raise ValueError(f"expected a time from {_EARLIEST:%Y-%m-%d} to {_LATEST:%Y-%m-%d}")
+    return at
+
+
 def _number(given: object) -> object:
     if isinstance(given, int | float | str) and not isinstance(given, bool):
         try:
@@ -88,32 +107,21 @@ def _number(given: object) -> object:
     return given
 
 
-def _moment(given: object) -> object:
-    """Return a date or time as a time, in UTC unless it has an offset."""
-    if isinstance(given, str):
-        try:
-            given = datetime.fromisoformat(given)
-        except ValueError:
-            return given
-    if isinstance(given, date) and not isinstance(given, datetime):
-        given = datetime(given.year, given.month, given.day)  # noqa: DTZ001 - the next lines give it a zone
-    if not isinstance(given, datetime):
-        return given
-    return given.astimezone(UTC) if given.tzinfo else given.replace(tzinfo=UTC)
-
-
 Duration = Annotated[str, _duration(0)]
 """A duration as text, which may be zero."""
 Length = Annotated[str, _duration(1)]
 """A duration of at least a second."""
-Moment = Annotated[datetime, BeforeValidator(_moment), Key(ge=_EARLIEST, le=_LATEST)]
+Moment = Annotated[datetime, BeforeValidator(moment), AfterValidator(_check_moment)]
 Path = Annotated[str, AfterValidator(_check_path)]
 Id = Annotated[str, AfterValidator(_check_id)]
 Zone = Annotated[str, AfterValidator(_check_zone)]
 Start = Annotated[str, AfterValidator(_check_start)]
 DeletionKey = Annotated[str, AfterValidator(_check_key_form)]
 DeletedIf = Annotated[str, AfterValidator(_check_mark)]
-Topic = Annotated[str, Key(pattern=r"^[a-zA-Z0-9._-]{1,249}$")]
+Topic = Annotated[
+    str,
+    matching(r"[a-zA-Z0-9._-]{1,249}", "a topic name: letters, digits, dots, dashes and underscores"),
+]
 Destination = Annotated[Topic | None, BeforeValidator(lambda given: None if given is False else given)]
 """A topic; false: none."""
 Threshold = Annotated[Decimal, BeforeValidator(_number), Key(gt=0, max_digits=38, decimal_places=MOST_PLACES)]
