@@ -19,12 +19,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lakehouse.cli import main as cli
-from lakehouse.cli.commands import audit, copy, dead_letters, expect, maintain, rebuild, sql
+from lakehouse.cli.commands import audit, copy, dead_letters, expect, maintain, rebuild, run, sql, try_stream
 from lakehouse.operations import running
 from lakehouse.settings import Settings
 from lakehouse.storage.tables import Lake
 
-_STARTERS: tuple[Any, ...] = (running, audit, copy, dead_letters, expect, maintain, rebuild, sql)
+_STARTERS: tuple[Any, ...] = (running, audit, copy, dead_letters, expect, maintain, rebuild, run, sql)
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,7 @@ def run_command(environment: Mapping[str, str], *arguments: str, spark: SparkSes
         patch.setattr(threading, "excepthook", threading.excepthook)  # and lakehouse.common.terminal there
         for module in _STARTERS:
             patch.setattr(module, "open_lake", open_lake)
+        patch.setattr(try_stream, "small_session", lambda _: nullcontext(spark))
         try:
             cli.main()
         except SystemExit as ended:

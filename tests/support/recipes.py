@@ -1,0 +1,93 @@
+"""The recipes of docs/recipes-*.md: their blocks, and a directory in which they run as they are typed.
+
+The block of TOML is lakehouse.toml. A fenced block of sh is run, one that is indented is not. What a block of
+text shows, the commands before it have printed.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.support.commands import run_command
+from tests.support.processes import ROOT
+
+_RECIPE = re.compile(r"^## (.+)\n((?:(?!^## ).*\n?)*)", re.MULTILINE)
+_BLOCK = re.compile(r"^```(toml|sh|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_COMMAND = re.compile(r"^lakehouse .*\n(?:(?<=\\\n).*\n)*", re.MULTILINE)
+CONFIG = "lakehouse.toml"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A recipe: its title and its text."""
+
+    title: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.title
+
+    @property
+    def blocks(self) -> list[tuple[str, str]]:
+        """The fenced blocks in their order, each with its language."""
+        return _BLOCK.findall(self.text)
+
+    @property
+    def config(self) -> str:
+        """The whole configuration."""
+        (found,) = (text for language, text in self.blocks if language == "toml")
+        return found
+
+
+def recipes() -> Iterator[Recipe]:
+    """Yield the recipes of all pages."""
+    for page in sorted((ROOT / "docs").glob("recipes-*.md")):
+        for title, text in _RECIPE.findall(page.read_text(encoding="utf-8")):
+            yield Recipe(title, text)
+
+
+@dataclass
+class Shell:
+    """A directory for one recipe; `lakehouse` runs in this process, all else in a shell."""
+
+    directory: Path
+    environment: dict[str, str]
+    spark: SparkSession
+    printed: str = field(default="", init=False)
+
+    def run(self, recipe: Recipe) -> None:
+        """Run the blocks of a recipe in their order; the working directory is the shell's own."""
+        (self.directory / CONFIG).write_text(recipe.config, encoding="utf-8")
+        for language, text in recipe.blocks:
+            if language == "sh":
+                self.printed = "".join(self._run(text))
+            elif language == "text":
+                self._compare(text)
+
+    def _run(self, block: str) -> Iterator[str]:
+        place = 0
+        for found in _COMMAND.finditer(block):
+            self._bash(block[place : found.start()])
+            words = shlex.split(found[0].replace("\\\n", " "), comments=True)
+            ended = run_command(self.environment, *words[1:], spark=self.spark)
+            assert ended.returncode == 0, f"{found[0]}{ended.stdout}{ended.stderr}"
+            yield ended.stdout
+            place = found.end()
+        self._bash(block[place:])
+
+    def _bash(self, text: str) -> None:
+        subprocess.run(["/bin/bash", "-e", "-c", text], cwd=self.directory, check=True, timeout=60)
+
+    def _compare(self, shown: str) -> None:
+        """Assert that the lines were printed, in this order; … stands for any text."""
+        printed = iter(self.printed.splitlines())
+        for line in shown.splitlines():
+            pattern = ".*".join(map(re.escape, line.split("…"))) + r"\s*"
+            assert any(re.fullmatch(pattern, one) for one in printed), f"not printed: {line}\n{self.printed}"
