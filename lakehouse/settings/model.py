@@ -251,15 +251,6 @@ class Settings(Section):
         ),
     )
 
-    kafka_port: int = Field(
-        default=0,
-        ge=0,
-        le=65535,
-        description="Port of the local broker; its controller takes the next free port. 0: any free ports.",
-    )
-    redis_port: int = Field(
-        default=0, ge=0, le=65535, description="Port of the local Redis; 0: any free port."
-    )
     topics: dict[str, str] = Field(
         default_factory=dict,
         description="Replacement names for topics, as {default name: replacement}; JSON in the environment.",

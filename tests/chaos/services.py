@@ -30,7 +30,7 @@ class OwnServices:
 
     def __init__(self, home: Path, *, with_registry: bool = False) -> None:
         self._home, self._with_registry = home, with_registry
-        self._settings = load_settings().changed({"home": home, "kafka_port": 0, "redis_port": 0})
+        self._settings = load_settings().changed({"home": home})
         self._stack = ExitStack()
         self.endpoints = Endpoints("", "")
         self.registry: Registry | None = None

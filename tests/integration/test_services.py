@@ -20,7 +20,7 @@ from typer.testing import CliRunner, Result
 from lakehouse.cli.commands.services import NOT_ALL_RUNNING, app
 from lakehouse.common.errors import ServiceError
 from lakehouse.dev.services.processes import stop_process
-from lakehouse.dev.services.services import local_services
+from lakehouse.dev.services.services import Ports, local_services
 from lakehouse.settings import Settings, load_settings, services_file
 from lakehouse.settings.kafka_access import KafkaAccess
 from lakehouse.sinks.redis.client import require_redis
@@ -122,14 +122,14 @@ def test_an_embedded_run_adopts_what_runs_and_stops_only_what_it_started_even_wh
     home: Path,
 ) -> None:
     port = unused_port()
-    settings = Settings(home=home, kafka_port=port)
+    settings, ports = Settings(home=home), Ports(kafka=port)
 
     def fail() -> None:
-        with local_services(settings) as outer:
+        with local_services(settings, ports=ports) as outer:
             assert outer.kafka == f"127.0.0.1:{port}"  # as configured
             require_broker(KafkaAccess(outer.kafka))
             require_redis(outer.redis)
-            with local_services(settings) as inner:
+            with local_services(settings, ports=ports) as inner:
                 assert inner == outer
             assert len(processes_of(home)) == 2
             raise ZeroDivisionError
@@ -190,15 +190,12 @@ def test_a_home_that_others_may_write_is_refused_and_nothing_is_started(home: Pa
 
 
 @pytest.mark.parametrize("name", ["kafka", "redis"])
-def test_a_configured_port_in_use_is_one_line_and_nothing_is_started(
-    home: Path, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_a_configured_port_in_use_is_one_line_and_nothing_is_started(home: Path, name: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        monkeypatch.setenv(f"LAKEHOUSE_{name.upper()}_PORT", str(port))
-        message = failure("up")
+        message = failure("up", f"--{name}-port", str(port))
     assert f"port {port}" in message
-    assert f"LAKEHOUSE_{name.upper()}_PORT" in message
+    assert f"--{name}-port" in message
     assert "\n" not in message
     assert processes_of(home) == []
 
@@ -309,13 +306,13 @@ def killed_at_the_end(process: subprocess.Popen[Any]) -> Iterator[subprocess.Pop
             process.kill()
 
 
-def run(command: str) -> Result:
-    return CliRunner().invoke(app, [command])
+def run(*command: str) -> Result:
+    return CliRunner().invoke(app, command)
 
 
-def failure(command: str) -> str:
+def failure(*command: str) -> str:
     """The message of the ServiceError that a command ends with."""
-    error = run(command).exception
+    error = run(*command).exception
     assert isinstance(error, ServiceError)
     return str(error)
 

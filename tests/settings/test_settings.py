@@ -164,7 +164,7 @@ def test_unknown_variables_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
         SettingsError,
         match=r"^unknown environment variable LAKEHOUSE_GRACE, did you mean "
         r"LAKEHOUSE_GRACE_S or LAKEHOUSE_CALL_GRACE_S\?; unknown environment variable LAKEHOUSE_REDIS_TTL_S, "
-        r"did you mean LAKEHOUSE_REDIS_TTL, LAKEHOUSE_REDIS_URL or LAKEHOUSE_REDIS_PORT\?$",
+        r"did you mean LAKEHOUSE_REDIS_TTL or LAKEHOUSE_REDIS_URL\?$",
     ):
         load_settings()
 
@@ -564,13 +564,14 @@ def test_what_kubernetes_says_of_a_service_is_no_setting(monkeypatch: pytest.Mon
         "LAKEHOUSE_REDIS_PORT_6379_TCP_ADDR": "10.0.0.1",
         "LAKEHOUSE_PORT": "tcp://10.0.0.2:80",
         "LAKEHOUSE_SERVICE_HOST": "10.0.0.2",
-        "LAKEHOUSE_KAFKA_PORT": "19092",
+        "LAKEHOUSE_KAFKA_PORT": "tcp://10.0.0.3:9092",
+        "LAKEHOUSE_TELEMETRY_PORT": "tcp://10.0.0.4:9090",
     }.items():
         monkeypatch.setenv(name, value)
 
     settings = load_settings()
 
-    assert (settings.redis_port, settings.kafka_port) == (0, 19092)
+    assert settings.telemetry.port == -1
 
 
 def test_access_to_s3_is_written_out_for_hadoop_and_for_readers_without_a_jvm(
@@ -775,3 +776,27 @@ def test_streams_of_the_environment_are_merged_into_those_of_the_file(
         "sales": {"threshold": 3000, "start": "latest"},
         "calls": {"enabled": False},
     }
+
+
+def test_a_table_of_a_variable_replaces_the_files_and_the_sections_other_keys_stay(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toml(directory, "[maintenance]\nevery = '2h'\nkeep_rows = { 'bronze.calls' = '30d' }")
+    monkeypatch.setenv("LAKEHOUSE_MAINTENANCE_KEEP_ROWS", '{"bronze.sales_events": "90d"}')
+
+    maintenance = load_settings().maintenance
+
+    assert maintenance.keep_rows_s == {"bronze.sales_events": 7_776_000}
+    assert maintenance.every_s == 7200
+
+
+def test_text_in_the_place_of_a_section_is_refused_where_a_variable_sets_a_key_of_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toml(directory, "redis = 'cache'")
+    monkeypatch.setenv("LAKEHOUSE_REDIS_TTL", "1h")
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    assert str(caught.value) == "redis in lakehouse.toml: expected a section, [redis]"

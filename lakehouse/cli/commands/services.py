@@ -37,6 +37,16 @@ app = typer.Typer(
 @app.command()
 def up(
     *,
+    kafka_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Port of Kafka; its controller, and the second listener with --secure, take the next free "
+            "ones. 0: the port of the last run, else any free one.",
+        ),
+    ] = 0,
+    redis_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of Redis; 0 as for Kafka.")] = 0,
     secure: Annotated[
         bool,
         typer.Option(
@@ -49,15 +59,17 @@ def up(
 ) -> None:
     """Start Kafka and Redis in the background, wait until both answer, and create the topics of every stream.
 
-    Safe to repeat: running services are left alone. Ports are LAKEHOUSE_KAFKA_PORT and LAKEHOUSE_REDIS_PORT
-    (0, the default: those of the last run, else free ones). Data and logs are under LAKEHOUSE_HOME. Both
-    services listen on 127.0.0.1 only.
+    Safe to repeat: running services are left alone, and keep their ports. Data and logs are under
+    LAKEHOUSE_HOME. Both services listen on 127.0.0.1 only.
     """
     console, settings = _console(), read_settings()
     began = time.monotonic()
     with console.status("starting the local services"):
         endpoints = services.start(
-            settings, secure=secure, on_progress=lambda message: _say(console, message)
+            settings,
+            ports=services.Ports(kafka_port, redis_port),
+            secure=secure,
+            on_progress=lambda message: _say(console, message),
         )
         settings, streams = settings.changed(endpoints.update), load(settings)
         topics = [settings.topic(name) for stream in streams for name in stream.topics]

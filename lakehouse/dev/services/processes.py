@@ -170,8 +170,7 @@ def choose_port(service: Service) -> int:
         if not is_free(service.configured_port):
             raise ServiceError(
                 f"{service.name}: port {service.configured_port} of {LOOPBACK} is in use by another program; "
-                f"stop that, or set LAKEHOUSE_{service.name.upper()}_PORT to another port or to 0 for a "
-                "free one"
+                f"stop that, or choose another with --{service.name}-port; 0 is any free one"
             )
         return service.configured_port
     try:
@@ -212,7 +211,7 @@ def free_port_after(port: int, *, other_than: Collection[int]) -> int:
             return one
     raise ServiceError(
         f"no port from {port + 1} to {last} of {LOOPBACK} is free for Kafka's controller: set "
-        "LAKEHOUSE_KAFKA_PORT to a port with free ones after it, or to 0 for free ones"
+        "--kafka-port to a port with free ones after it, or to 0 for free ones"
     )
 
 

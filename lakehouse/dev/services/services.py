@@ -97,9 +97,21 @@ class ServiceStatus:
     log: Path
 
 
+@dataclass(frozen=True)
+class Ports:
+    """The ports for the services; 0: that of the last run, else any free one."""
+
+    kafka: int = 0
+    redis: int = 0
+
+
+ANY_PORTS = Ports()
+
+
 def start(
     settings: Settings,
     *,
+    ports: Ports = ANY_PORTS,
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Endpoints:
@@ -108,7 +120,7 @@ def start(
     With `secure`, this home's broker has TLS, users and rights from now on. Raises ServiceError. On an error,
     Ctrl-C or SIGTERM, nothing that this call started is left running.
     """
-    endpoints, _ = _bring_up(settings, on_progress, with_parent=False, secure=secure)
+    endpoints, _ = _bring_up(settings, on_progress, ports=ports, with_parent=False, secure=secure)
     return endpoints
 
 
@@ -126,6 +138,7 @@ def status(settings: Settings) -> list[ServiceStatus]:
 def local_services(
     settings: Settings,
     *,
+    ports: Ports = ANY_PORTS,
     brief: bool = False,
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
@@ -135,7 +148,9 @@ def local_services(
     Services already running are used and left running. Those that had to be started are stopped at the end of
     the block; if this process is killed earlier, the kernel kills them (on Linux).
     """
-    endpoints, started = _bring_up(settings, on_progress, with_parent=True, brief=brief, secure=secure)
+    endpoints, started = _bring_up(
+        settings, on_progress, ports=ports, with_parent=True, brief=brief, secure=secure
+    )
     try:
         yield endpoints
     finally:
@@ -149,21 +164,22 @@ def administrator(settings: Settings) -> KafkaAccess | None:
     return None if record is None or not kafka.secure else kafka.access(record.port)
 
 
-def _kafka(settings: Settings, *, brief: bool = False, secure: bool = False) -> KafkaServer:
+def _kafka(
+    settings: Settings, ports: Ports = ANY_PORTS, *, brief: bool = False, secure: bool = False
+) -> KafkaServer:
     kafka = KafkaServer(
-        home=settings.home,
-        configured_port=settings.kafka_port,
-        brief=brief,
-        port_of_redis=settings.redis_port,
+        home=settings.home, configured_port=ports.kafka, brief=brief, port_of_redis=ports.redis
     )
     return replace(kafka, secure=secure or kafka.is_secured)
 
 
-def _services(settings: Settings, *, brief: bool = False, secure: bool = False) -> list[Service]:
+def _services(
+    settings: Settings, ports: Ports = ANY_PORTS, *, brief: bool = False, secure: bool = False
+) -> list[Service]:
     # Redis first: it starts at once, so its failures show before the wait for the broker.
     return [
-        RedisServer(home=settings.home, configured_port=settings.redis_port),
-        _kafka(settings, brief=brief, secure=secure),
+        RedisServer(home=settings.home, configured_port=ports.redis),
+        _kafka(settings, ports, brief=brief, secure=secure),
     ]
 
 
@@ -171,12 +187,13 @@ def _bring_up(
     settings: Settings,
     on_progress: Callable[[str], None],
     *,
+    ports: Ports,
     with_parent: bool,
     brief: bool = False,
     secure: bool = False,
 ) -> tuple[Endpoints, list[Service]]:
     former = _kafka(settings)
-    services = _services(settings, brief=brief, secure=secure)
+    services = _services(settings, ports, brief=brief, secure=secure)
     started: list[tuple[Service, Child]] = []
     with DeferredInterrupts() as interrupts, _locked(settings.home, interrupts, on_progress):
         try:
@@ -187,16 +204,16 @@ def _bring_up(
             # Raise foreseeable errors here, before anything is started.
             for service in missing:
                 service.require()
-            ports = {service.name: choose_port(service) for service in missing}
+            chosen = {service.name: choose_port(service) for service in missing}
             for service in missing:
-                _prepare(service, ports[service.name], interrupts, on_progress)
-                on_progress(f"{service.name}: starting on {service.shown(ports[service.name])}")
-                child = _spawn(service, service.command(ports[service.name]), with_parent=with_parent)
+                _prepare(service, chosen[service.name], interrupts, on_progress)
+                on_progress(f"{service.name}: starting on {service.shown(chosen[service.name])}")
+                child = _spawn(service, service.command(chosen[service.name]), with_parent=with_parent)
                 started.append((service, child))
-                records[service.name] = child.record(ports[service.name])
+                records[service.name] = child.record(chosen[service.name])
                 write_record(service, records[service.name])
                 _await_answer(service, records[service.name], interrupts, child)
-                service.let_in(ports[service.name])
+                service.let_in(chosen[service.name])
                 on_progress(f"{service.name}: ready (pid {child.pid})")
             interrupts.check()
         except BaseException:
@@ -235,8 +252,7 @@ def _adopt(
         on_progress(f"{service.name}: already running on {service.shown(record.port)} (pid {record.pid})")
         if service.configured_port not in {0, record.port}:
             on_progress(
-                f"{service.name}: port {service.configured_port} is configured and takes effect after "
-                "`lakehouse services down`"
+                f"{service.name}: port {service.configured_port} takes effect after `lakehouse services down`"
             )
         records[service.name] = record
     return records

@@ -36,5 +36,5 @@ def test_the_controller_takes_the_next_free_port_after_the_configured_one(tmp_pa
 
 
 def test_a_port_without_free_ones_after_it_is_refused() -> None:
-    with pytest.raises(ServiceError, match=r"no port from 65536 to 65535 .* set LAKEHOUSE_KAFKA_PORT"):
+    with pytest.raises(ServiceError, match=r"no port from 65536 to 65535 .* set --kafka-port"):
         free_port_after(65_535, other_than=())
