@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 from lakehouse.cli import main as cli
 from lakehouse.settings import Settings
 from lakehouse.settings.config_file import CONFIG_VARIABLE
+from lakehouse.settings.environment import CACHE_VARIABLE
 from lakehouse.settings.keys import variables
-from lakehouse.settings.reading import CACHE_VARIABLE
 from tests.support.processes import ROOT
 
 PAGES = [

@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic_settings import NoDecode
 
 from lakehouse.common.quantities import parse_duration_s, parse_size_bytes
 
@@ -61,7 +62,7 @@ def moment(given: object) -> datetime:
 Duration = Annotated[int, BeforeValidator(duration_s)]
 DurationOrNever = Annotated[int | None, BeforeValidator(duration_or_never_s)]
 Size = Annotated[int, BeforeValidator(size_bytes)]
-Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
+Names = Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)]
 Moment = Annotated[datetime, BeforeValidator(moment)]
 
 

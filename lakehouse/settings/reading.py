@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,22 +13,17 @@ from pydantic import SecretStr, ValidationError
 
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.ownership import ForeignError, read_own
-from lakehouse.settings.config_file import CONFIG_VARIABLE, read_config, say
-from lakehouse.settings.keys import ENV_PREFIX, FILE_SUFFIX, Key, all_keys, variables
+from lakehouse.settings.config_file import read_config, say
+from lakehouse.settings.environment import read_environment
+from lakehouse.settings.keys import FILE_SUFFIX, all_keys, section_names
 from lakehouse.settings.model import Settings
 from lakehouse.settings.secrets import SecretFile
 from lakehouse.settings.web import check_encryption
-from lakehouse.settings.wording import explain, secret_in_file, unknown_variables, unreadable
+from lakehouse.settings.wording import explain, secret_in_file
 
-CACHE_VARIABLE = "LAKEHOUSE_CACHE"
 _RUNNING = "the running local services"
 _URL_KEYS = {"redis.url", "postgres.url", "alerts.webhooks", "alerts.webhook_proxy"}
 _PASSWORD = re.compile(r"//.*:.*@|[?&]\w*password=", re.DOTALL)
-
-# Variables that Kubernetes sets in every container for a service named lakehouse or lakehouse-something.
-_OF_KUBERNETES = re.compile(
-    r"LAKEHOUSE(_\w+)?_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)"
-)
 
 
 @dataclass(frozen=True)
@@ -52,19 +45,17 @@ def load_settings() -> Settings:
 
 def read() -> Reading:
     """Read the settings as `load_settings` does, and return them with their origins."""
-    _refuse_unknown_variables()
+    environment, of_variables = read_environment()
     path, given = read_config()
     _refuse_secrets(path, given)
+    values = _over(given, environment)
     origins = {name: str(path.absolute()) for name in all_keys() if _lookup(given, name) is not None}
-    values = _with_environment(given, origins)
-    settings = _validated(values, path)
-    running = _of_services(settings)
-    if running:
-        values = _merged(running, values)
-        of_services = {name: _RUNNING for name in all_keys() if _lookup(running, name) is not None}
-        origins = of_services | origins
-        settings = _validated(values, path)
-    settings = _with_defaults(settings)
+    origins |= of_variables
+    for name, value in _of_services(_validated(values, path)).items():
+        if not _lookup(values, name):
+            section, _, key = name.partition(".")
+            values, origins[name] = _over(values, {section: {key: value}}), _RUNNING
+    settings = _with_defaults(_validated(values, path))
     settings.kafka.access.check()
     settings.s3.access.check()
     check_encryption(settings)
@@ -90,28 +81,11 @@ def from_files(section: str, values: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def is_of_kubernetes(name: str, value: str) -> bool:
-    """Tell whether Kubernetes has set this variable, for a service whose name begins with lakehouse."""
-    is_link = name.endswith("_PORT") and re.match(r"(tcp|udp|sctp)://", value)
-    return bool(is_link or _OF_KUBERNETES.fullmatch(name))
-
-
 def _validated(values: Mapping[str, Any], path: Path) -> Settings:
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
         raise SettingsError(explain(error, path)) from None
-
-
-def _refuse_unknown_variables() -> None:
-    known = variables().keys() | {CONFIG_VARIABLE, CACHE_VARIABLE}
-    unknown = [
-        name
-        for name, value in os.environ.items()
-        if name.startswith(ENV_PREFIX) and name not in known and not is_of_kubernetes(name, value)
-    ]
-    if unknown:
-        raise SettingsError(unknown_variables(unknown, known))
 
 
 def _refuse_secrets(path: Path, given: Mapping[str, Any]) -> None:
@@ -123,44 +97,6 @@ def _refuse_secrets(path: Path, given: Mapping[str, Any]) -> None:
         texts = value if isinstance(value, list) else [value]
         if name not in _URL_KEYS or any(_PASSWORD.search(str(text)) for text in texts):
             raise SettingsError(secret_in_file(key, path))
-
-
-def _with_environment(given: Mapping[str, Any], origins: dict[str, str]) -> dict[str, Any]:
-    """Return the file's values with the environment's over them, key by key, and note their origins."""
-    values = deepcopy(dict(given))
-    for name, key in all_keys().items():
-        variable, file_variable = key.variable, key.file_variable
-        is_given = variable in os.environ and not is_of_kubernetes(variable, os.environ[variable])
-        is_file = key.is_secret and file_variable in os.environ
-        if is_given and is_file:
-            raise SettingsError(f"both {variable} and {file_variable} are set; set only one of them")
-        if not is_given and not is_file:
-            continue
-        value = _from_file(key, Path(os.environ[file_variable])) if is_file else _from_variable(key)
-        origins[name] = file_variable if is_file else variable
-        if name == "streams" and isinstance(value, dict):
-            value = _merged(values.get("streams", {}), value)
-        section = values.setdefault(key.section, {}) if key.section else values
-        if isinstance(section, dict):  # else the model says what is wrong
-            section[key.name] = value
-    return values
-
-
-def _from_variable(key: Key) -> Any:
-    text = os.environ[key.variable]
-    if not key.is_json:
-        return text
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise SettingsError(unreadable(key, text, error)) from None
-
-
-def _from_file(key: Key, path: Path) -> Any:
-    """Return a secret that is read again at each use, or several, one per line, that are read now."""
-    secret = SecretFile(path, key.file_variable)
-    text = secret.get_secret_value()
-    return tuple(SecretStr(line) for line in text.splitlines() if line) if key.has_several else secret
 
 
 def _with_defaults(settings: Settings) -> Settings:
@@ -175,13 +111,14 @@ def _with_defaults(settings: Settings) -> Settings:
 
 
 def _of_services(settings: Settings) -> dict[str, Any]:
-    """Return the values that connect to the home's running services, where the settings name no others."""
+    """Return by key what connects to the home's running services, where the settings name no others."""
     running, found = _running_services(settings.home), dict[str, Any]()
     kafka, redis = running.get("kafka"), running.get("redis")
     if kafka is not None and not settings.kafka.bootstrap_servers:
-        found["kafka"] = from_files("kafka", kafka.settings) | {"bootstrap_servers": kafka.endpoint}
+        given = from_files("kafka", kafka.settings) | {"bootstrap_servers": kafka.endpoint}
+        found |= {f"kafka.{name}": value for name, value in given.items()}
     if redis is not None and not settings.redis.url.get_secret_value():
-        found["redis"] = {"url": redis.endpoint}
+        found["redis.url"] = redis.endpoint
     return found
 
 
@@ -215,14 +152,23 @@ def _lookup(values: Mapping[str, Any], name: str) -> Any:
     return within.get(key) if isinstance(within, Mapping) else None
 
 
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with others over them, key by key. A table is replaced; tables of streams are merged.
+
+    What the lower values have in the place of a section stays, and the model refuses it.
+    """
+    values = dict(below)
+    for name, one in above.items():
+        if name in section_names():
+            section = values.get(name, {})
+            values[name] = {**section, **one} if isinstance(section, Mapping) else section
+        else:
+            values[name] = _merged(values.get(name), one) if name == "streams" else one
+    return values
+
+
 def _merged(below: Any, above: Any) -> Any:
-    """Return nested tables merged, the upper values over the lower; empty text does not count as a value."""
-    if isinstance(below, Mapping) and isinstance(above, Mapping):
-        names = [*below, *(name for name in above if name not in below)]
-        return {
-            name: _merged(below[name], above[name])
-            if name in below and name in above
-            else above.get(name, below.get(name))
-            for name in names
-        }
-    return below if above == "" else above
+    """Return nested tables merged, the upper values over the lower."""
+    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
+        return above
+    return {**below, **{name: _merged(below.get(name), one) for name, one in above.items()}}
