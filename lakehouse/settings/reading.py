@@ -15,7 +15,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.ownership import ForeignError, read_own
 from lakehouse.settings.config_file import read_config, say
 from lakehouse.settings.environment import read_environment
-from lakehouse.settings.keys import FILE_SUFFIX, all_keys
+from lakehouse.settings.keys import FILE_SUFFIX, all_keys, section_names
 from lakehouse.settings.model import Settings
 from lakehouse.settings.secrets import SecretFile
 from lakehouse.settings.web import check_encryption
@@ -48,13 +48,13 @@ def read() -> Reading:
     environment, of_variables = read_environment()
     path, given = read_config()
     _refuse_secrets(path, given)
-    values = _merged(given, environment)
+    values = _over(given, environment)
     origins = {name: str(path.absolute()) for name in all_keys() if _lookup(given, name) is not None}
     origins |= of_variables
     for name, value in _of_services(_validated(values, path)).items():
         if not _lookup(values, name):
             section, _, key = name.partition(".")
-            values, origins[name] = _merged(values, {section: {key: value}}), _RUNNING
+            values, origins[name] = _over(values, {section: {key: value}}), _RUNNING
     settings = _with_defaults(_validated(values, path))
     settings.kafka.access.check()
     settings.s3.access.check()
@@ -152,14 +152,23 @@ def _lookup(values: Mapping[str, Any], name: str) -> Any:
     return within.get(key) if isinstance(within, Mapping) else None
 
 
-def _merged(below: Any, above: Any) -> Any:
-    """Return nested tables merged, the upper values over the lower.
+def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values with others over them, key by key. A table is replaced; tables of streams are merged.
 
-    A value of the file in the place of a table stays, and the model refuses it.
+    What the lower values have in the place of a section stays, and the model refuses it.
     """
+    values = dict(below)
+    for name, one in above.items():
+        if name in section_names():
+            section = values.get(name, {})
+            values[name] = {**section, **one} if isinstance(section, Mapping) else section
+        else:
+            values[name] = _merged(values.get(name), one) if name == "streams" else one
+    return values
+
+
+def _merged(below: Any, above: Any) -> Any:
+    """Return nested tables merged, the upper values over the lower."""
     if not isinstance(below, Mapping) or not isinstance(above, Mapping):
-        return below if isinstance(above, Mapping) else above
-    return {
-        **below,
-        **{name: _merged(below[name], one) if name in below else one for name, one in above.items()},
-    }
+        return above
+    return {**below, **{name: _merged(below.get(name), one) for name, one in above.items()}}

@@ -758,3 +758,27 @@ def test_streams_of_the_environment_are_merged_into_those_of_the_file(
         "sales": {"threshold": 3000, "start": "latest"},
         "calls": {"enabled": False},
     }
+
+
+def test_a_table_of_a_variable_replaces_the_files_and_the_sections_other_keys_stay(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toml(directory, "[maintenance]\nevery = '2h'\nkeep_rows = { 'bronze.calls' = '30d' }")
+    monkeypatch.setenv("LAKEHOUSE_MAINTENANCE_KEEP_ROWS", '{"bronze.sales_events": "90d"}')
+
+    maintenance = load_settings().maintenance
+
+    assert maintenance.keep_rows_s == {"bronze.sales_events": 7_776_000}
+    assert maintenance.every_s == 7200
+
+
+def test_text_in_the_place_of_a_section_is_refused_where_a_variable_sets_a_key_of_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_toml(directory, "redis = 'cache'")
+    monkeypatch.setenv("LAKEHOUSE_REDIS_TTL", "1h")
+
+    with pytest.raises(SettingsError) as caught:
+        load_settings()
+
+    assert str(caught.value) == "redis in lakehouse.toml: expected a section, [redis]"
