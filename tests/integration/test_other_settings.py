@@ -202,7 +202,7 @@ def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Se
     )
     run_gold(before)
     assert told() == []
-    with pytest.raises(TableError, match="was made with threshold = 100, the settings say 15"):
+    with pytest.raises(TableError, match=r"with streams\.shop\.threshold = 100, the settings say 15"):
         run_gold(after)
     with pytest.raises(TableError, match="rebuild the whole table, without --from and --to"):
         rebuild_gold(lake, table, WindowSpan(first=LANDED))
@@ -211,7 +211,7 @@ def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Se
 
     assert told() == [(1, Decimal(20))]
     run_gold(after)
-    with pytest.raises(TableError, match="was made with threshold = 15, the settings say 100"):
+    with pytest.raises(TableError, match=r"with streams\.shop\.threshold = 15, the settings say 100"):
         run_gold(before)
 
 
