@@ -265,11 +265,6 @@ class Settings(Section):
         le=1,
         description="Share of a topic's records above which open dead letters make an expectation warn.",
     )
-    gate_interval_s: int = Field(
-        default=30,
-        ge=1,
-        description="How often a live `lakehouse run all --gate` checks gold and exports it.",
-    )
 
     def topic(self, default_name: str) -> str:
         """Return the configured name of the topic with this default name."""
