@@ -54,7 +54,9 @@ def parsed(arguments: list[str]) -> None:
     while True:
         context = command.make_context(rest[0] if rest else "lakehouse", list(rest), parent=context)
         left = [*context._protected_args, *context.args]
-        if not hasattr(command, "resolve_command") or (command.invoke_without_command and not left):
+        if not hasattr(command, "resolve_command") or (
+            getattr(command, "invoke_without_command", False) and not left
+        ):
             return
         _, command, rest = command.resolve_command(context, left)
         assert command is not None
