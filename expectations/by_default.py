@@ -20,7 +20,7 @@ def suite(subject: Subject) -> ExpectationSuite:
         return make_suite(subject.name, *(landed() if subject.spec.layer == "bronze" else accepted(declared)))
     if declared is None:
         raise TypeError(f"no stream declares {subject.name}")
-    return make_suite(subject.name, *_merged(declared), fresh(subject.time))
+    return make_suite(subject.name, *_merged(declared), fresh(subject.time, within="24h"))
 
 
 def _merged(table: MergedTable) -> list[Expectation]:

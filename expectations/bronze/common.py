@@ -25,5 +25,5 @@ def landed() -> list[Expectation]:
             "SELECT topic, partition, offset, ingested_at FROM {batch} "
             "WHERE ingested_at > (SELECT now FROM limits)",
         ),
-        fresh("ingested_at"),
+        fresh("ingested_at", within="24h"),
     ]

@@ -42,5 +42,5 @@ def suite() -> ExpectationSuite:
             step=query,
             near={f"silver_{table}": ("event_time", "ts", "ts") for table in SIDES},
         ),
-        fresh("last_event_time"),
+        fresh("last_event_time", within="24h"),
     )

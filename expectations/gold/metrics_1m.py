@@ -19,5 +19,5 @@ def suite() -> ExpectationSuite:
         *aligned(KEY, 60),
         *statistics(KEY),
         has_events("silver_metrics_events", group, 60, first="last_event_time", last="last_event_time"),
-        fresh("last_event_time"),
+        fresh("last_event_time", within="24h"),
     )

@@ -79,5 +79,5 @@ def suite() -> ExpectationSuite:
             step=_FALLEN_SINCE,
             near={"silver_sales_events": ("offset", _SINCE, _LAST)},
         ),
-        fresh("last_event_time"),
+        fresh("last_event_time", within="24h"),
     )

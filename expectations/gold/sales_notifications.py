@@ -45,5 +45,5 @@ def suite() -> ExpectationSuite:
             # The step includes notifications ahead of product_sales: they do not change when it catches up.
             step=f"SELECT {names} FROM {{batch}} LEFT ANTI JOIN gold_product_sales USING (product)",
         ),
-        fresh("event_time"),
+        fresh("event_time", within="24h"),
     )

@@ -20,5 +20,5 @@ def suite() -> ExpectationSuite:
         rows(KEY, "totals are above zero", "total_amount IS NULL OR total_amount > 0"),
         rows(KEY, "every window has a transaction", "count >= 1"),
         has_events("silver_transactions", {"user_id": "user_id"}, 300),
-        fresh("window_end"),
+        fresh("window_end", within="24h"),
     )

@@ -32,7 +32,7 @@ def accepted(source: Source) -> list[Expectation]:
             "SELECT topic, partition, offset FROM {batch} "
             f"LEFT ANTI JOIN bronze_{source.table} USING (topic, partition, offset)",
         ),
-        fresh("event_time"),
+        fresh("event_time", within="24h"),
     ]
 
 

@@ -253,23 +253,6 @@ class Settings(Section):
         default_factory=dict,
         description="Replacement names for topics, as {default name: replacement}; JSON in the environment.",
     )
-    expect_fresh_s: int = Field(
-        default=24 * 3600,
-        ge=1,
-        le=CENTURY_S,
-        description="Maximum age of a table's newest row; an expectation warns above it.",
-    )
-    expect_dead_letter_rate: float = Field(
-        default=0.1,
-        gt=0,
-        le=1,
-        description="Share of a topic's records above which open dead letters make an expectation warn.",
-    )
-    gate_interval_s: int = Field(
-        default=30,
-        ge=1,
-        description="How often a live `lakehouse run all --gate` checks gold and exports it.",
-    )
 
     def topic(self, default_name: str) -> str:
         """Return the configured name of the topic with this default name."""

@@ -16,13 +16,13 @@ from lakehouse.common.ownership import ForeignError, read_own
 from lakehouse.settings.config_file import read_config, say
 from lakehouse.settings.environment import read_environment
 from lakehouse.settings.keys import FILE_SUFFIX, all_keys, section_names
+from lakehouse.settings.masking import URL_KEYS
 from lakehouse.settings.model import Settings
 from lakehouse.settings.secrets import SecretFile
 from lakehouse.settings.web import check_encryption
 from lakehouse.settings.wording import explain, secret_in_file
 
 _RUNNING = "the running local services"
-_URL_KEYS = {"redis.url", "postgres.url", "alerts.webhooks", "alerts.webhook_proxy"}
 _PASSWORD = re.compile(r"//.*:.*@|[?&]\w*password=", re.DOTALL)
 
 
@@ -95,7 +95,7 @@ def _refuse_secrets(path: Path, given: Mapping[str, Any]) -> None:
         if not key.is_secret or not value:
             continue
         texts = value if isinstance(value, list) else [value]
-        if name not in _URL_KEYS or any(_PASSWORD.search(str(text)) for text in texts):
+        if name not in URL_KEYS or any(_PASSWORD.search(str(text)) for text in texts):
             raise SettingsError(secret_in_file(key, path))
 
 

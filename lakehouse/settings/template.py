@@ -39,8 +39,7 @@ def _assignment(key: Key) -> str:
         return f"Secret: {key.variable}, or {key.file_variable}."
     default: Any = as_text(key, key.info.get_default(call_default_factory=True))
     if default in (None, "", (), {}):
-        example = EXAMPLES.get(str(key), f"any-{key.name}")
-        return f"e.g. {key.name} = {in_toml(example)}"
+        return f"e.g. {key.name} = {in_toml(EXAMPLES[str(key)])}"
     return f"{key.name} = {in_toml(default if isinstance(default, bool | int | float) else _plain(default))}"
 
 

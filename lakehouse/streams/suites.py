@@ -15,6 +15,7 @@ from typing import Any
 from great_expectations import ExpectationSuite
 from great_expectations.expectations import Expectation
 
+from lakehouse.common.quantities import parse_duration_s
 from lakehouse.streams.definition import Severity
 from lakehouse.streams.suite_internals import ExpectFresh, ExpectNoRows, ExpectRowsToMeet
 
@@ -57,8 +58,8 @@ def no_rows(
     """Expect a query in Spark SQL to return no row.
 
     In the query, `{batch}` is the table, `layer_name` another table at a consistent version,
-    `gold_name_changes` a gold table's change feed up to its version, and `limits` one row of settings: see
-    `lakehouse.operations.quality.subjects`.
+    `gold_name_changes` a gold table's change feed up to its version, and `limits` one row, the time of the
+    check and settings: see `lakehouse.operations.quality.subjects`.
 
     Without a `step`, a gate checks the whole table again after every change. A step is a query that returns a
     row whenever the expectation held before and no longer does. In it, `{batch}` is the rows whose keys have
@@ -77,14 +78,15 @@ def no_rows(
     )
 
 
-def fresh(column: str) -> ExpectFresh:
-    """Expect a column's newest time (UTC) to be at most `LAKEHOUSE_EXPECT_FRESH_S` seconds old.
+def fresh(column: str, *, within: str) -> ExpectFresh:
+    """Expect a column's newest time (UTC) to be at most `within` old, a duration such as 90m, 24h or 7d.
 
-    An empty table is not fresh. The severity is `warn`.
+    An empty table is not fresh. The severity is `warn`. Raises ValueError if `within` is not a duration.
     """
+    since = f"SELECT timestampadd(SECOND, -{parse_duration_s(within)}, now) FROM limits"  # noqa: S608 - a number
     query = (
         f"SELECT max(`{column}`) AS newest FROM {{batch}} "  # noqa: S608 - the name of a column
-        f"HAVING coalesce(max(`{column}`) < (SELECT fresh_since FROM limits), true)"
+        f"HAVING coalesce(max(`{column}`) < ({since}), true)"
     )
     return ExpectFresh(
         unexpected_rows_query=query,

@@ -55,7 +55,7 @@ def parsed(arguments: list[str]) -> None:
         context = command.make_context(rest[0] if rest else "lakehouse", list(rest), parent=context)
         left = [*context._protected_args, *context.args]
         if not hasattr(command, "resolve_command") or (
-            not left and getattr(command, "invoke_without_command", False)
+            getattr(command, "invoke_without_command", False) and not left
         ):
             return
         _, command, rest = command.resolve_command(context, left)

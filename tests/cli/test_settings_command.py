@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import tomllib
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def test_each_value_is_shown_with_its_origin(directory: Path, monkeypatch: pytes
     found = json.loads(shown.stdout)
     assert found["redis.ttl"] == {"value": "1h30m", "from": f"{directory}/lakehouse.toml"}
     assert found["run.max_records"] == {"value": 7, "from": "LAKEHOUSE_RUN_MAX_RECORDS"}
-    assert found["redis.url"] == {"value": "***", "from": "LAKEHOUSE_REDIS_URL"}
+    assert found["redis.url"] == {"value": "redis://:***@cache:6379/0", "from": "LAKEHOUSE_REDIS_URL"}
     assert found["kafka.bootstrap_servers"] == {
         "value": "127.0.0.1:19092",
         "from": "the running local services",
@@ -59,7 +60,67 @@ def test_the_table_masks_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert shown.exit_code == 0
     assert "hunter2" not in shown.output
-    assert "alerts.webhooks" in shown.output
+    assert lines_of(shown.stdout)["alerts.webhooks"] == [
+        '["https://example.org/***"]',
+        "LAKEHOUSE_ALERTS_WEBHOOKS",
+    ]
+
+
+def lines_of(table: str) -> dict[str, list[str]]:
+    """Return the cells after the first of each line, by the first."""
+    return {name: cells for name, *cells in (re.split(r" {2,}", line.strip()) for line in table.splitlines())}
+
+
+@pytest.mark.parametrize(
+    ("variable", "secret", "expected"),
+    [
+        ("REDIS_URL", "redis://127.0.0.1:6379/0", "redis://127.0.0.1:6379/0"),
+        ("REDIS_URL", "rediss://etl:hunter2@cache/0", "rediss://etl:***@cache/0"),
+        ("REDIS_URL", "unix://:hunter2@/run/redis.sock?db=1", "unix://:***@/run/redis.sock?db=1"),
+        ("REDIS_URL", "unix://:hunt/er2@/run/redis.sock", "***"),
+        (
+            "REDIS_URL",
+            "redis+sentinel://:hunter2@a:1,[::1]:2/main/0?sentinel_username=u&sentinel_%70assword=hunter2",
+            "redis+sentinel://:***@a:1,[::1]:2/main/0?sentinel_username=u&sentinel_%70assword=***",
+        ),
+        (
+            "POSTGRES_URL",
+            "postgresql://etl@db/lake?sslmode=require",
+            "postgresql://etl@db/lake?sslmode=require",
+        ),
+        ("POSTGRES_URL", "postgresql://db/lake?password=hunter2", "postgresql://db/lake?password=***"),
+        ("ALERTS_WEBHOOK_PROXY", "http://u:hunter2@proxy:3128", "http://u:***@proxy:3128"),
+        ("ALERTS_WEBHOOK_SECRET", f"whsec_{'a' * 32}", "***"),
+    ],
+)
+def test_of_a_secret_url_only_the_password_is_masked(
+    monkeypatch: pytest.MonkeyPatch, variable: str, secret: str, expected: str
+) -> None:
+    monkeypatch.setenv(f"LAKEHOUSE_{variable}", secret)
+    monkeypatch.setenv("COLUMNS", "300")
+
+    shown = RUNNER.invoke(app, ["settings"])
+
+    assert [expected, f"LAKEHOUSE_{variable}"] in lines_of(shown.stdout).values()
+
+
+def test_what_is_not_set_is_a_dash_or_what_that_means(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+
+    lines = lines_of(RUNNER.invoke(app, ["settings"]).stdout)
+
+    assert lines["only_streams"] == ["all", "default"]
+    assert lines["kafka.ssl_ca"] == ["the system's", "default"]
+    assert lines["alerts.rules"] == ["those of docs/alerts.md", "default"]
+    for name in (
+        "topics",
+        "streams",
+        "http_hosts",
+        "postgres.url",
+        "maintenance.keep_rows",
+        "alerts.in_gold",
+    ):
+        assert lines[name] == ["-", "default"]
 
 
 def test_the_file_that_init_writes_has_every_key_and_changes_nothing(directory: Path) -> None:

@@ -47,8 +47,6 @@ TABLES = tuple(
 
 LIMITS: Row = {
     "now": "TIMESTAMP '2026-03-29 12:00:00Z'",
-    "fresh_since": "TIMESTAMP '2026-03-29 11:00:00Z'",
-    "dead_letter_rate": "0.5",
     "sales_threshold": "2000",
     "future_tolerance_s": "300",
 }
@@ -72,8 +70,8 @@ def text(value: str) -> str:
 
 
 def later() -> TinyLake:
-    """The change that makes every table stale."""
-    return {"limits": [{**LIMITS, "fresh_since": at("23:00:00")}]}
+    """The change that makes every table stale, a day and a half later."""
+    return {"limits": [{**LIMITS, "now": at("23:00:00", "2026-03-30")}]}
 
 
 def frame(spark: SparkSession, view: str, rows: Sequence[Row]) -> DataFrame:

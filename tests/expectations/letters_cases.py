@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 
 from tests.expectations.bronze_cases import record
-from tests.expectations.lakes import LIMITS, Case, Row, TinyLake, at, text
+from tests.expectations.lakes import Case, Row, TinyLake, at, text
 from tests.support.streams import STREAMS
 
 _VIEW = "silver_dead_letters"
@@ -38,6 +38,10 @@ def _changed(**change: str) -> TinyLake:
     return {_VIEW: [_REPLAYED, {**_OPEN, **change}]}
 
 
+def _landed(records: int) -> list[Row]:
+    return [record("metrics-events", offset) for offset in range(records)]
+
+
 CASES = {
     "silver.dead_letters": Case(
         good={
@@ -47,7 +51,7 @@ CASES = {
                 for stream in STREAMS
                 for source in stream.sources
             },
-            "limits": [LIMITS],
+            "bronze_metrics_events": _landed(10),
         },
         bad={
             "keys are unique": {_VIEW: [_REPLAYED, _REPLAYED]},
@@ -62,7 +66,7 @@ CASES = {
                 reasons="array(named_struct('rule', NULL, 'column', NULL, 'message', 'no'))"
             ),
             "the last attempt is not before the first": _changed(last_attempt=at("11:59:01")),
-            "few of a topic's records are open": {"bronze_metrics_events": [record("metrics-events")]},
+            "few of a topic's records are open": {"bronze_metrics_events": _landed(9)},
         },
     )
 }

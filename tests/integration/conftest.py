@@ -39,7 +39,6 @@ def journey(
                 "metrics": {"quantile_k": 10},
                 "sales": {"threshold": 100},
             },
-            "expect_dead_letter_rate": 0.5,
         }
     )
     made = Journey(spark, settings)

@@ -31,7 +31,6 @@ def environment_of(settings: Settings) -> dict[str, str]:
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("LAKEHOUSE_")},
         "LAKEHOUSE_STREAMS": json.dumps(settings.streams),
-        "LAKEHOUSE_EXPECT_DEAD_LETTER_RATE": str(settings.expect_dead_letter_rate),
         **QUICK_JVM,
         "PATH": f"{BIN}:{os.environ['PATH']}",
         "LAKEHOUSE_HOME": str(settings.home),

@@ -60,6 +60,9 @@ DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
 }
 """By table: its key, what is done to one row (null: it is there twice), and the expectation that says so."""
 
+UNMET: Mapping[str, set[str]] = {"silver.dead_letters": {"few of a topic's records are open"}}
+"""By table: what warns in the lake, where 15 % of the records are malformed."""
+
 Invoke = Callable[..., Result]
 
 
@@ -135,7 +138,7 @@ def test_every_suite_holds_on_what_the_pipeline_makes(
 ) -> None:
     assert set(every) == set(TABLES)
     for report in checked(spark, filled_lake, every, every, context):
-        assert broken(report) == set(), report
+        assert broken(report) == UNMET.get(report.table, set()), report
         assert report.rows > 0
         assert report.version == pipeline.version_of(filled_lake, report.table)
 

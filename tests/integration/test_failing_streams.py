@@ -121,7 +121,7 @@ class FaultyLake:
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, module_settings: Settings) -> FaultyLake:
     """The lake after a first transaction and sale."""
-    made = FaultyLake(spark, module_settings.changed({"gate_interval_s": 1, "kafka.topic_partitions": 1}))
+    made = FaultyLake(spark, module_settings.changed({"kafka.topic_partitions": 1}))
     made.produce()
     made.catch_up([TRANSACTIONS, SALES])
     assert (made.spent, made.sold) == (1, 1)
@@ -369,7 +369,7 @@ def test_behind_a_gate_one_stream_is_exported_while_another_cannot_be(lake: Faul
     stream = with_table(export=replace(export, key=fault.breaking(export.key)))
     name = "export.user_transactions_5m"
 
-    with live(lake, [stream, SALES], ["gold", "export"], gate=Gate()) as running:
+    with live(lake, [stream, SALES], ["gold", "export"], gate=Gate(), gate_interval_s=1) as running:
         await_while_running(running, lambda: len(running.said) == 3)
         await_while_running(running, lambda: "export.product_sales" in {one.query for one in running.done})
         assert name not in {one.query for one in running.done}

@@ -63,7 +63,9 @@ class Gated:
     def run_live(self, stop: Stop) -> None:
         lake = Lake(self.spark, self.settings.lake)
         self._gate = SuiteGate(lake, STREAMS, self.settings, self.said.append)
-        run(lake, STREAM, LAYERS, self.settings, RunOptions("200 ms", gate=self, stop=stop))
+        run(
+            lake, STREAM, LAYERS, self.settings, RunOptions("200 ms", gate=self, gate_interval_s=1, stop=stop)
+        )
 
     def check(self, stream: Stream, now: datetime) -> bool:
         while self._waiting:
@@ -115,7 +117,7 @@ def environment_of(settings: Settings) -> dict[str, str]:
 
 @pytest.fixture
 def gated(nameless: SparkSession, make_settings: MakeSettings) -> Gated:
-    settings = make_settings({"gate_interval_s": 1})
+    settings = make_settings()
     topics = {settings.topic(name): 2 for stream in STREAM for name in stream.topics}
     create_topics(settings.kafka.access, topics)
     return Gated(nameless, settings)

@@ -18,12 +18,21 @@ from lakehouse.common.printable import printable
 from lakehouse.common.terminal import Console, echo, echo_json
 from lakehouse.settings.config_file import CONFIG_VARIABLE, DEFAULT_CONFIG
 from lakehouse.settings.keys import Key, all_keys
+from lakehouse.settings.masking import masked
 from lakehouse.settings.reading import read
 from lakehouse.settings.template import template
 from lakehouse.settings.wording import as_text
 
 _DEFAULT = "default"
-_MASK = "***"
+_UNSET = {
+    "server_home": "HOME",
+    "only_streams": "all",
+    "kafka.ssl_ca": "the system's",
+    "schema_registry.ca": "the system's",
+    "alerts.webhook_ca": "the system's",
+    "alerts.rules": "those of docs/alerts.md",
+}
+"""What keys mean that nothing sets; the others mean none."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -32,7 +41,8 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) -> None:
     """Show each setting, its value, and where it comes from: a variable, the file, or a default.
 
-    Secrets are masked. Values that only the default gives are shown dim.
+    Secrets are masked; of a URL, only its password is. Values that only the default gives are shown dim, and
+    those that are not set as `-`, or as what that means.
     """
     if context.invoked_subcommand is not None:
         return
@@ -51,6 +61,8 @@ def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) ->
         style = "dim" if origin == _DEFAULT else None
         for key, one in _single(name, value):
             text = one if isinstance(one, str) else json.dumps(one, ensure_ascii=False)
+            if key in all_keys() and one in ("", [], {}):
+                text = _UNSET.get(key, "-") if origin == _DEFAULT else "-"
             table.add_row(*map(printable, (key, text, origin)), style=style)
     Console().print(table, markup=False)
 
@@ -84,8 +96,10 @@ def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _shown(key: Key, value: Any) -> Any:
     """Return a value as the file would have it, JSON; secrets are masked, unset ones are empty."""
     if isinstance(value, SecretStr):
-        return _MASK if value.get_secret_value() else ""
+        return masked(key, value.get_secret_value())
     if key.is_secret:
-        return [_MASK] * len(value)
+        return [masked(key, one.get_secret_value()) for one in value]
     text = as_text(key, value)
-    return text if isinstance(text, bool | int | float | list | tuple | dict) else str(text or "")
+    if isinstance(text, list | tuple):
+        return list(text)
+    return text if isinstance(text, bool | int | float | dict) else str(text or "")

@@ -49,7 +49,7 @@ class RunOptions(Permitted):
     - `on_notice` also gets a line when a step fails or recovers, and so does `watch`.
     - `clock` returns the time, UTC.
     - `gate`: a stream is exported only while its gate is open. It is checked after catching up or, with an
-      interval, every `gate_interval_s` between two micro-batches, so only checked rows are sent.
+      interval, every `gate_interval_s` seconds between two micro-batches, so only checked rows are sent.
     - `at_once`: how many streams catch up concurrently; helps if each has few rows.
     - `upkeep` maintains the tables in a run with an interval.
     - `log_file` is the file for tracebacks; messages mention it.
@@ -60,6 +60,7 @@ class RunOptions(Permitted):
     stop: Stop | None = None
     clock: Clock = utc_now
     gate: Gate | None = None
+    gate_interval_s: float = 30
     at_once: int = 1
     watch: Watch | None = None
     upkeep: Upkeep | None = None
@@ -134,7 +135,7 @@ class _Run:
             interval_s=None if interval is None else interval / 1000,
         )
         self._is_live = interval is not None
-        self._next_export = time.monotonic() + settings.gate_interval_s
+        self._next_export = time.monotonic() + options.gate_interval_s
 
     def run(self) -> None:
         try:
@@ -158,7 +159,7 @@ class _Run:
     def _meanwhile(self) -> None:
         if self._gate is not None and self._is_live and time.monotonic() >= self._next_export:
             self._export_open(self._gate)
-            self._next_export = time.monotonic() + self._settings.gate_interval_s
+            self._next_export = time.monotonic() + self._options.gate_interval_s
 
     def _export_open(self, gate: Gate) -> None:
         """Export the streams whose gates are open, while nothing else writes gold.

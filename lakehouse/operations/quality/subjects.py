@@ -30,8 +30,6 @@ LAYERS = ("bronze", "silver", "gold")
 LIMITS = (
     StructType()
     .add("now", "timestamp")
-    .add("fresh_since", "timestamp")
-    .add("dead_letter_rate", "double")
     .add("sales_threshold", "decimal(38,9)")
     .add("future_tolerance_s", "integer")
 )
@@ -188,20 +186,17 @@ class PinnedTables:
 
     @cached_property
     def limits(self) -> DataFrame:
-        """One row of settings, shown as the view `limits`."""
-        settings = self._settings
+        """One row: the time of the check and settings, shown as the view `limits`."""
         declared = [one.declared for one in self._every.values()]
         sources = [one for one in declared if isinstance(one, Source)]
         pinned = (one.pinned_settings for one in declared if isinstance(one, MergedTable))
         thresholds = (settings_[_SALES_THRESHOLD] for settings_ in pinned if _SALES_THRESHOLD in settings_)
         row = (
             self.now,
-            self.now - timedelta(seconds=settings.expect_fresh_s),
-            settings.expect_dead_letter_rate,
             next(map(Decimal, thresholds), None),
             max(
                 (one.future_tolerance_s for one in sources),
-                default=settings.stream_defaults.future_tolerance_s,
+                default=self._settings.stream_defaults.future_tolerance_s,
             ),
         )
         return self.spark.createDataFrame([row], LIMITS)

@@ -48,6 +48,8 @@ from lakehouse.streams.contract import OWN_TIME
 from lakehouse.streams.definition import Stream
 
 _RECENT = timedelta(seconds=0.5)
+_FRESH = timedelta(days=1)
+"""A stream whose newest event is older is stale."""
 _WITH_THE_BROKER = (Word.WELL, Word.EMPTY, Word.STALE, Word.BEHIND, Word.REFUSING)
 """Words that may be too good if the broker could not be asked."""
 
@@ -251,7 +253,7 @@ class _Watched:
             unrun=runs.unrun(state.queries, state.runs, seen.happenings.stops_of(state.name), now),
             now=now,
             lag_limit=timedelta(seconds=self._settings.telemetry.lag_limit_s),
-            fresh=timedelta(seconds=self._settings.expect_fresh_s),
+            fresh=_FRESH,
             refused=state.refused if state.open_letters != 0 else (),
         )
         denied = (seen.broker.denied.get(topic) for topic in self.topics)

@@ -68,7 +68,7 @@ def test_all_streams_run_there_and_every_command_finds_the_lake(
     store: str, here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = f"commands-{uuid.uuid4().hex}"
-    environment = here.environment | settings_of(store, prefix) | {"LAKEHOUSE_EXPECT_DEAD_LETTER_RATE": "0.5"}
+    environment = here.environment | settings_of(store, prefix)
     source, gold = TABLES["metrics"]
     duck = ("sql", BALANCE.format(source), "--engine", "duckdb", "--format", "json")
     ran, audited, status, by_spark, by_duck, checked, silver, again, kept, last, small = done(
