@@ -10,7 +10,7 @@ from deltalake import write_deltalake
 from lakehouse.settings import Settings
 
 RULES = """
-[[rules]]
+[[alerts.rules]]
 name = "cpu"
 kind = "metric"
 metric = "cpu"

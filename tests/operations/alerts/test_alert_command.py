@@ -40,7 +40,7 @@ def environment(settings: Settings, tmp_path: Path) -> dict[str, str]:
         "LAKEHOUSE_HOME": str(tmp_path / "home"),
         "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": settings.kafka.bootstrap_servers,
         "LAKEHOUSE_ALERTS_TOPIC": settings.alerts.topic,
-        "LAKEHOUSE_ALERTS": str(rules),
+        "LAKEHOUSE_CONFIG": str(rules),
     }
 
 

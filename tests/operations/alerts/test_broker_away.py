@@ -38,7 +38,7 @@ def test_what_began_and_ended_while_the_broker_was_away_is_told_once_it_is_back(
             "LAKEHOUSE_HOME": str(tmp_path / "home"),
             "LAKEHOUSE_LAKE": settings.lake,
             "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS": services.endpoints.kafka,
-            "LAKEHOUSE_ALERTS": str(tmp_path / "rules.toml"),
+            "LAKEHOUSE_CONFIG": str(tmp_path / "rules.toml"),
             "LAKEHOUSE_ALERTS_WEBHOOKS": json.dumps([webhook.url]),
             "PYTHONPATH": str(Path(__file__).parents[3]),
         }
