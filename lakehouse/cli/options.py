@@ -38,7 +38,7 @@ EnvelopeOption = Annotated[
     ),
 ]
 
-StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be given again.")]
+StreamOption = Annotated[list[str] | None, typer.Option(help="Only this stream; may be repeated.")]
 TriggerOption = Annotated[
     str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
 ]
@@ -48,7 +48,7 @@ VerboseOption = Annotated[
 AllowOption = Annotated[
     list[Allow] | None,
     typer.Option(
-        help="Continue despite this; may be given again. data-loss: Kafka dropped records before they "
+        help="Continue despite this; may be repeated. data-loss: Kafka dropped records before they "
         "landed; they are recorded in ops.data_losses. resend: rows are sent again, of a table that was "
         "deleted and recreated, or whose changes VACUUM has removed."
     ),
@@ -57,7 +57,7 @@ SkipOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TOPIC/PARTITION/OFFSET",
-        help="Pass over a record that nothing can process; may be given again. OFFSET may be a range such as "
+        help="Pass over a record that nothing can process; may be repeated. OFFSET may be a range such as "
         "5-9. Bronze notes what it does not read in ops.data_losses; what has landed, silver makes a dead "
         "letter, unseen.",
     ),

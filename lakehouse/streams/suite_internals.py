@@ -1,9 +1,9 @@
-"""Everything of Great Expectations that it does not document (docs/internals.md); nobody else touches it.
+"""The only module that uses undocumented parts of Great Expectations (docs/internals.md).
 
-Our kinds of expectation are here; `lakehouse.streams.suites` makes them. So are its Data Docs as plain
-pages: no scripts, and nothing that is loaded from anywhere. Its own pages load scripts and styles from seven
-hosts, and show a table's values as markup. Here its parts stand in a page of ours. Values are text, and the
-page's policy (Content-Security-Policy) forbids a browser to load or run anything.
+It defines the expectation types that `lakehouse.streams.suites` instantiates, and renders Data Docs as plain
+pages. Pages of Great Expectations load scripts and styles from seven hosts, and show a table's values as
+markup. Here, their content is embedded in our own page: values are text, and the page's policy
+(Content-Security-Policy) forbids the browser from loading or running anything.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class ExpectNoRows(UnexpectedRowsExpectation):
 
 
 class ExpectFresh(ExpectNoRows):
-    """The newest time in a column is recent; the observed value is that time."""
+    """Expect the newest time in a column to be recent, and report it as the observed value."""
 
     newest: str
 

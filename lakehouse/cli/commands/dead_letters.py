@@ -244,9 +244,7 @@ def resolve(
     ] = None,
     same: Annotated[
         list[str] | None,
-        typer.Option(
-            help="A column whose value must match between letter and silver row; may be given again."
-        ),
+        typer.Option(help="A column whose value must match between letter and silver row; may be repeated."),
     ] = None,
 ) -> None:
     """Close open letters whose records were sent again and are now in silver, with status `resent`.

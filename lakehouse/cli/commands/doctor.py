@@ -41,7 +41,7 @@ def doctor(
         ),
     ] = None,
     stream: Annotated[
-        list[str] | None, typer.Option(help="With --rights: only this stream; may be given again.")
+        list[str] | None, typer.Option(help="With --rights: only this stream; may be repeated.")
     ] = None,
     user: Annotated[str, typer.Option(help="With --rights: the principal, without User:.")] = "lakehouse",
     format_: FormatOption = Format.TABLE,

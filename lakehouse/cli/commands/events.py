@@ -27,7 +27,7 @@ def events(
         str | None, typer.Option(help="Only events since this time: 90s, 1h, 7d, or ISO 8601 with an offset.")
     ] = None,
     kind: Annotated[
-        list[Kind] | None, typer.Option(help="Only events of this kind; may be given again.")
+        list[Kind] | None, typer.Option(help="Only events of this kind; may be repeated.")
     ] = None,
     stream: StreamOption = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many of the newest events.")] = 100,

@@ -59,12 +59,12 @@ def stream(
         list[str],
         typer.Option(
             metavar="[TOPIC=]FILE",
-            help="Sample records as JSON lines; may be given again for a stream that reads several topics. "
+            help="Sample records as JSON lines; may be repeated for a stream that reads several topics. "
             "The default topic is NAME-events.",
         ),
     ],
     by: Annotated[
-        list[str] | None, typer.Option(help="A key field; may be given again. Default: guessed.")
+        list[str] | None, typer.Option(help="A key field; may be repeated. Default: guessed.")
     ] = None,
     value: Annotated[str | None, typer.Option(help="The numeric field. Default: guessed.")] = None,
     time: Annotated[str | None, typer.Option(help="The event-time field. Default: guessed.")] = None,

@@ -50,7 +50,7 @@ class _Https:
     ] = False
     forwarded_by: Annotated[
         list[str] | None,
-        typer.Option(help="Trust X-Forwarded-For from this proxy address or network; may be given again."),
+        typer.Option(help="Trust X-Forwarded-For from this proxy address or network; may be repeated."),
     ] = None
 
     def certificate(self) -> Certificate | None:
@@ -75,7 +75,7 @@ def serve(
         bool, typer.Option("--enable-produce", help="Allow POST /produce to send sample events.")
     ] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="Another host name for this server; may be given again.")
+        list[str] | None, typer.Option(help="Another host name for this server; may be repeated.")
     ] = None,
     https: _Https,
     action_hours: Annotated[

@@ -42,11 +42,11 @@ def up(
         typer.Option(
             min=0,
             max=65535,
-            help="Port of Kafka; its controller, and the second listener with --secure, take the next free "
-            "ones. 0: the port of the last run, else any free one.",
+            help="Kafka's port; the controller and, with --secure, a second listener use the next free "
+            "ports. 0 reuses the port of the last run, or picks any free port.",
         ),
     ] = 0,
-    redis_port: Annotated[int, typer.Option(min=0, max=65535, help="Port of Redis; 0 as for Kafka.")] = 0,
+    redis_port: Annotated[int, typer.Option(min=0, max=65535, help="Redis's port; 0 as for Kafka.")] = 0,
     secure: Annotated[
         bool,
         typer.Option(

@@ -53,8 +53,8 @@ class Sent:
 class Result:
     """The result of a trial.
 
-    `now` is the clock's time at the end. `clean` and `gold` are rows by table, as values for JSON; a clean
-    row has the place of its line in the input. Fold-state columns are omitted.
+    `now` is the clock time at the end. `clean` and `gold` map each table to its rows, as JSON-ready values;
+    each clean row records which input line it came from. Fold-state columns are omitted.
     """
 
     stream: str

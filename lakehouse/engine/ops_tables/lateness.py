@@ -158,9 +158,9 @@ def change(
     *,
     now: datetime,
 ) -> Lateness:
-    """Change the allowed lateness of records after the `judged` offset ranges; return the new lateness.
+    """Change the allowed lateness for records after the `judged` offset ranges, and return the new lateness.
 
-    `seconds` is None for unlimited. `setting` is the current allowed lateness of the settings, in seconds.
+    `seconds` is None for no limit. `setting` is the allowed lateness currently configured, in seconds.
     Raises PositionError if another process has changed the lateness.
     """
     spark, path = lake.spark, lake.path(*known.table.split("."))

@@ -182,9 +182,9 @@ def _sent(
 
 
 def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
-    """Return the last version from which the topic may have a message by now.
+    """Return the latest version whose messages may already be in the topic.
 
-    It covers rows sent since `progress`, and a large micro-batch that is being sent in slices.
+    This includes rows sent since `progress`, and a large micro-batch that is still being sent in slices.
     """
     access, place, exported = audited.exported.settings.kafka.access, audited.place, audited.exported
     now = read_progress(access, progress_group(exported.table.name, place), place) or progress

@@ -141,7 +141,7 @@ class _Look:
     def _waiting(
         self, gold: DataFrame, members: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], set[str | None]]:
-        """Return, by member, Redis's rows that gold has but does not export in their current state.
+        """Return the Redis rows, keyed by member, that are in gold but not exported in their current state.
 
         A closed call that received another event stays in Redis unchanged until it closes again.
         """

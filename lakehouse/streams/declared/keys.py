@@ -106,7 +106,7 @@ class NewSource(SourceKeys):
     table: Name | None = None
 
     def records(self) -> Records:
-        """Return the records; `changed` applies the other keys."""
+        """Return the `Records` of this topic and table; `changed` applies the remaining keys."""
         return Records(self.topic, table=self.table)
 
 
