@@ -44,7 +44,7 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
     options["spark.driver.extraClassPath"] = f"{jars_directory()}/spark/*:{jars_directory()}/disk/*"
     options[_JAVA] += f' "-Dlog4j2.configurationFile={_LOGGING}"'
     if archive:
-        options[_JAVA] += f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds=off'
+        options[_JAVA] += f' "-XX:SharedArchiveFile={class_archive()}" -Xlog:cds*=off'
     return options
 
 
