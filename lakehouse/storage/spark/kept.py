@@ -18,8 +18,8 @@ class Kept:
 
     The function adds, changes and selects columns. What it depends on besides the rows must not change: a
     value that differs between micro-batches is a column of the rows. The function is applied as usual where
-    its plan cannot be kept, as with a Python function or the time of day, and where the jar is missing that
-    `lakehouse setup` compiles.
+    its plan cannot be kept, as with a Python function or the time of day, where the session executes for many
+    rows, and where the jar is missing that `lakehouse setup` compiles.
     """
 
     def __init__(self, function: Callable[[DataFrame], DataFrame]) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import LongType
 
 from lakehouse.storage.spark import internals
-from lakehouse.storage.spark.execution import having_set
+from lakehouse.storage.spark.execution import executing_for, having_set
 from lakehouse.storage.spark.kept import Kept
 
 
@@ -88,18 +88,16 @@ def test_rows_under_other_settings_get_a_plan_of_their_own(spark: SparkSession) 
     assert hour.times == 2
 
 
-@pytest.mark.parametrize("generated", ["true", "false"])
-def test_how_a_session_executes_changes_no_plan(spark: SparkSession, generated: str) -> None:
+def test_for_many_rows_the_function_is_applied_each_time(spark: SparkSession) -> None:
     doubled = _Counted(_doubled)
     kept = Kept(doubled)
 
     assert _found(kept.of(_numbers(spark, 1))) == [3]
-    with (
-        having_set(spark, "spark.sql.codegen.wholeStage", generated),
-        having_set(spark, "spark.sql.codegen.factoryMode", "FALLBACK"),
-    ):
-        assert _found(kept.of(spark.range(3).select(F.col("id").alias("n")))) == [1, 3, 5]
-    assert doubled.times == 2  # ids are never null
+    with executing_for(spark, few=False):
+        assert _found(kept.of(_numbers(spark, 2))) == [5]
+        assert _found(kept.of(_numbers(spark, 3))) == [7]
+    assert _found(kept.of(_numbers(spark, 4))) == [9]
+    assert doubled.times == 3
 
 
 @pytest.mark.parametrize(

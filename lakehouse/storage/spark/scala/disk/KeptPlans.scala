@@ -30,9 +30,11 @@ import org.apache.spark.sql.types.StructType
 final class KeptPlans {
   private val plans = mutable.HashMap.empty[String, Option[KeptPlan]]
 
-  /** Returns a frame without rows, like the given one, over which to compute; null if that was done before. */
+  /** Returns a frame without rows, like the given one, over which to compute; null if that was done before, and for
+    * many rows.
+    */
   def placeholder(rows: Dataset[Row]): Dataset[Row] = synchronized {
-    if (plans.contains(key(rows))) null
+    if (!areFew(rows) || plans.contains(key(rows))) null
     else {
       val (session, columns) = (rows.sparkSession, toAttributes(rows.schema))
       Dataset.ofRows(session, LogicalRDD(columns, session.sparkContext.emptyRDD[InternalRow])(session))
@@ -45,9 +47,13 @@ final class KeptPlans {
     plans(key(rows)) = KeptPlan.of(computed)
   }
 
-  /** Returns the rows as computed by a kept plan; null if there is none. */
+  /** Returns the rows as computed by a kept plan; null if there is none, and for many rows. */
   def computed(rows: Dataset[Row]): Dataset[Row] =
-    synchronized(plans.get(key(rows)).flatten).map(_.computed(rows)).orNull
+    if (areFew(rows)) synchronized(plans.get(key(rows)).flatten).map(_.computed(rows)).orNull else null
+
+  /** Returns whether the session executes for few rows. Many are worth a plan and code for the whole stage. */
+  private def areFew(rows: Dataset[Row]): Boolean =
+    rows.sparkSession.sessionState.conf.getConf(SQLConf.CODEGEN_FACTORY_MODE) == NO_CODEGEN
 
   private def key(rows: Dataset[Row]): String = Key.of(rows.sparkSession, rows.schema)
 }
@@ -73,8 +79,7 @@ private final class KeptPlan(columns: Seq[Attribute], projections: Broadcast[Pro
 
   def computed(rows: Dataset[Row]): Dataset[Row] = {
     val (session, query, shared) = (rows.sparkSession, rows.queryExecution, projections)
-    val isInterpreted = session.sessionState.conf.getConf(SQLConf.CODEGEN_FACTORY_MODE) == NO_CODEGEN &&
-      uses.incrementAndGet() <= KeptPlan.Interpreted
+    val isInterpreted = uses.incrementAndGet() <= KeptPlan.Interpreted
     val found = query.toRdd.mapPartitionsInternal(given => shared.value.of(given, isInterpreted))
     val partitioning: Partitioning =
       if (found.getNumPartitions == 1) SinglePartition else UnknownPartitioning(found.getNumPartitions)
