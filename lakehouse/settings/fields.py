@@ -1,8 +1,8 @@
-"""The kinds of fields that settings have: sections, durations, sizes, lists and times."""
+"""The kinds of fields that settings have: sections, durations, sizes, lists, times, and merged tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Annotated, Any
 
@@ -69,3 +69,12 @@ Moment = Annotated[datetime, BeforeValidator(moment)]
 def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
     """Tell whether a field with this metadata is read by one of these functions."""
     return any(isinstance(one, BeforeValidator) and one.func in readers for one in metadata)
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with the values of another one over its own, key by key; lists are replaced."""
+    both = dict(base)
+    for name, value in over.items():
+        own = both.get(name)
+        both[name] = merged(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
+    return both

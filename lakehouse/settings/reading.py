@@ -15,6 +15,7 @@ from lakehouse.common.errors import SettingsError
 from lakehouse.common.ownership import ForeignError, read_own
 from lakehouse.settings.config_file import read_config, say
 from lakehouse.settings.environment import read_environment
+from lakehouse.settings.fields import merged
 from lakehouse.settings.keys import FILE_SUFFIX, all_keys, section_names
 from lakehouse.settings.masking import URL_KEYS
 from lakehouse.settings.model import Settings
@@ -163,12 +164,5 @@ def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
             section = values.get(name, {})
             values[name] = {**section, **one} if isinstance(section, Mapping) else section
         else:
-            values[name] = _merged(values.get(name), one) if name == "streams" else one
+            values = merged(values, {name: one}) if name == "streams" else {**values, name: one}
     return values
-
-
-def _merged(below: Any, above: Any) -> Any:
-    """Return nested tables merged, the upper values over the lower."""
-    if not isinstance(below, Mapping) or not isinstance(above, Mapping):
-        return above
-    return {**below, **{name: _merged(below.get(name), one) for name, one in above.items()}}

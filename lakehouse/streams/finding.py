@@ -19,8 +19,9 @@ from typing import Any
 from lakehouse.common.errors import SettingsError
 from lakehouse.common.nearest import no_such
 from lakehouse.settings import Settings
+from lakehouse.settings.fields import merged
 from lakehouse.streams.builtin import TABLES
-from lakehouse.streams.declared import Changes, InPython, OfKind, changed, merged, read_table, stream_of
+from lakehouse.streams.declared import Changes, InPython, OfKind, changed, read_table, stream_of
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.loading import made
 

@@ -25,9 +25,9 @@ from pydantic import SecretStr
 from lakehouse.common.errors import ServiceError
 from lakehouse.engine.layers.step import LAYERS
 from lakehouse.settings import Settings
+from lakehouse.settings.fields import merged
 from lakehouse.settings.keys import all_keys
 from lakehouse.storage.kafka.topics import create_topics
-from lakehouse.streams.declared import merged
 from tests.chaos import mixed
 from tests.chaos.checks import Books, audit_differences, differences
 from tests.chaos.faults import DECK, FAULTS, POINTS, Outage, Scene

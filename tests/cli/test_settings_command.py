@@ -1,7 +1,6 @@
 """`lakehouse settings`: values with their origins, and a file to begin with."""
 
 import json
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ from lakehouse.cli.main import app
 from lakehouse.common.errors import SettingsError
 from lakehouse.settings import load_settings
 from lakehouse.settings.keys import all_keys
+from tests.support.settings import nothing_set
 
 RUNNER = CliRunner()
 
@@ -20,11 +20,7 @@ RUNNER = CliRunner()
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory and an environment that sets nothing."""
-    for name in [name for name in os.environ if name.startswith("LAKEHOUSE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return nothing_set(tmp_path, monkeypatch)
 
 
 def test_each_value_is_shown_with_its_origin(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

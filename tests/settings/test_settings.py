@@ -15,16 +15,13 @@ from lakehouse.settings import load_settings, services_file
 from lakehouse.settings.keys import all_keys
 from lakehouse.settings.wording import EXAMPLES
 from lakehouse.streams.registry import load, read_settings
+from tests.support.settings import nothing_set
 
 
 @pytest.fixture(autouse=True)
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory and an environment that says nothing."""
-    for name in [name for name in os.environ if name.startswith("LAKEHOUSE_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return nothing_set(tmp_path, monkeypatch)
 
 
 def write_toml(directory: Path, text: str, name: str = "lakehouse.toml") -> Path:

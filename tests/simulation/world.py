@@ -28,13 +28,13 @@ from lakehouse.common.errors import LakehouseError
 from lakehouse.engine.layers.step import LAYERS, LayerName, Permitted
 from lakehouse.engine.ops_tables import retained
 from lakehouse.settings import Settings
+from lakehouse.settings.fields import merged
 from lakehouse.sinks.redis import client as redis_client
 from lakehouse.sinks.redis import rows as redis_sink
 from lakehouse.sinks.redis import sink as to_redis
 from lakehouse.storage.kafka.clients import Message
 from lakehouse.storage.kafka.topics import administering, create_topics
 from lakehouse.storage.tables import Lake, commits, delta_internals
-from lakehouse.streams.declared import merged
 from lakehouse.streams.definition import Source, Stream
 from lakehouse.testing.kills import CrashError
 from tests.simulation.compare import landings

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from pydantic import SecretStr
 
 from lakehouse.dev.services.services import Endpoints
@@ -26,3 +28,12 @@ def settings_for(settings: Settings, services: Endpoints, directory: Path) -> Se
             "topics": {topic: f"{topic}-{suffix}" for stream in STREAMS for topic in stream.topics},
         }
     )
+
+
+def nothing_set(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work in the directory, in an environment that sets nothing; return the directory."""
+    for name in [name for name in os.environ if name.startswith("LAKEHOUSE_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.chdir(directory)
+    return directory

@@ -8,8 +8,8 @@ from typing import Any
 
 from lakehouse.common.quantities import parse_duration_s
 from lakehouse.settings import Settings
+from lakehouse.settings.fields import merged
 from lakehouse.streams.builtin import TABLES
-from lakehouse.streams.declared import merged
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.registry import BY_DEFAULT, load
 

@@ -17,6 +17,6 @@ emit = "final"
 from lakehouse.streams.declared.changing import changed
 from lakehouse.streams.declared.keys import Changes, InPython, OfKind
 from lakehouse.streams.declared.making import built, stream_of
-from lakehouse.streams.declared.reading import merged, read_table
+from lakehouse.streams.declared.reading import read_table
 
-__all__ = ["Changes", "InPython", "OfKind", "built", "changed", "merged", "read_table", "stream_of"]
+__all__ = ["Changes", "InPython", "OfKind", "built", "changed", "read_table", "stream_of"]

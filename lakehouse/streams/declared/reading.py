@@ -38,15 +38,6 @@ def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ())
     raise SettingsError(f"{where}: {near}a stream of your own needs kind, {', '.join(KINDS)}, or python")
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the values of another one over its own, key by key; lists are replaced."""
-    both = dict(base)
-    for name, value in over.items():
-        own = both.get(name)
-        both[name] = merged(own, value) if isinstance(own, Mapping) and isinstance(value, Mapping) else value
-    return both
-
-
 def _checked(model: type[_Keys], where: str, given: Mapping[str, Any]) -> _Keys:
     try:
         return model.model_validate(dict(given))
