@@ -1,6 +1,5 @@
-"""The fixed cost of steps, whatever the number of rows: a commit, a micro-batch, a start.
+"""The fixed cost of starts, and from how many rows on generated code pays off.
 
-    python -m benchmarks.fixed operations        a commit, a look for one, a merge, a micro-batch, warm
     python -m benchmarks.fixed crossing          interpreted or generated: which is cheaper, by rows
     python -m benchmarks.fixed starts            a cold catch-up, a restarted layer, commands
     python -m benchmarks.fixed starts --tree ..  the same for another checkout, alternating
@@ -18,8 +17,7 @@ import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,19 +28,16 @@ from pyspark.sql import DataFrame, SparkSession
 from rich.table import Table
 
 from benchmarks.bench import bench_services, console
-from benchmarks.measuring import Usage, application, used_by
+from benchmarks.measuring import Usage
 from lakehouse.dev.samples.loads import Load, send
-from lakehouse.engine.layers import bronze, gold, silver
-from lakehouse.engine.layers.step import Permitted
+from lakehouse.engine.layers import bronze
 from lakehouse.engine.progress import parts
-from lakehouse.engine.progress.reading import InMemory
 from lakehouse.engine.records.validation import judge
 from lakehouse.settings import Settings, load_settings
 from lakehouse.storage import tables
 from lakehouse.storage.spark.execution import executing_for
-from lakehouse.storage.tables import Lake, Move, Position, TableSpec, open_lake
+from lakehouse.storage.tables import Lake, Position, open_lake
 from lakehouse.streams.registry import BY_DEFAULT
-from tests.support.counting import Counts, counted
 
 app = typer.Typer(help=__doc__, add_completion=False, no_args_is_help=True)
 METRICS = BY_DEFAULT[0]
@@ -53,47 +48,6 @@ _COMMANDS = (
     ("rebuild", "gold"),
     ("dead-letters", "replay", "--all"),
 )
-
-
-@dataclass
-class _Cost:
-    """The cost of one run of a step."""
-
-    usage: Usage
-    counts: Counts
-
-
-class _Costs:
-    """The costs of steps, run by run."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._found: dict[str, list[_Cost]] = defaultdict(list)
-
-    @contextmanager
-    def of(self, step: str) -> Iterator[None]:
-        """Measure the block as a run of the step."""
-        with counted(self._spark) as counts, used_by(*application()) as usage:
-            yield
-        self._found[step].append(_Cost(usage, counts))
-
-    def table(self, title: str, rounds: int) -> Table:
-        """Return the medians of each step's last runs, and the first run's time."""
-        table = Table("step", title=title)
-        for heading in ("first, s", "wall s", "CPU-s", "jobs", "compiled", "calls to the JVM"):
-            table.add_column(heading, justify="right")
-        for step, costs in self._found.items():
-            warm = costs[-rounds:]
-            table.add_row(
-                step,
-                f"{costs[0].usage.wall_s:.2f}",
-                f"{statistics.median(one.usage.wall_s for one in warm):.3f}",
-                f"{statistics.median(one.usage.cpu_s for one in warm):.3f}",
-                f"{statistics.median(one.counts.jobs for one in warm):.0f}",
-                f"{statistics.median(one.counts.compiled for one in warm):.0f}",
-                f"{statistics.median(one.counts.calls for one in warm):.0f}",
-            )
-        return table
 
 
 @contextmanager
@@ -116,46 +70,6 @@ def _landed(lake: Lake, settings: Settings, events: int, number: int) -> DataFra
     version = tables.append(frame, path).version or 0
     part = parts.appends(lake.spark, path, Position(version), version + 1, max_bytes=1)
     return part.frame(lake.spark, path)
-
-
-@app.command()
-def operations(
-    events: Annotated[int, typer.Option(min=1, help="Records of a micro-batch.")] = 10_000,
-    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds.")] = 25,
-    warmup: Annotated[int, typer.Option(min=0, help="Rounds before these.")] = 15,
-) -> None:
-    """Print what single steps cost, warm: medians of the measured rounds."""
-    with _lake() as (lake, settings):
-        spark = lake.spark
-        lake.ensure(bronze.spec(METRICS.sources[0]))
-        cleaning = silver.steps(lake, METRICS, settings.run.max_bytes, Permitted())
-        steps = [maker.make() for maker in (*cleaning, *gold.steps(lake, METRICS, settings.run.max_bytes))]
-        spec = TableSpec("silver", "numbers", spark.range(1).schema, stats=("id",))
-        numbers, costs = lake.ensure(spec), _Costs(spark)
-        for number in range(warmup + rounds):
-            _landed(lake, settings, events, number)
-            with costs.of(f"append {events:,} rows, and note a position"):
-                move = Move("bench", number or None, number + 1)
-                tables.append(spark.range(0, events, 1, 2), numbers, [move])
-            with costs.of("look for positions after a commit"):
-                tables.transactions(spark, numbers)
-            handed = dict[str, InMemory]()
-            with ExitStack() as held:
-                for step in steps:
-                    with costs.of(f"{step.name}: choose {events:,} records"):
-                        batch = step.plan(handed)
-                    if batch is None:
-                        raise AssertionError(f"nothing waits for {step.name}")
-                    with costs.of(f"{step.name}: write them"):
-                        passed = held.enter_context(step.write(batch, datetime.now(UTC)))
-                    if passed.rows is not None and step.fills is not None:
-                        handed[step.fills] = passed.rows
-            for step in steps:
-                with costs.of(f"{step.name}: look in vain"):
-                    step.plan({})
-            with costs.of("read gold.metrics_1m after a commit"):
-                tables.read(spark, lake.path("gold", "metrics_1m")).collect()
-        console.print(costs.table(f"fixed costs, medians of {rounds} rounds after {warmup}", rounds))
 
 
 @app.command()

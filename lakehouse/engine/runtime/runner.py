@@ -110,7 +110,9 @@ class _Run:
         self._stop = options.stop or Stop()
         self._gate = options.gate if "export" in layers else None
         lakes = {one.name: replace(lake, spark=lake.spark.newSession()) for one in streams}
-        makers = {one.name: list(_makers(lakes[one.name], one, layers, settings, options)) for one in streams}
+        makers = {
+            one.name: list(makers_of(lakes[one.name], one, layers, settings, options)) for one in streams
+        }
         watch = options.watch or Watch()
         self._troubles = Troubles(
             [maker.name for ones in makers.values() for maker in ones],
@@ -192,7 +194,7 @@ class _Run:
         return is_open
 
 
-def _makers(
+def makers_of(
     lake: Lake, stream: Stream, layers: Sequence[LayerName], settings: Settings, permitted: Permitted
 ) -> Iterator[StepMaker]:
     """Yield a stream's steps in the order of a round: each export follows the table that it sends.

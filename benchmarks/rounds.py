@@ -1,0 +1,279 @@
+"""What a round of a live run costs: F, whatever the number of events, and v, for each event.
+
+    python -m benchmarks.rounds                             F and v of the four streams
+    python -m benchmarks.rounds --kept-in-turns             the same with and without kept plans, in turns
+    python -m benchmarks.rounds --stream calls --events 500 --events 30000
+
+Rounds are driven one by one, in one thread, so a step's CPU time is its own. Each stream gets its events,
+then its steps run once each; summaries merge in each round. Events cost F + v * events, fitted over sizes.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import attrgetter
+from pathlib import Path
+from typing import Annotated
+from unittest.mock import patch
+
+import psutil
+import typer
+from rich.table import Table
+
+from benchmarks.bench import bench_services, console
+from benchmarks.measuring import application
+from lakehouse.dev.samples.loads import Load, send
+from lakehouse.engine.layers.step import LAYERS, Permitted, Step
+from lakehouse.engine.progress.reading import InMemory
+from lakehouse.engine.runtime.loop import utc_now
+from lakehouse.engine.runtime.runner import makers_of
+from lakehouse.settings import Settings
+from lakehouse.storage.spark import internals
+from lakehouse.storage.spark.execution import execute_for
+from lakehouse.storage.spark.session import activate
+from lakehouse.storage.tables import Lake, looking_once, open_lake
+from lakehouse.streams.definition import Stream
+from lakehouse.streams.registry import BY_DEFAULT, choose
+from tests.support.counting import Counts, counted
+
+app = typer.Typer(help=__doc__, add_completion=False)
+_COMPILERS = ("C1", "C2")
+_CLASSES = {
+    "C1 ": "C1",
+    "C2 ": "C2",
+    "G1": "garbage collector",
+    "GC ": "garbage collector",
+    "ParGC": "garbage collector",
+    "Executor task": "tasks",
+    "Thread-": "driver",
+    "dag-sched": "scheduler",
+    "dispatcher": "scheduler",
+    "task-result": "scheduler",
+}
+"""Classes of the JVM's threads, by how their names begin; Thread-* serve the calls from Python."""
+
+
+@dataclass
+class Cost:
+    """CPU-seconds of the JVM by class of thread, and of Python; wall time; what was counted."""
+
+    threads: dict[str, float] = field(default_factory=dict)
+    python_s: float = 0.0
+    wall_s: float = 0.0
+    counts: Counts = field(default_factory=Counts)
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU-seconds without Java's compilers, whose share depends on the age of the process."""
+        used = (seconds for name, seconds in self.threads.items() if name not in _COMPILERS)
+        return self.python_s + sum(used)
+
+    def __add__(self, other: Cost) -> Cost:
+        """Return the sum of both."""
+        names = {**self.threads, **other.threads}
+        threads = {name: self.threads.get(name, 0) + other.threads.get(name, 0) for name in names}
+        counts = Counts(
+            self.counts.jobs + other.counts.jobs,
+            self.counts.compiled + other.counts.compiled,
+            self.counts.calls + other.counts.calls,
+        )
+        return Cost(threads, self.python_s + other.python_s, self.wall_s + other.wall_s, counts)
+
+
+@dataclass(frozen=True)
+class Round:
+    """The costs of a round's steps, by name."""
+
+    steps: Mapping[str, Cost]
+
+    @property
+    def whole(self) -> Cost:
+        """The sum of the steps."""
+        return reduce(Cost.__add__, self.steps.values(), Cost())
+
+
+class Rounds:
+    """The streams' steps in one application, each stream in its own session, as in a live run."""
+
+    def __init__(self, lake: Lake, streams: Sequence[Stream], settings: Settings) -> None:
+        self._streams = streams
+        self._settings = settings
+        self._process = application()[1]
+        self._seed = 0
+        self._lakes = {one.name: replace(lake, spark=lake.spark.newSession()) for one in streams}
+        self._makers = {
+            one.name: list(makers_of(self._lakes[one.name], one, LAYERS, settings, Permitted()))
+            for one in streams
+        }
+        self._steps = dict[str, Step]()
+
+    def run(self, events: int) -> Round:
+        """Send the events of each stream, then run its steps once each."""
+        costs = defaultdict[str, Cost](Cost)
+        for stream in self._streams:
+            self._seed += 1
+            send(Load(stream.name, events, span_s=5, seed=self._seed), self._settings)
+            self._round(stream, costs)
+        return Round(costs)
+
+    def close(self) -> None:
+        """Close the steps' connections."""
+        for step in self._steps.values():
+            step.close()
+
+    def _round(self, stream: Stream, costs: dict[str, Cost]) -> None:
+        spark, handed = self._lakes[stream.name].spark, dict[str, InMemory]()
+        activate(spark)
+        execute_for(spark, few=True)
+        with ExitStack() as held:
+            for maker in self._makers[stream.name]:
+                if (step := self._steps.get(maker.name)) is None:
+                    step = self._steps[maker.name] = maker.make()
+                    step.passes_on = step.layer in {"bronze", "silver"}
+                with self._costing(stream, step, costs):
+                    with looking_once():
+                        batch = step.plan(handed)
+                    if batch is None:
+                        continue
+                    passed = held.enter_context(step.write(batch, utc_now()))
+                if passed.rows is not None and step.fills is not None:
+                    handed[step.fills] = passed.rows
+
+    @contextmanager
+    def _costing(self, stream: Stream, step: Step, costs: dict[str, Cost]) -> Iterator[None]:
+        before, python_s, began = _by_thread(self._process), time.process_time(), time.monotonic()
+        with counted(self._lakes[stream.name].spark) as counts:
+            yield
+        wall_s, python_s = time.monotonic() - began, time.process_time() - python_s
+        threads = defaultdict[str, float](float)
+        for (_, name), seconds in _by_thread(self._process).items():
+            threads[name] += seconds
+        for (_, name), seconds in before.items():
+            threads[name] -= seconds
+        costs[step.name] += Cost(dict(threads), python_s, wall_s, counts)
+
+
+def _by_thread(jvm: psutil.Process) -> dict[tuple[str, str], float]:
+    """Return the CPU-seconds of a process's threads, by id and class; a thread that ended is missing."""
+    found = {}
+    for task in Path(f"/proc/{jvm.pid}/task").iterdir():
+        try:
+            name = (task / "comm").read_text().strip()
+            used_ns = int((task / "schedstat").read_text().split()[0])
+        except OSError:
+            continue
+        kind = next((kind for begin, kind in _CLASSES.items() if name.startswith(begin)), "others")
+        found[task.name, kind] = used_ns / 1e9
+    return found
+
+
+@contextmanager
+def _planned_anew() -> Iterator[None]:
+    """Plan everything anew, as on a cluster without our jar."""
+    with patch.object(internals, "compiled", lambda *_: None):
+        yield
+
+
+@app.command()
+def measure(
+    stream: Annotated[list[str] | None, typer.Option(help="Streams; by default the four built-in.")] = None,
+    events: Annotated[list[int] | None, typer.Option(help="Events of a stream in a round; again.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Measured rounds of each size.")] = 6,
+    warmup: Annotated[int, typer.Option(min=0, help="Rounds before these, of 2,500 events.")] = 16,
+    *,
+    kept_in_turns: Annotated[
+        bool, typer.Option("--kept-in-turns", help="With and without kept plans.")
+    ] = False,
+) -> None:
+    """Print what a round and its steps cost, by size."""
+    sizes = events or [100, 12_500]
+    with bench_services() as settings, open_lake(settings, "bench rounds", brief=False) as lake:
+        streams = choose(stream or [one.name for one in BY_DEFAULT], settings)
+        driven = Rounds(lake, streams, settings)
+        try:
+            console.print(f"warming up: {warmup} rounds of 2,500 events a stream")
+            young = [driven.run(2_500).whole for _ in range(warmup)]
+            _print_young(young)
+            found = defaultdict[tuple[str, int], list[Round]](list)
+            for number in range(rounds):
+                for size in sizes if number % 2 == 0 else sizes[::-1]:
+                    if kept_in_turns:
+                        with _planned_anew():
+                            found["planned anew", size].append(driven.run(size))
+                    found["kept plans", size].append(driven.run(size))
+        finally:
+            driven.close()
+    for (way, size), ones in found.items():
+        console.print(_steps(f"{way}, {size:,} events a stream: means of {len(ones)} rounds", ones))
+    console.print(_sums(found, len(streams)))
+
+
+def _print_young(young: Sequence[Cost]) -> None:
+    for first in range(0, len(young), 4):
+        some = young[first : first + 4]
+        cpu, compilers = (statistics.mean(map(of, some)) for of in (attrgetter("cpu_s"), _compiling))
+        console.print(
+            f"rounds {first + 1} to {first + len(some)}: {cpu:.2f} CPU-s, compilers {compilers:.2f}"
+        )
+
+
+def _compiling(cost: Cost) -> float:
+    return sum(cost.threads.get(name, 0.0) for name in _COMPILERS)
+
+
+def _steps(title: str, rounds: Sequence[Round]) -> Table:
+    table = Table("step", title=title)
+    for heading in ("CPU-s", "driver", "tasks", "Python", "wall s", "jobs", "calls to the JVM"):
+        table.add_column(heading, justify="right")
+    for name in rounds[0].steps:
+        ones = [one.steps[name] for one in rounds]
+        table.add_row(name, *_cells(ones))
+    table.add_section()
+    table.add_row("round", *_cells([one.whole for one in rounds]))
+    return table
+
+
+def _cells(costs: Sequence[Cost]) -> list[str]:
+    seconds = (
+        [one.cpu_s for one in costs],
+        [one.threads.get("driver", 0.0) for one in costs],
+        [one.threads.get("tasks", 0.0) for one in costs],
+        [one.python_s for one in costs],
+        [one.wall_s for one in costs],
+    )
+    counted_ = [one.counts.jobs for one in costs], [one.counts.calls for one in costs]
+    return [
+        *(f"{statistics.mean(ones):.3f}" for ones in seconds),
+        *(f"{statistics.mean(ones):,.0f}" for ones in counted_),
+    ]
+
+
+def _sums(found: Mapping[tuple[str, int], Sequence[Round]], streams: int) -> Table:
+    """Return a table of rounds by way and size, with F and v of each way."""
+    table = Table("", title="a round's CPU-seconds without Java's compilers")
+    for heading in ("events", "median", "mean", "standard error", "compilers"):
+        table.add_column(heading, justify="right")
+    points = defaultdict[str, list[tuple[int, float]]](list)
+    for (way, size), rounds in found.items():
+        cpu = [one.whole.cpu_s for one in rounds]
+        error = statistics.stdev(cpu) / len(cpu) ** 0.5 if len(cpu) > 1 else float("nan")
+        figures = statistics.median(cpu), statistics.mean(cpu), error
+        compilers = statistics.mean(_compiling(one.whole) for one in rounds)
+        table.add_row(way, f"{size * streams:,}", *(f"{one:.2f}" for one in (*figures, compilers)))
+        points[way] += [(size * streams, one) for one in cpu]
+    table.add_section()
+    for way, ones in points.items():
+        if len({size for size, _ in ones}) > 1:
+            v, f = statistics.linear_regression(*zip(*ones, strict=True))
+            table.add_row(f"{way}: F = {f:.2f} CPU-s a round, v = {v * 1e6:.0f} us an event")
+    return table
+
+
+if __name__ == "__main__":
+    app()
