@@ -6,7 +6,7 @@ element. A micro-batch would make thousands of calls, always for the same column
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -44,3 +44,31 @@ class Columns:
     @cached_property
     def _named(self) -> Any:
         return internals.java_columns([column.alias(name) for name, column in self._columns.items()])
+
+
+class Grouped:
+    """Aggregates by name for each group of some columns, for any frame in which they resolve."""
+
+    def __init__(self, by: Sequence[Column], aggregates: Mapping[str, Column]) -> None:
+        self._by = by
+        self._aggregates = aggregates
+
+    def of(self, rows: DataFrame) -> DataFrame:
+        """Return a frame with one row per group: the columns it is grouped by, and the aggregates."""
+        return internals.aggregate(rows, self._groups, self._first, self._others)
+
+    @cached_property
+    def _groups(self) -> Any:
+        return internals.java_columns(self._by)
+
+    @cached_property
+    def _named(self) -> list[Column]:
+        return [column.alias(name) for name, column in self._aggregates.items()]
+
+    @cached_property
+    def _first(self) -> Any:
+        return internals.java_column(self._named[0])
+
+    @cached_property
+    def _others(self) -> Any:
+        return internals.java_columns(self._named[1:])

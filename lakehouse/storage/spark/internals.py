@@ -254,8 +254,15 @@ def java_texts(values: Sequence[str]) -> Any:
     return _to_seq(get_active_spark_context(), list(values))
 
 
+def java_column(column: Column) -> Any:
+    """Return a column of the JVM, for `aggregate`."""
+    from pyspark.sql.classic.column import _to_java_column
+
+    return _to_java_column(column)
+
+
 def java_columns(columns: Sequence[Column]) -> Any:
-    """Return a Scala Seq of columns, for `select` and `with_columns`."""
+    """Return a Scala Seq of columns, for `select`, `with_columns` and `aggregate`."""
     from pyspark.sql.classic.column import _to_java_column, _to_seq
 
     return _to_seq(get_active_spark_context(), list(columns), _to_java_column)
@@ -269,6 +276,11 @@ def select(rows: DataFrame, columns: Any) -> DataFrame:
 def with_columns(rows: DataFrame, names: Any, columns: Any) -> DataFrame:
     """Return the frame with JVM columns added or replaced."""
     return DataFrame(rows._jdf.withColumns(names, columns), rows.sparkSession)
+
+
+def aggregate(rows: DataFrame, by: Any, first: Any, others: Any) -> DataFrame:
+    """Return JVM aggregates of groups by JVM columns."""
+    return DataFrame(rows._jdf.groupBy(by).agg(first, others), rows.sparkSession)
 
 
 def set_active(spark: SparkSession) -> None:

@@ -48,10 +48,15 @@ MEMBERS = (
     *members(
         f"{SQL}.classic.Dataset",
         "collectAsList()",
+        "groupBy(scala.collection.immutable.Seq)",
         "queryExecution()",
         "schema()",
         "select(scala.collection.immutable.Seq)",
         "withColumns(scala.collection.immutable.Seq,scala.collection.immutable.Seq)",
+    ),
+    *members(
+        f"{SQL}.classic.RelationalGroupedDataset",
+        f"agg({SQL}.Column,scala.collection.immutable.Seq)",
     ),
     *members(f"{SQL}.execution.QueryExecution", "analyzed()", "optimizedPlan()"),
     *members(f"{PLANS}.LogicalPlan", "children()", "stats()"),

@@ -20,13 +20,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cached_property
+from functools import cache, cached_property
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from lakehouse.common.quantities import parse_duration_s, show_duration
+from lakehouse.storage.spark.columns import Columns, Grouped
 from lakehouse.storage.spark.execution import by_reference
 from lakehouse.storage.tables import DELETED, described, shifted
 from lakehouse.streams.definition import (
@@ -55,7 +56,7 @@ from lakehouse.streams.kinds.records import (
 )
 from lakehouse.streams.messages.layout import Equals, Message, Millis, Payload, Plain, Value, joined_key, key
 
-_ON_THE_WAY = ("apart", "call", "touched", "old", "olds", "has_new")
+_ON_THE_WAY = ("apart", "call", "touched", "old", "olds", "has_new", "_due", "_row")
 _PLACE = StructType().add("event_time", "timestamp").add("partition", "integer").add("offset", "long")
 # A payload with its record's coordinates, ordered so that the minimum is the earliest payload.
 _FOUND = "struct<event_time: timestamp, partition: int, offset: bigint, payload: string>"
@@ -216,23 +217,24 @@ class Joining:
 
     def events(self, frames: Mapping[str, DataFrame]) -> DataFrame:
         """Return the rows of all silver tables as calls of one event each."""
-        first, *others = (self._events(frames[table], own) for table, own in self.sides.items())
+        first, *others = (self._as_calls[own].of(frames[table]) for table, own in self.sides.items())
         for other in others:
             first = first.unionByName(other)
         return first
 
-    def _events(self, frame: DataFrame, own: str) -> DataFrame:
+    @cached_property
+    def _as_calls(self) -> Mapping[str, Columns]:
+        """The columns of a call of one event, by the event's payload."""
         one, none = F.lit(1).cast("long"), F.lit(0).cast("long")
-        return frame.select(
-            *self.pair,
-            F.col("event_time").alias("ts"),
-            F.col("event_time").alias("last_event_time"),
-            *(
-                _found(side) if side == own else F.lit(None).cast(_FOUND).alias(side)
-                for side in self.payloads
-            ),
-            *((one if side == own else none).alias(f"{side}_events") for side in self.payloads),
-        )
+        ends = {name: F.col(name) for name in self.pair}
+        times = dict.fromkeys(("ts", "last_event_time"), F.col("event_time"))
+        found = {}
+        for own in self.payloads:
+            missing = F.lit(None).cast(_FOUND)
+            payloads = {side: _found(side) if side == own else missing for side in self.payloads}
+            events = {f"{side}_events": one if side == own else none for side in self.payloads}
+            found[own] = Columns({**ends, **times, **payloads, **events})
+        return found
 
     def pieces(self, clean: DataFrame) -> DataFrame:
         """Return the calls that the rows of a micro-batch form among themselves."""
@@ -241,24 +243,11 @@ class Joining:
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
         """Return calls with new events or due to close, and the keys of calls that no longer exist."""
         due = by_reference(F.lit(shifted(progress.now, -self.closes_after)), F.col("last_event_time"))
-        pairs = partials.select(*self.pair, F.lit(True).alias("touched")).distinct()
-        standing = current.join(pairs, list(self.pair), "left").where(
-            F.col("touched") | ((F.col("status") == "open") & (F.col("last_event_time") <= due))
-        )
-        olds = standing.select(
-            *self.pair,
-            "ts",
-            "last_event_time",
-            *map(_kept, self.payloads),
-            *(f"{side}_events" for side in self.payloads),
-            F.struct("ts", "status", "was_closed").alias("old"),
-        )
-        calls = self._joined(olds.unionByName(partials, allowMissingColumns=True))
-        closed = F.col("last_event_time") <= due
-        old_open = F.exists("olds", lambda old: old["status"] == "open")
-        changed = calls.where(F.col("has_new") | (closed & old_open))
-        gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), self._gone)
-        return changed.select(*self.pair, F.inline(F.concat(F.array(self._standing(closed)), gone)))
+        pairs = self._touched.of(partials).distinct()
+        standing = current.join(pairs, list(self.pair), "left").withColumn("_due", due).where(_is_standing())
+        olds = self._olds.of(standing)
+        calls = self._joined(olds.unionByName(partials, allowMissingColumns=True)).withColumn("_due", due)
+        return self._rows.of(calls.where(_has_changed())).select(*self.pair, "_row.*")
 
     def closed_by_now(self) -> Mapping[str, Column]:
         """Return the new column values of an open call that is due to close and has no new event."""
@@ -274,26 +263,59 @@ class Joining:
         A part starts a new call if it begins more than the gap after the end of all parts before it. Parts
         from the table carry their previous key and status as `old`; each call gets a list of these.
         """
+        numbered = self._call.added_to(self._apart.added_to(parts))
+        calls = self._calls_with_olds if "old" in parts.columns else self._calls
+        return calls.of(numbered).drop("call")
+
+    @cached_property
+    def _touched(self) -> Columns:
+        """The pairs of parts."""
+        return Columns({name: F.col(name) for name in self.pair} | {"touched": F.lit(True)})
+
+    @cached_property
+    def _olds(self) -> Columns:
+        """The table's rows as parts of calls."""
+        names = (*self.pair, "ts", "last_event_time", *(f"{side}_events" for side in self.payloads))
+        kept = {side: _kept(side) for side in self.payloads}
+        old = F.struct("ts", "status", "was_closed")
+        return Columns({name: F.col(name) for name in names} | kept | {"old": old})
+
+    @cached_property
+    def _apart(self) -> Columns:
+        """Whether a part starts a new call, as a number."""
         before = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
+        end = F.max("last_event_time").over(before) + F.expr(f"INTERVAL {self.gap_s} SECONDS")
+        return Columns({"apart": (F.col("ts") > end).cast("int")})
+
+    @cached_property
+    def _call(self) -> Columns:
+        """The number of a part's call within its pair; null for the first."""
         up_to = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, 0)
-        gap = F.expr(f"INTERVAL {self.gap_s} SECONDS")
-        apart = F.col("ts") > F.max("last_event_time").over(before) + gap
-        numbered = parts.withColumn("apart", apart.cast("int")).withColumn("call", F.sum("apart").over(up_to))
-        olds = (
-            F.collect_list("old").alias("olds"),
-            F.bool_or(F.col("old").isNull()).alias("has_new"),
-        )
-        return (
-            numbered.groupBy(*self.pair, F.coalesce("call", F.lit(0)).alias("call"))
-            .agg(
-                F.min("ts").alias("ts"),
-                F.max("last_event_time").alias("last_event_time"),
-                *(F.min(side).alias(side) for side in self.payloads),
-                *(F.sum(f"{side}_events").alias(f"{side}_events") for side in self.payloads),
-                *(olds if "old" in parts.columns else ()),
-            )
-            .drop("call")
-        )
+        return Columns({"call": F.sum("apart").over(up_to)})
+
+    @cached_property
+    def _calls(self) -> Grouped:
+        """Calls of parts that are all new."""
+        return self._grouped({})
+
+    @cached_property
+    def _calls_with_olds(self) -> Grouped:
+        """Calls of parts of which some are the table's rows."""
+        return self._grouped({"olds": F.collect_list("old"), "has_new": F.bool_or(F.col("old").isNull())})
+
+    def _grouped(self, more: Mapping[str, Column]) -> Grouped:
+        ends = {"ts": F.min("ts"), "last_event_time": F.max("last_event_time")}
+        payloads = {side: F.min(side) for side in self.payloads}
+        events = {f"{side}_events": F.sum(f"{side}_events") for side in self.payloads}
+        by = (*map(F.col, self.pair), F.coalesce("call", F.lit(0)).alias("call"))
+        return Grouped(by, {**ends, **payloads, **events, **more})
+
+    @cached_property
+    def _rows(self) -> Columns:
+        """A call's row, and marked rows under keys that it no longer has, one each."""
+        gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), self._gone)
+        row = F.explode(F.concat(F.array(self._standing(_is_closed())), gone))
+        return Columns({name: F.col(name) for name in self.pair} | {"_row": row})
 
     def _standing(self, closed: Column) -> Column:
         """Return a joined call as a row of the table, without the pair's columns."""
@@ -328,13 +350,29 @@ class Joining:
         )
 
 
+def _is_closed() -> Column:
+    return F.col("last_event_time") <= F.col("_due")
+
+
+@cache
+def _is_standing() -> Column:
+    """Select the table's rows that new events may change, or that are due to close."""
+    return F.col("touched") | ((F.col("status") == "open") & _is_closed())
+
+
+@cache
+def _has_changed() -> Column:
+    old_open = F.exists("olds", lambda old: old["status"] == "open")
+    return F.col("has_new") | (_is_closed() & old_open)
+
+
 def _found(side: str) -> Column:
     place = F.struct("event_time", "partition", "offset", F.col(side).alias("payload"))
-    return F.when(F.col(side).isNotNull(), place).cast(_FOUND).alias(side)
+    return F.when(F.col(side).isNotNull(), place).cast(_FOUND)
 
 
 def _kept(side: str) -> Column:
     place = F.col(f"{side}_place")
     fields = (place.getField(name).alias(name) for name in ("event_time", "partition", "offset"))
     kept = F.struct(*fields, F.col(side).alias("payload"))
-    return F.when(F.col(side).isNotNull(), kept).cast(_FOUND).alias(side)
+    return F.when(F.col(side).isNotNull(), kept).cast(_FOUND)

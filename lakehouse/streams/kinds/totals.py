@@ -19,13 +19,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, MapType, StructType
 
+from lakehouse.storage.spark.columns import Columns, Grouped
 from lakehouse.storage.tables import described
 from lakehouse.streams.definition import (
     Comparison,
@@ -226,10 +227,7 @@ class Totals:
 
     def events(self, clean: DataFrame) -> DataFrame:
         """Return the rows unaggregated: crossings depend on the order of single records."""
-        value = F.col(self.value).alias("value")
-        return clean.select(
-            self.by, value, "event_time", "partition", "offset", F.lit(False).alias("recomputed")
-        )
+        return self._events.of(clean)
 
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys whose new records cannot simply be added to their rows.
@@ -237,14 +235,9 @@ class Totals:
         A new record may precede one that is already added: by offset or, if the key is in several partitions,
         by time. Or the current total is null because it does not fit.
         """
-        first = partials.groupBy(self.by, "partition").agg(
-            F.min("offset").alias("first"), F.min("event_time").alias("earliest")
-        )
+        first = self._first_by_partition.of(partials)
         known = current.select(self.by, "total", "partitions", "reached").join(first, self.by)
-        last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
-        is_in_one = (F.size("partitions") == 1) & last.isNotNull()
-        is_after_all = is_in_one | F.coalesce(F.col("earliest") > F.col("reached"), F.lit(False))
-        return known.where((F.col("first") <= last) | ~is_after_all | F.col("total").isNull()).select(self.by)
+        return known.where(_comes_before()).select(self.by)
 
     def fold(self, partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
         """Return the keys with new records, each with the list of notifications that these cause.
@@ -252,62 +245,92 @@ class Totals:
         The key's current row enters the sequence as one more record, before the new ones.
         """
         touched = current.join(partials.select(self.by).distinct(), self.by, "left_semi")
-        standing = touched.select(
-            self.by,
-            F.col("total").alias("value"),
-            F.col("last_event_time").alias("event_time"),
-            F.col("count").alias("sales"),
-            F.array_max(F.transform(F.map_values("partitions"), lambda state: state["crossings"])).alias(
-                "crossings"
-            ),
-            F.lit(False).alias("is_new"),
-            "made_anew",
-            F.col("partitions").alias("standing"),
-        )
-        is_sale = F.col("value").isNotNull()
-        coming = partials.withColumn("ordered_at", self._ordered_at()).select(
-            self.by,
-            *_PLACE,
-            F.coalesce("value", F.lit(0).cast(decimals.TYPE)).alias("value"),
-            F.when(is_sale, F.col("event_time")).alias("event_time"),
-            is_sale.cast("long").alias("sales"),
-            F.lit(0).cast("long").alias("crossings"),
-            F.lit(True).alias("is_new"),
-            F.col("recomputed").alias("made_anew"),
-        )
-        sequence = coming.unionByName(standing, allowMissingColumns=True)
-        counted = self._with_crossings(self._with_totals(sequence))
-        return self._rows(self._partitions(counted)).select(*self.schema.names, "notifications")
+        coming = self._coming.of(self._ordered.added_to(partials))
+        sequence = coming.unionByName(self._standing.of(touched), allowMissingColumns=True)
+        for step in self._counting:
+            sequence = step.added_to(sequence)
+        rows = self._all_partitions.added_to(self._by_key.of(self._by_partition.of(sequence)))
+        return self._row.of(rows)
 
     def notifications(self, folded: DataFrame) -> DataFrame:
         """Return the notifications in the lists of the folded keys."""
         return folded.select(self.by, F.inline("notifications")).select(*self.notifications_schema.names)
 
-    def _ordered_at(self) -> Column:
-        """Return the greatest event time up to a record, within its key and partition."""
-        by_partition = Window.partitionBy(self.by).orderBy("partition", "offset")
-        # The greatest pair so far belongs to this partition, because earlier partitions have smaller numbers.
-        return F.max(F.struct("partition", "event_time")).over(by_partition).getField("event_time")
-
-    def _with_totals(self, sequence: DataFrame) -> DataFrame:
-        """Add `total`, `count` and `last_event_time` since the last tombstone, as of each record."""
-        in_order = Window.partitionBy(self.by).orderBy(*_PLACE)
-        is_tombstone = (F.col("sales") == 0) & F.col("is_new")
-        since = Window.partitionBy(self.by, "epoch").orderBy(*_PLACE)
-        return sequence.withColumn("epoch", F.sum(is_tombstone.cast("long")).over(in_order)).withColumns(
+    @cached_property
+    def _events(self) -> Columns:
+        names = ("event_time", "partition", "offset")
+        return Columns(
             {
-                "total": decimals.total("value", since),
-                "count": F.sum("sales").over(since),
-                "last_event_time": F.max("event_time").over(since),
+                self.by: F.col(self.by),
+                "value": F.col(self.value),
+                **{name: F.col(name) for name in names},
+                "recomputed": F.lit(False),
             }
         )
 
-    def _with_crossings(self, sequence: DataFrame) -> DataFrame:
-        """Add `crossing`, the crossings so far, and `notified`, whether the record causes a notification.
+    @cached_property
+    def _first_by_partition(self) -> Grouped:
+        """The first new record of each (key, partition)."""
+        first = {"first": F.min("offset"), "earliest": F.min("event_time")}
+        return Grouped((F.col(self.by), F.col("partition")), first)
 
-        A null total, one that does not fit, counts neither as at the threshold nor as below it.
+    @cached_property
+    def _standing(self) -> Columns:
+        """A key's current row as a record of the sequence."""
+        crossings = F.transform(F.map_values("partitions"), lambda state: state["crossings"])
+        return Columns(
+            {
+                self.by: F.col(self.by),
+                "value": F.col("total"),
+                "event_time": F.col("last_event_time"),
+                "sales": F.col("count"),
+                "crossings": F.array_max(crossings),
+                "is_new": F.lit(False),
+                "made_anew": F.col("made_anew"),
+                "standing": F.col("partitions"),
+            }
+        )
+
+    @cached_property
+    def _ordered(self) -> Columns:
+        """The greatest event time up to a record, within its key and partition."""
+        by_partition = Window.partitionBy(self.by).orderBy("partition", "offset")
+        # The greatest pair so far belongs to this partition, because earlier partitions have smaller numbers.
+        greatest = F.max(F.struct("partition", "event_time")).over(by_partition)
+        return Columns({"ordered_at": greatest.getField("event_time")})
+
+    @cached_property
+    def _coming(self) -> Columns:
+        """A new record of the sequence."""
+        is_sale = F.col("value").isNotNull()
+        return Columns(
+            {
+                **{name: F.col(name) for name in (self.by, *_PLACE)},
+                "value": F.coalesce("value", F.lit(0).cast(decimals.TYPE)),
+                "event_time": F.when(is_sale, F.col("event_time")),
+                "sales": is_sale.cast("long"),
+                "crossings": F.lit(0).cast("long"),
+                "is_new": F.lit(True),
+                "made_anew": F.col("recomputed"),
+            }
+        )
+
+    @cached_property
+    def _counting(self) -> tuple[Columns, ...]:
+        """Columns to add to the sequence, one step after the other.
+
+        `total`, `count` and `last_event_time` since the last tombstone, as of each record; `crossing`, the
+        crossings so far; `notified`, whether the record causes a notification. A null total, one that does
+        not fit, counts neither as at the threshold nor as below it.
         """
         in_order = Window.partitionBy(self.by).orderBy(*_PLACE)
+        since = Window.partitionBy(self.by, "epoch").orderBy(*_PLACE)
+        is_tombstone = (F.col("sales") == 0) & F.col("is_new")
+        totals = {
+            "total": decimals.total("value", since),
+            "count": F.sum("sales").over(since),
+            "last_event_time": F.max("event_time").over(since),
+        }
         limit = F.lit(self.threshold)
         is_sale = F.col("is_new") & (F.col("sales") == 1)
         # Before the first record the total is zero.
@@ -316,11 +339,17 @@ class Totals:
         above = is_sale & F.coalesce(F.col("total") >= limit, F.lit(False))
         crosses = above & before
         number = F.sum(F.col("crossings") + F.col("crosses").cast("long")).over(in_order)
-        numbered = sequence.withColumn("crosses", crosses).withColumn("crossing", number)
-        return numbered.withColumn("notified", crosses if self.notify == "crossing" else above)
+        return (
+            Columns({"epoch": F.sum(is_tombstone.cast("long")).over(in_order)}),
+            Columns(totals),
+            Columns({"crosses": crosses}),
+            Columns({"crossing": number}),
+            Columns({"notified": crosses if self.notify == "crossing" else above}),
+        )
 
-    def _partitions(self, counted: DataFrame) -> DataFrame:
-        """Return the last state of each (key, partition), its position, and its notifications."""
+    @cached_property
+    def _by_partition(self) -> Grouped:
+        """The last state of each (key, partition), its position, and its notifications."""
         state = F.struct(
             F.col("total"),
             F.col("count"),
@@ -335,33 +364,55 @@ class Totals:
             F.col("partition"),
             F.col("offset"),
         )
-        return counted.groupBy(self.by, "partition").agg(
-            F.max_by(state, "offset").alias("state"),
-            F.max(F.struct(*_PLACE)).alias("place"),
-            F.first("standing", ignorenulls=True).alias("standing"),
-            F.collect_list(F.when(F.col("notified"), notification)).alias("notifications"),
-            F.bool_or("made_anew").alias("made_anew"),
+        return Grouped(
+            (F.col(self.by), F.col("partition")),
+            {
+                "state": F.max_by(state, "offset"),
+                "place": F.max(F.struct(*_PLACE)),
+                "standing": F.first("standing", ignorenulls=True),
+                "notifications": F.collect_list(F.when(F.col("notified"), notification)),
+                "made_anew": F.bool_or("made_anew"),
+            },
         )
 
-    def _rows(self, partitions: DataFrame) -> DataFrame:
-        """Return one row per key: its totals as of its last record, and the states of all its partitions."""
+    @cached_property
+    def _by_key(self) -> Grouped:
+        """The state of each key's last record, and the new states of its partitions."""
         entry = F.when(F.col("partition").isNotNull(), F.struct("partition", "state"))
-        rows = partitions.groupBy(self.by).agg(
-            F.max_by("state", "place").alias("last"),
-            F.max("place").alias("place"),
-            F.first("standing", ignorenulls=True).alias("standing"),
-            F.map_from_entries(F.collect_list(entry)).alias("new"),
-            F.bool_or("made_anew").alias("made_anew"),
-            F.flatten(F.collect_list("notifications")).alias("notifications"),
+        return Grouped(
+            (F.col(self.by),),
+            {
+                "last": F.max_by("state", "place"),
+                "place": F.max("place"),
+                "standing": F.first("standing", ignorenulls=True),
+                "new": F.map_from_entries(F.collect_list(entry)),
+                "made_anew": F.bool_or("made_anew"),
+                "notifications": F.flatten(F.collect_list("notifications")),
+            },
         )
+
+    @cached_property
+    def _all_partitions(self) -> Columns:
+        """The states of all partitions of a key."""
         others = F.map_filter("standing", lambda partition, _state: ~F.map_contains_key("new", partition))
         every = F.when(F.col("standing").isNull(), F.col("new")).otherwise(F.map_concat(others, "new"))
-        with_all = rows.withColumn("partitions", every)
-        return with_all.select(
-            self.by,
-            *(F.col("last").getField(name).alias(name) for name in ("total", "count", "last_event_time")),
-            "partitions",
-            F.when(F.size("partitions") > 1, F.col("place").getField("ordered_at")).alias("reached"),
-            "made_anew",
-            "notifications",
+        return Columns({"partitions": every})
+
+    @cached_property
+    def _row(self) -> Columns:
+        """A key's row, and its notifications."""
+        last = ("total", "count", "last_event_time")
+        values = {name: F.col("last").getField(name) for name in last}
+        values["reached"] = F.when(F.size("partitions") > 1, F.col("place").getField("ordered_at"))
+        return Columns(
+            {name: values.get(name, F.col(name)) for name in (*self.schema.names, "notifications")}
         )
+
+
+@cache
+def _comes_before() -> Column:
+    """Select the rows of keys to which new records cannot simply be added."""
+    last = F.try_element_at("partitions", F.col("partition")).getField("last_offset")
+    is_in_one = (F.size("partitions") == 1) & last.isNotNull()
+    is_after_all = is_in_one | F.coalesce(F.col("earliest") > F.col("reached"), F.lit(False))
+    return (F.col("first") <= last) | ~is_after_all | F.col("total").isNull()
