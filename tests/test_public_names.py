@@ -21,7 +21,7 @@ windowed_statistics windowed_sums
 MESSAGES = "Constant Equals Exact Key Message Millis MillisThen Name Payload Plain joined_key key"
 SUITES = "fresh make_suite no_rows required rows unique"
 SINKS = """
-Audited Change Exported Findings Position Sending SinkKind SinkTroubleError message_of outgoing
+Audited Change Exported Findings Position Sending SinkKind SinkTroubleError changes_of message_of outgoing
 """
 TESTING = "Case Outcome Record SameGold declared small_session"
 PUBLIC = {

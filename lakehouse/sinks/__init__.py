@@ -7,7 +7,7 @@ stores.
 
 from lakehouse.common.errors import SinkTroubleError
 from lakehouse.sinks.change import Change
-from lakehouse.sinks.outgoing import message_of, outgoing
+from lakehouse.sinks.outgoing import changes_of, message_of, outgoing
 from lakehouse.sinks.port import Audited, Exported, Findings, Sending, SinkKind
 from lakehouse.storage.tables import Position
 
@@ -20,6 +20,7 @@ __all__ = [
     "Sending",
     "SinkKind",
     "SinkTroubleError",
+    "changes_of",
     "message_of",
     "outgoing",
 ]

@@ -60,27 +60,21 @@ class Outgoing:
         return map(_change, streamed(rows))
 
 
-def within(
-    newest: DataFrame, table: MergedTable, own: Own = NO_OWN, *, rows: int, size_bytes: int
-) -> list[Change] | None:
-    """Return the changes to send, in sending order; null if they exceed a limit.
+def within(newest: DataFrame, changes: Columns, *, rows: int, size_bytes: int) -> list[Change] | None:
+    """Return the `changes` (`changes_of`) to send, in sending order; null if they exceed a limit.
 
     Runs one job, for feed rows that fit in one task. The driver collects at most one row beyond the limits.
     """
-    size = reduce(Column.__add__, _sizes())
-    before = Window.partitionBy(F.lit(1)).orderBy(_ORDER).rowsBetween(Window.unboundedPreceding, -1)
-    leaving = _leaving(newest, table, own).withColumn(
-        "_before", F.coalesce(F.sum(size).over(before), F.lit(0))
-    )
+    leaving = _before().added_to(changes.of(newest))
     found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
     sizes = (len(f"{one.key}{one.value or ''}{one.row_key}".encode()) for one in found)
     return found if len(found) <= rows and sum(sizes) <= size_bytes else None
 
 
 @contextmanager
-def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterator[Outgoing]:
-    """Convert feed rows into the changes to send, and keep them persisted during the block."""
-    rows = _leaving(newest, table, own).persist()
+def outgoing(newest: DataFrame, changes: Columns) -> Iterator[Outgoing]:
+    """Convert feed rows into `changes` (`changes_of`) to send, and keep them persisted during the block."""
+    rows = changes.of(newest).persist()
     try:
         found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
         count, size = (0, None) if found is None else found
@@ -89,27 +83,37 @@ def outgoing(newest: DataFrame, table: MergedTable, own: Own = NO_OWN) -> Iterat
         rows.unpersist()
 
 
-def _leaving(newest: DataFrame, table: MergedTable, own: Own) -> DataFrame:
-    """Return feed rows as changes to send, with a column that defines the sending order.
+def changes_of(table: MergedTable, own: Own = NO_OWN) -> Columns:
+    """Return the columns of a Change for feed rows of the table, and one that defines the sending order.
 
-    They are sent by version, then by key. Within a commit, deletes come first, so that the last message with
+    Rows are sent by version, then by key. Within a commit, deletes come first, so that the last message with
     a given key is that of an existing row. A deleted row gets the tombstone key.
     """
     export, view = table.export, table.export.redis
-    deleted = F.col("_change_type") == "delete"
-    return newest.select(
-        F.when(deleted, export.tombstone_key()).otherwise(export.key()).alias("key"),
-        (export.partition_by or export.key)().alias("partition_by"),
-        F.when(~deleted, message_of(table)).alias("value"),
-        F.col("_commit_version").alias("version"),
-        view.row_key().alias("row_key"),
-        group_of(table).alias("group"),
-        view.member().alias("member"),
-        view.order().alias("order"),
-        (~deleted | F.lit(export.identity is not None)).alias("has_message"),
-        *([F.struct(*(column.alias(name) for name, column in own.items())).alias("own")] if own else []),
-        F.struct("_commit_version", (~deleted).alias("_kept"), *table.keys).alias(_ORDER),
-    )
+    deleted = F.col(_KIND) == "delete"
+    fields = {
+        "key": F.when(deleted, export.tombstone_key()).otherwise(export.key()),
+        "partition_by": (export.partition_by or export.key)(),
+        "value": F.when(~deleted, message_of(table)),
+        "version": F.col("_commit_version"),
+        "row_key": view.row_key(),
+        "group": group_of(table),
+        "member": view.member(),
+        "order": view.order(),
+        "has_message": ~deleted | F.lit(export.identity is not None),
+    }
+    if own:
+        fields["own"] = F.struct(*(column.alias(name) for name, column in own.items()))
+    fields[_ORDER] = F.struct("_commit_version", (~deleted).alias("_kept"), *table.keys)
+    return Columns(fields)
+
+
+@cache
+def _before() -> Columns:
+    """Return the total size of the rows to be sent before a row, as a column."""
+    before = Window.partitionBy(F.lit(1)).orderBy(_ORDER).rowsBetween(Window.unboundedPreceding, -1)
+    size = reduce(Column.__add__, _sizes())
+    return Columns({"_before": F.coalesce(F.sum(size).over(before), F.lit(0))})
 
 
 def _sizes() -> list[Column]:
@@ -201,10 +205,10 @@ def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
     )
 
 
-def filter_leaving(newest: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep the changes that the table exports."""
-    deleted = F.col("_change_type") == "delete"
-    return newest.where(F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when()))
+def leaves(table: MergedTable) -> Column:
+    """Select the changes that the table exports."""
+    deleted = F.col(_KIND) == "delete"
+    return F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when())
 
 
 def message_of(table: MergedTable) -> Column:

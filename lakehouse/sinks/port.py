@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change, Span
-from lakehouse.sinks.outgoing import as_inserted, filter_leaving, filter_newest
+from lakehouse.sinks.outgoing import as_inserted, filter_newest, leaves
 from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.storage import tables
 from lakehouse.storage.tables import Lake, Position, Progress
@@ -70,7 +70,7 @@ class Exported:
         """Return the exported rows as of a version, as changes for `outgoing`."""
         at = tables.committed_at(self.spark, self.path, version)
         rows = as_inserted(tables.read_version(self.spark, self.path, version), version, at)
-        return filter_leaving(rows, self.table)
+        return rows.where(leaves(self.table))
 
     def changed_between(self, first: int, end: int) -> DataFrame:
         """Return the newest state of exported rows changed in versions `first` to `end` - 1.
@@ -78,7 +78,7 @@ class Exported:
         Reading the frame fails if VACUUM has removed files.
         """
         changes = tables.read_changes(self.spark, self.path, first, end - 1)
-        return filter_leaving(filter_newest(changes, self.table), self.table)
+        return filter_newest(changes, self.table).where(leaves(self.table))
 
 
 @dataclass(frozen=True)

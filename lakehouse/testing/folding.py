@@ -31,7 +31,7 @@ from lakehouse.engine.records import comparing, identity
 from lakehouse.engine.records.dead_letters import status_by
 from lakehouse.engine.records.validation import filter_clean, filter_dead, judge, silver_schema, watermark_of
 from lakehouse.sinks.change import Change
-from lakehouse.sinks.outgoing import filter_leaving, within
+from lakehouse.sinks.outgoing import changes_of, leaves, within
 from lakehouse.storage.spark.collecting import local_frame
 from lakehouse.storage.spark.execution import gathered
 from lakehouse.storage.spark.kafka_times import KAFKA_TIMES, NO_TIMESTAMP
@@ -182,8 +182,8 @@ class Folding:
         if not feeds:
             return []
         newest = reduce(DataFrame.unionByName, feeds).where(F.col(_KIND) != "update_preimage")
-        leaving = filter_leaving(newest, kept)
-        found = within(leaving, kept, rows=_MOST_ROWS, size_bytes=_MOST_BYTES)
+        leaving = newest.where(leaves(kept))
+        found = within(leaving, changes_of(kept), rows=_MOST_ROWS, size_bytes=_MOST_BYTES)
         if found is None:
             raise ValueError(f"more than {_MOST_ROWS:,} rows of {table} would be sent at once")
         return found

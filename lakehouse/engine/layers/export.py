@@ -33,7 +33,7 @@ from lakehouse.engine.progress.parts import Part
 from lakehouse.engine.progress.reading import InMemory
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change, Span, next_chunk
-from lakehouse.sinks.outgoing import filter_leaving, filter_newest, outgoing, within
+from lakehouse.sinks.outgoing import changes_of, filter_newest, leaves, outgoing, within
 from lakehouse.sinks.port import Exported, Sending, Slice
 from lakehouse.sinks.registry import LEAD, used_by
 from lakehouse.sinks.sizes import UnsentRow
@@ -102,7 +102,8 @@ class _Export(Step):
         begun = self._noted().begun(permitted)
         self._reading.begin(begun.progress, begun.ahead)
         kinds = used_by(table, settings)
-        self._own = {kind.name: kind.own(table) for kind in kinds if kind.own is not None}
+        own = {kind.name: kind.own(table) for kind in kinds if kind.own is not None}
+        self._changes, self._leaves = changes_of(table, own), leaves(table)
         self._sinks = [Following(kind.make(exported), is_behind=begun.is_behind(kind.name)) for kind in kinds]
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
@@ -156,7 +157,7 @@ class _Export(Step):
     def _write(self, feed: DataFrame, span: Span, now: datetime) -> BatchResult:
         few = are_few(size_bytes=size_of(feed))
         execute_for(feed.sparkSession, few=few)
-        leaving = filter_leaving(filter_newest(gathered(feed, few=few), self._table), self._table)
+        leaving = filter_newest(gathered(feed, few=few), self._table).where(self._leaves)
         if self._lost is not None and self._lead is not None:
             unsent_rows.note_removed(self._lake, self._table.name, self._lead.place, self._lost, now=now)
         done = self._send(leaving, span, now, few=few)
@@ -213,9 +214,9 @@ class _Export(Step):
     def _send(self, leaving: DataFrame, span: Span, now: datetime, *, few: bool) -> _Done:
         most = {"rows": LARGE_FROM_ROWS - 1, "size_bytes": LARGE_FROM_BYTES}
         sending = Sending(span, now, self._reading.position is None, self._lost is not None)
-        changes = within(leaving, self._table, self._own, **most) if few else None
+        changes = within(leaving, self._changes, **most) if few else None
         if changes is None:
-            with outgoing(leaving, self._table, self._own) as rows:
+            with outgoing(leaving, self._changes) as rows:
                 if rows.count > most["rows"] or rows.size_bytes > most["size_bytes"]:
                     return self._hand_on(rows.in_parts(), replace(sending, is_large=True))
                 changes = rows.all_at_once()

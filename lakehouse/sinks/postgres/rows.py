@@ -32,7 +32,7 @@ from pyspark.sql import DataFrame
 from lakehouse.common.errors import TableError
 from lakehouse.common.printable import printable
 from lakehouse.sinks.change import Change, next_chunk
-from lakehouse.sinks.outgoing import outgoing
+from lakehouse.sinks.outgoing import changes_of, outgoing
 from lakehouse.sinks.port import Exported, Sending
 from lakehouse.sinks.postgres import statements
 from lakehouse.sinks.postgres.client import (
@@ -156,7 +156,7 @@ class ToPostgres:
         self._exported = exported
         self._url = exported.settings.postgres.url.get_secret_value()
         self._sql = Sql(exported.table)
-        self._own = {NAME: line_of(exported.table)}
+        self._changes = changes_of(exported.table, {NAME: line_of(exported.table)})
         self._connection: psycopg.Connection | None = None
         self._sending: Sending | None = None  # null if PostgreSQL already has the micro-batch
         self._receiver: Receiver | None = None
@@ -260,7 +260,7 @@ class ToPostgres:
     def _filled(
         self, leaving: DataFrame, first: Position | None, end: Position, now: datetime, *, is_all: bool
     ) -> int:
-        with outgoing(leaving, self._exported.table, self._own) as rows, self._asking() as connection:
+        with outgoing(leaving, self._changes) as rows, self._asking() as connection:
             if self._standing(connection, locks=True).position != first:
                 raise PostgresTroubleError(f"another export has sent rows of gold.{self._sql.name}; stop one")
             changes = rows.in_parts()

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from lakehouse.sinks.change import Change, next_chunk
-from lakehouse.sinks.outgoing import filter_leaving, filter_newest, group_of, outgoing
+from lakehouse.sinks.outgoing import changes_of, filter_newest, group_of, leaves, outgoing
 from lakehouse.sinks.port import Audited, Example, Findings
 from lakehouse.sinks.redis.rows import STAMP, as_stored, read_latest, read_rows, scan_latest, scan_rows
 from lakehouse.storage import tables
@@ -93,7 +93,7 @@ class _Look:
     examples: list[Example] = field(default_factory=list)
 
     def at_what_gold_has(self) -> None:
-        exported = filter_leaving(self.newest, self.table)
+        exported = self.newest.where(leaves(self.table))
         for change, text in self._wrong(exported, self._read_rows):
             self._add(change.row_key, "in gold, but not in Redis" if text is None else self._said(text))
 
@@ -167,7 +167,7 @@ class _Look:
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
         """Yield rows that differ in Redis, with Redis's text; newer versions are in flight."""
-        with outgoing(exported, self.table) as rows:
+        with outgoing(exported, changes_of(self.table)) as rows:
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK):
                 self.compared += len(chunk)

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from lakehouse.settings import Settings
 from lakehouse.sinks.change import Change
-from lakehouse.sinks.outgoing import filter_leaving, group_of, newest_since, outgoing
+from lakehouse.sinks.outgoing import changes_of, group_of, leaves, newest_since, outgoing
 from lakehouse.sinks.port import Exported, Sending, SinkKind
 from lakehouse.sinks.redis import audit as audit_redis
 from lakehouse.sinks.redis.client import RedisTroubleError, doubts_of_redis, require_redis
@@ -146,7 +146,7 @@ class ToRedis:
     def _put_since(self, since: datetime, chosen: Callable[[DataFrame], DataFrame]) -> int:
         table = self._exported.table
         newest = newest_since(self._exported.spark, self._exported.path, table, since)
-        with outgoing(chosen(filter_leaving(newest, table)), table) as rows:
+        with outgoing(chosen(newest.where(leaves(table))), changes_of(table)) as rows:
             # Send each member's latest row first: under a new generation, an older one sent first would count
             # as latest.
             return self._redis.write(rows.latest_first(), are_all=True).rows

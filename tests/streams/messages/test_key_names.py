@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
-from lakehouse.sinks.outgoing import group_of, outgoing, within
+from lakehouse.sinks.outgoing import changes_of, group_of, outgoing, within
 from lakehouse.streams.definition import MergedTable
 from lakehouse.streams.messages.key_names import joined
 from tests.support.streams import CALL_RECORDS, METRICS_1M, METRICS_SUMMARY_10M, SALES_NOTIFICATIONS
@@ -105,10 +105,10 @@ def test_the_size_of_what_leaves_is_counted_in_bytes(spark: SparkSession) -> Non
     rows = spark.createDataFrame([tuple(row.values())], METRICS_1M.schema)
     newest = rows.withColumns({"_change_type": F.lit("insert"), "_commit_version": F.lit(1)})
 
-    with outgoing(newest, METRICS_1M) as found:
+    with outgoing(newest, changes_of(METRICS_1M)) as found:
         (change,) = found.all_at_once()
         size = found.size_bytes
 
     assert size == sum(len((text or "").encode()) for text in (change.key, change.value, change.row_key))
-    assert within(newest, METRICS_1M, rows=1, size_bytes=size) == [change]
-    assert within(newest, METRICS_1M, rows=1, size_bytes=size - 1) is None
+    assert within(newest, changes_of(METRICS_1M), rows=1, size_bytes=size) == [change]
+    assert within(newest, changes_of(METRICS_1M), rows=1, size_bytes=size - 1) is None
