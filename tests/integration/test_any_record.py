@@ -1,6 +1,6 @@
 """Whatever a record is, it becomes a row or a letter: see tests/fuzz/anything.py.
 
-A few rounds of each format are part of `make test`. `make soak` has ten minutes of other ones, or as many as
+A few rounds of each format are part of `make test`. `make soak` has three minutes of other ones, or as many as
 FUZZ_MINUTES says, in a process of its own with a small heap and a deadline, through every layer and store.
 """
 
@@ -19,7 +19,7 @@ from lakehouse.settings import Settings
 from tests.fuzz.anything import FORMATS, World, made, registry
 from tests.support.processes import ROOT
 
-MINUTES = os.environ.get("FUZZ_MINUTES", "10")
+MINUTES = os.environ.get("FUZZ_MINUTES", "3")
 SEED = 57
 RECORDS = 60
 
