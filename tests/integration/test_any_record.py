@@ -1,7 +1,7 @@
 """Whatever a record is, it becomes a row or a letter: see tests/fuzz/anything.py.
 
-A few rounds of each format are part of `make test`. `make soak` has three minutes of other ones, or as many as
-FUZZ_MINUTES says, in a process of its own with a small heap and a deadline, through every layer and store.
+A few rounds of each format are part of `make test`. `make soak` has three minutes of other ones, or
+FUZZ_MINUTES of them, in a process of its own with a small heap and a deadline, through every layer and store.
 """
 
 from __future__ import annotations
