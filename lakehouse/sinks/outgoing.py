@@ -21,6 +21,7 @@ from lakehouse.storage import tables
 from lakehouse.storage.spark.collecting import streamed
 from lakehouse.storage.spark.columns import Columns
 from lakehouse.storage.spark.execution import by_reference
+from lakehouse.storage.spark.kept import Kept
 from lakehouse.streams.definition import GoldTable, MergedTable
 from lakehouse.streams.messages.key_names import escaped
 from lakehouse.streams.messages.layout import GROUP_SEPARATORS
@@ -60,7 +61,7 @@ class Outgoing:
         return map(_change, streamed(rows))
 
 
-def within(newest: DataFrame, changes: Columns, *, rows: int, size_bytes: int) -> list[Change] | None:
+def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes: int) -> list[Change] | None:
     """Return the `changes` (`changes_of`) to send, in sending order; null if they exceed a limit.
 
     Runs one job, for feed rows that fit in one task. The driver collects at most one row beyond the limits.
@@ -72,7 +73,7 @@ def within(newest: DataFrame, changes: Columns, *, rows: int, size_bytes: int) -
 
 
 @contextmanager
-def outgoing(newest: DataFrame, changes: Columns) -> Iterator[Outgoing]:
+def outgoing(newest: DataFrame, changes: Columns | Kept) -> Iterator[Outgoing]:
     """Convert feed rows into `changes` (`changes_of`) to send, and keep them persisted during the block."""
     rows = changes.of(newest).persist()
     try:

@@ -39,6 +39,7 @@ from lakehouse.sinks.registry import LEAD, used_by
 from lakehouse.sinks.sizes import UnsentRow
 from lakehouse.sinks.stopwatch import Stopwatch
 from lakehouse.storage.spark.execution import are_few, execute_for, gathered, size_of
+from lakehouse.storage.spark.kept import Kept
 from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Lake, Position, Progress
 from lakehouse.streams.definition import GoldTable, MergedTable, Stream
@@ -103,7 +104,7 @@ class _Export(Step):
         self._reading.begin(begun.progress, begun.ahead)
         kinds = used_by(table, settings)
         own = {kind.name: kind.own(table) for kind in kinds if kind.own is not None}
-        self._changes, self._leaves = changes_of(table, own), leaves(table)
+        self._changes, self._leaves = Kept(changes_of(table, own).of), leaves(table)
         self._sinks = [Following(kind.make(exported), is_behind=begun.is_behind(kind.name)) for kind in kinds]
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
