@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +47,16 @@ def test_a_plan_is_made_once_and_filled_with_the_next_rows(spark: SparkSession) 
     assert _found(kept.of(_numbers(spark, 1, 2, None))) == [3, 5, None]
     assert _found(kept.of(_numbers(spark, 40))) == [81]
     assert _found(kept.of(_numbers(spark))) == []
+    assert doubled.times == 1
+
+
+def test_a_plan_is_kept_across_commits_of_the_session(spark: SparkSession, tmp_path: Path) -> None:
+    doubled = _Counted(_doubled)
+    kept = Kept(doubled)
+
+    for number in range(3):
+        assert _found(kept.of(_numbers(spark, number))) == [2 * number + 1]
+        _numbers(spark, number).write.format("delta").mode("append").save(f"{tmp_path}/numbers")
     assert doubled.times == 1
 
 

@@ -64,9 +64,11 @@ private object KeptPlans {
 
 /** What the meaning of a plan over rows depends on: their schema, and a session's settings. */
 private object Key {
+  /** Settings without influence on values. Delta sets the last one after each commit. */
   private val OfExecution = Set(
     "spark.sql.adaptive.enabled", "spark.sql.codegen.factoryMode", "spark.sql.codegen.wholeStage",
-    "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes", "spark.sql.shuffle.partitions")
+    "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes", "spark.sql.shuffle.partitions",
+    "spark.databricks.delta.lastCommitVersionInSession")
 
   def of(session: SparkSession, schema: StructType): String = {
     val settings = session.sessionState.conf.getAllConfs.removedAll(OfExecution).toSeq.sorted
