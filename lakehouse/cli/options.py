@@ -58,8 +58,8 @@ SkipOption = Annotated[
     typer.Option(
         metavar="TOPIC/PARTITION/OFFSET",
         help="Pass over a record that cannot be processed; may be repeated. OFFSET may be a range such as "
-        "5-9. If bronze has not read the record, it notes it in ops.data_losses; otherwise silver makes it a "
-        "dead letter without parsing it.",
+        "5-9. Records that bronze passes over are noted in ops.data_losses; records that have already landed "
+        "become dead letters, unparsed.",
     ),
 ]
 BackfillOption = Annotated[

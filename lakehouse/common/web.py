@@ -5,7 +5,7 @@
   Neither an endless nor a slow response can block the caller.
 - URLs begin with https://. `needs_permission` reports those that do not, unless they lead to this machine.
 - A URL's user and password are sent only in a header (`split_credentials`); messages quote only its host.
-- The server's certificate must be signed by the system's authorities, or by explicitly given ones.
+- The server's certificate must be signed by one of the system's authorities, or by a given authority.
 
 A request is not retried, except once if the server has closed a kept-alive connection in the meantime.
 Callers retry after a pause.

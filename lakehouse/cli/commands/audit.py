@@ -25,7 +25,7 @@ def audit_command(
     stream: StreamOption = None,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Compare every layer with the one before it, row by row, and the exports with gold.
+    """Compare every layer with the layer before it, row by row, and the exports with gold.
 
     The audit can run alongside the streams, and writes nothing but an event. Exits with 1 if anything differs
     or could not be compared.

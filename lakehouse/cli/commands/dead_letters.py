@@ -133,7 +133,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=0, help="Show at most this many letters.")] = 20,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Count letters by stream, rule and status, and show the newest ones.
+    """Count letters by stream, rule and status, and show the newest letters.
 
     Raw values are truncated, and unprintable characters escaped; values that are not UTF-8 are shown in hex.
     """

@@ -71,7 +71,7 @@ def stream(
     envelope: EnvelopeOption = False,
     toml: Annotated[
         bool,
-        typer.Option("--toml", help="Write a table [streams.NAME] to lakehouse.toml instead of a package."),
+        typer.Option("--toml", help="Write the stream as a table to lakehouse.toml, instead of a package."),
     ] = False,
 ) -> None:
     """Write a package into ./NAME: the stream, its suites, tests, README and entry point.

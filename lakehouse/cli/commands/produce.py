@@ -65,8 +65,8 @@ app = typer.Typer(
     cls=_Streams,
     no_args_is_help=True,
     help="Send sample events to a stream's topics: --events N, or --rate R --seconds S, or --events N "
-    "--rate R. Or send a file's records: produce file FILE --topic T.",
-    epilog="Exits with 1 if an event could not be delivered, and with 130 on Ctrl-C.",
+    "--rate R. Or send a file's records: produce file FILE --topic T. Exits with 1 if an event could not be "
+    "delivered, and with 130 on Ctrl-C.",
 )
 
 

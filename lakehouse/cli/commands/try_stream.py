@@ -41,11 +41,6 @@ from lakehouse.testing.session import small_session
 app = typer.Typer()
 
 _FAILED = 2
-_EPILOG = (
-    "Examples: lakehouse try transactions payments.jsonl; lakehouse try shop.streams:ORDERS orders.jsonl; "
-    "lakehouse try calls analyticsTopic=a.jsonl metricsTopic=m.jsonl. Exits with 0 if every record is clean, "
-    "with 1 if there are dead letters, and with 2 if the trial failed."
-)
 
 
 class TrialError(LakehouseError):
@@ -54,7 +49,7 @@ class TrialError(LakehouseError):
     exit_code = _FAILED
 
 
-@app.command("try", epilog=_EPILOG)
+@app.command("try")
 def try_(
     stream: Annotated[
         str,
@@ -92,7 +87,8 @@ def try_(
 
     Records land at the clock's time, in file order, in one partition unless an envelope names another.
     Without --envelope, values are JSON, whatever the format of the stream's topics; with it, they have the
-    topics' format. Only records from earlier micro-batches (--batch) can make a record late.
+    topics' format. Only records from earlier micro-batches (--batch) can make a record late. Exits with 1 if
+    there are dead letters, and with 2 if the trial failed.
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)
