@@ -139,7 +139,7 @@ def _running_services(home: Path) -> dict[str, _Running]:
     except ForeignError as error:
         raise SettingsError(
             f"{path} is refused: {error}. It has the addresses of this home's services: make yourself the "
-            "only user who may write to it and its directory (chown, chmod go-w), or set home "
+            "only user who may write to it and its directory (chown, chmod go-w), or set `home` "
             "(LAKEHOUSE_HOME) to another directory"
         ) from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
