@@ -1,4 +1,4 @@
-r"""spark-submit job: push changed gold rows to Kafka and Redis.
+r"""spark-submit job: send changed gold rows to Kafka, Redis and PostgreSQL.
 
     spark-submit --properties-file .venv/share/lakehouse/laptop.properties \
         jobs/export.py --stream metrics --trigger available-now

@@ -1,4 +1,4 @@
-"""What the spark-submit jobs are made of, and how every command line ends."""
+"""The spark-submit jobs' command line, and the error handling of every command line."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ INTERRUPTED = 130
 
 
 def job(layer: LayerName | None = None) -> None:
-    """Run the spark-submit job of a layer, or of all of them: parse the arguments, run, exit."""
+    """Run the spark-submit job for one layer, or for all layers: parse the arguments, run, exit."""
     layers = LAYERS if layer is None else [layer]
 
     def main(
@@ -64,9 +64,9 @@ def job(layer: LayerName | None = None) -> None:
 
 
 def exit_with(app: typer.Typer) -> None:
-    """Run a command line; a LakehouseError, or an error of Spark's, becomes one line on standard error.
+    """Run a command line; a LakehouseError, OSError or Spark error becomes one line on standard error.
 
-    Of any other error the whole traceback is printed.
+    Any other error is printed with its whole traceback.
     """
     guard_standard_error()
     try:

@@ -94,7 +94,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
         "audit": (audit.app, "lakehouse audit"),
         "expect": (expect.app, "lakehouse expect gold", "lakehouse expect gold.metrics_1m --since 1h"),
     },
-    "Mend it": {
+    "Repair it": {
         "dead-letters": (
             dead_letters.app,
             "lakehouse dead-letters list --stream sales",
@@ -105,14 +105,15 @@ COMMANDS: Mapping[str, Mapping[str, tuple[typer.Typer, *tuple[str, ...]]]] = {
         "copy": (copy.app, "lakehouse copy --to /backup/lake"),
     },
 }
-"""The commands and groups of commands by help panel and name, each with examples."""
+"""The commands and command groups by help panel and name, each with examples."""
 EPILOG = (
     "Exit codes: 0 success; 1 failure, or a check found a problem; 2 wrong usage or setting, and for expect, "
-    "an expectation could not be evaluated; 3 for run: caught up, but too many records were refused, and for "
-    "services status: not all run; 130 interrupted."
+    "an expectation could not be evaluated; 3 for run, too many records were refused, and for services "
+    "status, a service is not running; 130 interrupted."
     "\n\n"
-    "Environment: each setting is a variable, such as LAKEHOUSE_HOME, LAKEHOUSE_LAKE, "
-    "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS and LAKEHOUSE_REDIS_URL; docs/settings.md lists all."
+    "Settings: keys of lakehouse.toml, such as home, lake, kafka.bootstrap_servers and redis.url. An "
+    "environment variable such as LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS overrides its key. `lakehouse settings` "
+    "lists all of them."
     "\n\n"
     "Completion: lakehouse --install-completion, then open a new shell."
 )

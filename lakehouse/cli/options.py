@@ -43,39 +43,39 @@ TriggerOption = Annotated[
     str, typer.Option(help='available-now (catch up and stop) or an interval such as "1 second".')
 ]
 VerboseOption = Annotated[
-    bool, typer.Option("--verbose", "-v", help="Print the whole traceback of a failure, too.")
+    bool, typer.Option("--verbose", "-v", help="Also print the whole traceback of a failure.")
 ]
 AllowOption = Annotated[
     list[Allow] | None,
     typer.Option(
         help="Continue despite this; may be repeated. data-loss: Kafka dropped records before they "
-        "landed; they are recorded in ops.data_losses. resend: rows are sent again, of a table that was "
-        "deleted and recreated, or whose changes VACUUM has removed."
+        "landed; ops.data_losses lists them. resend: rows are sent again, because their table was deleted "
+        "and recreated, or VACUUM has removed its changes."
     ),
 ]
 SkipOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TOPIC/PARTITION/OFFSET",
-        help="Pass over a record that nothing can process; may be repeated. OFFSET may be a range such as "
-        "5-9. Bronze notes what it does not read in ops.data_losses; what has landed, silver makes a dead "
-        "letter, unseen.",
+        help="Pass over a record that cannot be processed; may be repeated. OFFSET may be a range such as "
+        "5-9. Records that bronze passes over are noted in ops.data_losses; records that have already landed "
+        "become dead letters, unparsed.",
     ),
 ]
 BackfillOption = Annotated[
     bool,
     typer.Option(
         "--backfill",
-        help="Load history: no record of this run is late. The lake notes which these are, so that a rebuild "
-        "judges them alike. A run without this option goes by the watermark again.",
+        help="Load history: no record in this run counts as late. The lake notes these records, so a rebuild "
+        "treats them the same way. A run without this option applies the watermark again.",
     ),
 ]
 StandbyOption = Annotated[
     bool,
     typer.Option(
         "--standby",
-        help="Work only while no other run with --standby of the same layers and streams does, and warm up "
-        "while waiting: start two, and one takes over within seconds when the other ends or dies.",
+        help="Start two such runs with the same layers and streams: one works. The other warms up, waits, "
+        "and takes over within seconds when the first ends or dies.",
     ),
 ]
 
@@ -83,14 +83,14 @@ StandbyOption = Annotated[
 def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]) -> list[LostRange]:
     """Return the records that --skip names.
 
-    Raises SettingsError for what is no place in a topic of the streams.
+    Raises SettingsError unless each names offsets in a topic of the streams.
     """
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     return [_skipped(place, topics) for place in places]
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Expand a command's dataclass parameters into options; calls build the dataclasses from their values.
+    """Expand a command's dataclass parameters into options; calls build the dataclasses from the options.
 
     A field is declared like a typer option: annotated with it, and with the option's default.
     """
@@ -124,7 +124,7 @@ def _skipped(place: str, topics: Collection[str]) -> LostRange:
     found = re.fullmatch(r"([^/]+)/(\d{1,9})/(\d{1,18})(?:-(\d{1,18}))?", place, re.ASCII)
     if found is None or found[1] not in topics:
         raise SettingsError(
-            f"--skip {place}: expected TOPIC/PARTITION/OFFSET, of one of these topics: "
+            f"--skip {place}: expected TOPIC/PARTITION/OFFSET, with one of these topics: "
             f"{', '.join(sorted(topics))}"
         )
     return LostRange(found[1], int(found[2]), int(found[3]), int(found[4] or found[3]))

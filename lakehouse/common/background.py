@@ -14,7 +14,7 @@ def beside(
     """Run `work` in a daemon thread during the block.
 
     `work` gets an event that is set when the block ends, and must then return. Leaving the block waits for it
-    for at most `patience_s` seconds (null: without a limit); process exit does not wait.
+    for at most `patience_s` seconds (None: without a limit); process exit does not wait.
     """
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

@@ -8,12 +8,12 @@
     │   ├── SinkTroubleError  an output store is unreachable, full, or refuses a request
     │   └── WebError          an HTTP request failed, or the network policy forbids it
     ├── ProduceError          records could not be delivered to a topic
-    ├── MissingExtraError     a package of an optional extra is not installed
-    ├── VersionError          Spark or Delta is of an unsupported version
+    ├── MissingExtraError     a package from an optional extra is not installed
+    ├── VersionError          Spark or Delta has an unsupported version
     ├── TableError            a Delta table is missing or differs from its declaration
     ├── PositionError         a table's read position does not fit its source
     ├── StreamError           a step failed with an unexpected error
-    │   └── HeapError         a micro-batch does not fit in the memory of Spark
+    │   └── HeapError         a micro-batch does not fit in Spark's memory
     ├── RefusedError          silver refused more records than allowed; the rest is processed
     └── QueryError            a SQL statement was refused
 
@@ -63,7 +63,7 @@ class ProduceError(LakehouseError):
 
 
 class MissingExtraError(LakehouseError):
-    """A package of an optional extra is not installed."""
+    """A package from an optional extra is not installed."""
 
 
 class VersionError(LakehouseError):
@@ -97,7 +97,7 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first non-empty line of an error's text, and the continuation if it ends with a colon.
+    """Return the first non-empty line of an error's text, with its continuation if it ends with a colon.
 
     The continuation is a list or the next line. Only line feeds end a line, because names may contain U+2028.
     Delta reports the row that violates a CHECK as `… violated by row with values:` and ` - column : value`

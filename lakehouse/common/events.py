@@ -30,7 +30,7 @@ CAPACITY = 1000
 GATHER_S = 1.0
 PAUSE_S = 30.0
 PATIENCE_S = 20.0
-_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # the layer of its table
+_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # of a query's table
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -87,14 +87,14 @@ Write = Callable[[Sequence[Event], bool], None]
 
 
 class Place(TypedDict, total=False):
-    """The layer and table derived from a query's name, as arguments of `note`."""
+    """The layer and table derived from a query's name, as arguments for `note`."""
 
     layer: str | None
     table: str | None
 
 
 class About(Place, total=False):
-    """Optional arguments of `note`: the event's stream, layer and table, and its details, stored as JSON."""
+    """Optional arguments for `note`: the event's stream, layer and table, and its details, stored as JSON."""
 
     stream: str | None
     details: Mapping[str, Any] | None
@@ -119,7 +119,7 @@ def kind_of(failure: BaseException) -> Kind:
 
 
 class EventLog:
-    """Collect events from all threads of a process and append them in batches in a background thread.
+    """Collects events from all threads of a process, and appends them in batches in a background thread.
 
     `warn` is called with a line when appending starts to fail, when it recovers, and when events are lost. A
     failed batch is retried every `pause_s` seconds, together with newer events. If more than `capacity`
@@ -195,7 +195,7 @@ class EventLog:
                     f"ops.events has not answered for {self._patience_s:g} s: the last events may be missing"
                 )
             elif left:
-                self._warn(f"{left:,} events are not in ops.events")
+                self._warn(f"{left:,} events could not be written to ops.events")
 
     def _work(self) -> None:
         while batch := self._gathered():
@@ -223,7 +223,7 @@ class EventLog:
             self._forget_oldest()
             is_first, self._fails = not self._fails, True
         if is_first:
-            self._warn(f"ops.events cannot be written; everything else goes on: {first_line(failure)}")
+            self._warn(f"ops.events cannot be written; everything else continues: {first_line(failure)}")
 
     def _recover(self) -> None:
         with self._changed:

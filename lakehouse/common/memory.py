@@ -1,9 +1,9 @@
-"""What this process remembers to save reads, such as a table's files; forgotten when a lake is closed.
+"""The process's caches, such as of a table's files; they are cleared when a lake is closed.
 
     _known: dict[str, Files] = {}
     on_forget(_known.clear)
 
-All of it can be read again, so forgetting is safe at any time, from any thread.
+All cached values can be read again, so `forget` is safe at any time, from any thread.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _FORGETTING: list[Callable[[], None]] = []
 
 
 def on_forget(clear: Callable[[], None]) -> None:
-    """Call `clear` at each `forget`, from the import of a module on."""
+    """Register a cache's `clear`, which each `forget` calls; modules do so on import."""
     _FORGETTING.append(clear)
 
 
 def forget() -> None:
-    """Remember nothing, like a new process."""
+    """Clear all caches, as in a new process."""
     for clear in _FORGETTING:
         clear()

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from lakehouse.common.printable import cut, printable
 
 _LONGEST = 128
-"""The most characters compared, because the cost of a comparison is quadratic."""
+"""The maximum number of characters compared, because a comparison's cost is quadratic."""
 _SIMILAR = 0.65
 """The minimum similarity, from 0 to 1: sales and slaes score 0.8, sales and calls 0.6."""
 _SHORTEST_PART = 3
@@ -17,7 +17,7 @@ _FEW = 12
 
 
 def nearest(name: str, known: Iterable[str], most: int = 3) -> list[str]:
-    """Return up to `most` known names similar to a name, best match first; often none.
+    """Return up to `most` known names that resemble a name, best match first; often none.
 
     Case is ignored, and dashes count as underscores. Similarity is difflib's ratio. Names that contain the
     given name, or are contained in it, come after the similar ones.
@@ -43,7 +43,7 @@ def no_such(what: str, name: str, known: Iterable[str], most: int = 3) -> str:
     if found:
         return f"{said}: {did_you_mean(found)}"
     if not names:
-        return f"{said}: there is none"
+        return f"{said}: there are none"
     return f"{said}: {_either(names)}" if len(names) <= _FEW else said
 
 

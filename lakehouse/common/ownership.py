@@ -39,14 +39,14 @@ def read_own(path: Path) -> bytes:
             reason = _of_owner(path.lstat())
         for directory in dict.fromkeys((path.absolute().parent, path.resolve().parent)):
             if reason is None and (other := foreign(directory, sticky=True)) is not None:
-                reason = f"of its directory {directory}, {other}"
+                reason = f"its directory {directory} is not yours alone: {other}"
         if reason is not None:
             raise ForeignError(reason)
         return file.read()
 
 
 def foreign(path: Path, *, sticky: bool = False) -> str | None:
-    """Return the reason why another user may change a file or directory; null if nobody else may.
+    """Return the reason why another user may change a file or directory; None if nobody else may.
 
     `sticky`: accept a sticky directory, even if others may write to it.
     """
@@ -60,9 +60,9 @@ def _reason(where: Path | int, state: os.stat_result, *, sticky: bool = False) -
         return None
     mode = f"mode {stat.S_IMODE(state.st_mode):04o}"
     if state.st_mode & stat.S_IWOTH:
-        return f"everybody may write it ({mode})"
+        return f"everybody may write to it ({mode})"
     if state.st_mode & stat.S_IWGRP and (_has_acl(where) or not _is_private(state)):
-        return f"group {_group(state.st_gid)} may write it ({mode})"
+        return f"group {_group(state.st_gid)} may write to it ({mode})"
     return None
 
 

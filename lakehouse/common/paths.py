@@ -41,8 +41,8 @@ def _of_store(given: str) -> str:
             url = _S3A + url.removeprefix(name)
     if not _TAKEN_ELSEWHERE.fullmatch(url):
         raise ValueError(
-            f"not every reader of tables would find {url!r}; the address of a remote lake may have only "
-            "ASCII letters, digits and . _ - = + , @"
+            f"not every table reader would find {url!r}; a remote lake's address may contain only ASCII "
+            "letters, digits and . _ - = + , @"
         )
     return url
 
@@ -52,8 +52,8 @@ def of_tables(path: Path) -> Path:
     found = absolute(path)
     if misread := _MISREAD.search(str(found)):
         raise ValueError(
-            f"{misread[0]!r} is in the path {str(found)!r}, and not every reader of tables would find that "
-            "directory; choose another one"
+            f"the path {str(found)!r} contains {misread[0]!r}, so not every table reader would find it; "
+            "choose another directory"
         )
     return found
 
@@ -92,5 +92,5 @@ def is_local(path: str) -> bool:
 
 
 def local_path(path: str) -> Path | None:
-    """Return the local path; null if the path is not local."""
+    """Return the local path; None if the path is not local."""
     return Path(location(path)) if is_local(path) else None

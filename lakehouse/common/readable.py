@@ -13,7 +13,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 
 
 def readable(data: bytes | None, limit: int | None = None, *, length: int | None = None) -> str | None:
-    """Return bytes as one line: UTF-8 with unprintable characters escaped, otherwise hex; null stays null.
+    """Return bytes as one line: UTF-8 with unprintable characters escaped, otherwise hex; None stays None.
 
     Text longer than `limit` characters is truncated and followed by its length in bytes. If `data` is
     truncated, `length` is the full length in bytes.
@@ -43,13 +43,13 @@ def parse_moment(text: str, now: datetime) -> datetime:
     except (ValueError, OverflowError):
         pass
     raise SettingsError(
-        f"{text!r} is not a time; expected ISO 8601 with an offset, such as 2026-03-01T00:00:00Z, or how "
-        "long ago, such as 90s, 15m, 1h or 7d"
+        f"{text!r} is not a time; expected ISO 8601 with an offset, such as 2026-03-01T00:00:00Z, or an "
+        "age such as 90s, 15m, 1h or 7d"
     )
 
 
 def _text(data: bytes, *, whole: bool) -> str | None:
-    """Return UTF-8 bytes as text, null if they are not UTF-8; truncated data may end within a character."""
+    """Return UTF-8 bytes as text; None if they are not UTF-8. Truncated data may end within a character."""
     try:
         return bytes(data).decode()
     except UnicodeDecodeError as error:

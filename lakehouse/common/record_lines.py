@@ -1,6 +1,6 @@
 """Kafka records as JSON lines, the input of `lakehouse try` and `lakehouse produce file`.
 
-A line is a record's value, byte for byte, or an envelope: a JSON object with further fields of the record.
+A line is a record's value, byte for byte, or an envelope: a JSON object with more fields of the record.
 
     {"key": "ann", "value": {"userId": "ann", "amount": 12.50}, "timestamp_ms": 1777896000000}
     {"key": "pen", "value": null, "partition": 1, "topic": "sales-events-v1", "headers": {"trace": "7f"}}

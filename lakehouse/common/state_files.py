@@ -71,7 +71,7 @@ def make_home(path: Path) -> None:
 def make_private(path: Path) -> None:
     """Create a directory and its home with mode 0700; restrict an existing directory owned by the user.
 
-    On a file system without permissions, an existing directory stays accessible to others.
+    On a file system without permissions, an existing directory remains accessible to others.
     """
     make_home(path.parent)
     path.mkdir(mode=_OWNER_ALONE, exist_ok=True)

@@ -27,7 +27,7 @@ _WIDE = 2_000
 
 
 class Console(rich.console.Console):
-    """Print each string, and each `Text`, as one line with unprintable characters escaped.
+    """Prints each string, and each `Text`, as one line with unprintable characters escaped.
 
     The same holds for table cells. Markup such as [red] is not interpreted: use styles for colour. To print
     several lines, pass several strings or a Group. The width is the terminal's, or COLUMNS; output to a pipe
@@ -51,7 +51,7 @@ class Console(rich.console.Console):
 
 
 def table_of(headings: Iterable[str], rows: Iterable[Iterable[object]], **options: Any) -> Table:
-    """Return a table whose cells wrap instead of being truncated; null is an empty cell."""
+    """Return a table whose cells wrap instead of being truncated; None is an empty cell."""
     table = Table(*(Column(heading, overflow="fold") for heading in headings), **options)
     for row in rows:
         table.add_row(*("" if cell is None else str(cell) for cell in row))
@@ -82,7 +82,7 @@ def log_to_standard_error() -> None:
 
 
 class LogFormatter(logging.Formatter):
-    """Format log records, indenting every line of a record except the first."""
+    """Formats log records, indenting every line of a record except the first."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record's text."""

@@ -5,7 +5,7 @@
   Neither an endless nor a slow response can block the caller.
 - URLs begin with https://. `needs_permission` reports those that do not, unless they lead to this machine.
 - A URL's user and password are sent only in a header (`split_credentials`); messages quote only its host.
-- The server's certificate must be signed by the system's authorities, or by explicitly given ones.
+- The server's certificate must be signed by one of the system's authorities, or by a given authority.
 
 A request is not retried, except once if the server has closed a kept-alive connection in the meantime.
 Callers retry after a pause.
@@ -58,7 +58,7 @@ class Answer:
 
 
 def check_url(url: str, *, credentials: bool = False, query: bool = True) -> None:
-    """Raise ValueError if a text is not an http or https URL; the message quotes no part of it.
+    """Raise ValueError if the text is not an http or https URL; the message quotes no part of it.
 
     `credentials`: the URL may contain a user and password. `query`: it may contain a query or fragment.
     """
@@ -70,13 +70,11 @@ def check_url(url: str, *, credentials: bool = False, query: bool = True) -> Non
     if not is_web:
         raise ValueError("it must start with http:// or https:// and name a host")
     if _UNSAFE.search(url):
-        raise ValueError("it has characters that a URL has percent-encoded, such as %20 for a space")
+        raise ValueError("it has characters that must be percent-encoded in a URL, such as a space as %20")
     if "@" in parts.netloc and not credentials:
-        raise ValueError(
-            "it has a user or a password (`@` before the host), which have settings of their own"
-        )
+        raise ValueError("it has a user or a password (`@` before the host), which have their own settings")
     if not query and (parts.query or parts.fragment):
-        raise ValueError("it has a query or a fragment (`?` or `#`), to which no path can be added")
+        raise ValueError("it has a query or a fragment (`?` or `#`), after which no path can be added")
 
 
 def needs_permission(url: str, hosts: Collection[str]) -> bool:
@@ -139,7 +137,7 @@ def host_of(url: str) -> str:
 class WebClient:
     """A client of one web server; within a `with` block, the connection is kept alive between requests.
 
-    `url` must not contain credentials. `proxy` is the proxy's URL, possibly with credentials; if null or
+    `url` must not contain credentials. `proxy` is the proxy's URL, possibly with credentials; if None or
     empty, the environment's proxy is used.
     """
 
@@ -189,7 +187,7 @@ class WebClient:
         except _TooLargeError:
             raise WebError(f"its answer has more than {MOST_BYTES:,} bytes") from None
         except TimeoutError:
-            raise WebError(f"it has not answered completely within {DEADLINE_S:g} s") from None
+            raise WebError(f"it did not answer completely within {DEADLINE_S:g} s") from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise WebError(cut(str(error) or type(error).__name__)) from None
         if answer.status in _REDIRECTS:
@@ -374,7 +372,7 @@ class _Incoming(io.RawIOBase):
         self._inner, self._limits = inner, limits
 
     def readable(self) -> bool:
-        """Return true."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:

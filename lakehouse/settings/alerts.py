@@ -25,23 +25,23 @@ def _signing(secrets: SecretStr) -> SecretStr:
             key = b""
         if not one.startswith(SECRET_PREFIX) or len(key) < _LEAST_SECRET:
             raise ValueError(
-                f"it must be {SECRET_PREFIX} and at least {_LEAST_SECRET} bytes in base64; make one with "
-                f"`echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
+                f"it must be {SECRET_PREFIX} followed by at least {_LEAST_SECRET} bytes in base64; make one "
+                f"with `echo {SECRET_PREFIX}$(openssl rand -base64 32)`"
             )
     return secrets
 
 
 class AlertsSettings(Section):
-    """The alerts' settings. `lakehouse.operations.alerts.rules` validates the rules."""
+    """The alert settings. `lakehouse.operations.alerts.rules` validates the rules."""
 
     rules: tuple[dict[str, Any], ...] | None = Field(
         default=None,
-        description="The alerting rules, each a table [[alerts.rules]]. Default: those of docs/alerts.md.",
+        description="The alerting rules, each a table [[alerts.rules]]. Default: those in docs/alerts.md.",
     )
     in_gold: dict[str, Any] | None = Field(
         default=None,
         description=(
-            "The objective for records to reach gold: `within_s`, and `objective`, a share of the time."
+            "Objective: records reach gold within `within_s` seconds, for the share `objective` of the time."
         ),
     )
     topic: str = Field(

@@ -1,8 +1,8 @@
-"""The configuration file: its location, and the check that only its user may change it.
+"""The configuration file: its location, and the check that only the user may change it.
 
 LAKEHOUSE_CONFIG names the file. The default is `lakehouse.toml` in the working directory, else in the user's
-home. The file decides which streams are imported, hence which code runs, and where passwords are sent, so a
-file that somebody else may change is refused.
+home. The file decides which streams are imported, and thus which code runs, and where passwords are sent. So
+a file that somebody else may change is refused.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def read_config() -> tuple[Path, dict[str, Any]]:
         except ForeignError as error:
             raise SettingsError(
                 f"{path.absolute()} is refused: {error}. A configuration file decides which code runs: make "
-                "yourself the only user who may write it and its directory (chown, chmod go-w), or set "
+                "yourself the only user who may write to it and its directory (chown, chmod go-w), or set "
                 f"{CONFIG_VARIABLE} to a file of your own"
             ) from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
@@ -48,7 +48,7 @@ def read_config() -> tuple[Path, dict[str, Any]]:
 
 @cache
 def say(path: Path) -> None:
-    """Print the path of the configuration file on standard error, once."""
+    """Print the configuration file's path on standard error, once."""
     echo(f"settings from {path}", err=True)
 
 

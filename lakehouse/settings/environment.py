@@ -1,4 +1,4 @@
-"""The environment: pydantic-settings reads the variables; those with `_FILE` name the files of secrets."""
+"""The environment: pydantic-settings reads the variables; those ending in `_FILE` name files of secrets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
 
 
 class _Model(Settings, BaseSettings):
-    """The settings with the form of their variables: LAKEHOUSE_, the section, and the key."""
+    """The settings, with their variables' naming scheme: LAKEHOUSE_, the section, and the key."""
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, env_nested_delimiter="_", env_nested_max_split=1)
 
@@ -69,7 +69,7 @@ class _Variables(EnvSettingsSource):
 
 
 def _given() -> Iterator[Key]:
-    """Yield the keys whose own variables are set, not by Kubernetes."""
+    """Yield the keys whose own variables are set, unless Kubernetes set them."""
     for key in all_keys().values():
         value = os.environ.get(key.variable)
         if value is not None and not _is_of_kubernetes(key.variable, value):
@@ -93,7 +93,7 @@ def _is_of_kubernetes(name: str, value: str) -> bool:
 
 
 def _from_file(key: Key, path: Path) -> Any:
-    """Return a secret that is read again at each use, or several, one per line, that are read now."""
+    """Return a secret that is read again at each use, or several secrets, one per line, that are read now."""
     secret = SecretFile(path, key.file_variable)
     text = secret.get_secret_value()
     return tuple(SecretStr(line) for line in text.splitlines() if line) if key.has_several else secret

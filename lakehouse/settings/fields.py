@@ -15,13 +15,13 @@ CENTURY_S = 36_525 * 24 * 3600
 
 
 class Section(BaseModel):
-    """A section of the settings. A field's alias is its key where its name has a unit, too."""
+    """A section of the settings. If a field's name includes a unit, its alias is the key."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def _text_of(given: object) -> str:
-    """Return text as it is, and a number from the file as text, which has no unit then."""
+    """Return text unchanged, and a number from the file as text without a unit."""
     return str(given) if isinstance(given, str | int | float) and not isinstance(given, bool) else ""
 
 
@@ -31,7 +31,7 @@ def duration_s(given: object) -> int:
 
 
 def duration_or_never_s(given: object) -> int | None:
-    """Parse a duration, in seconds; null for `never`."""
+    """Parse a duration, in seconds; None for `never`."""
     return None if given == "never" else duration_s(given)
 
 
@@ -41,7 +41,7 @@ def size_bytes(given: object) -> int:
 
 
 def listed(names: object) -> object:
-    """Split comma-separated names; other values are returned as they are."""
+    """Split comma-separated names; other values are returned unchanged."""
     return tuple(filter(None, map(str.strip, names.split(",")))) if isinstance(names, str) else names
 
 
@@ -72,7 +72,7 @@ def is_read_by(metadata: list[Any], *readers: Callable[[Any], Any]) -> bool:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a table with the values of another one over its own, key by key; lists are replaced."""
+    """Return a table overridden by another table, key by key; lists are replaced."""
     both = dict(base)
     for name, value in over.items():
         own = both.get(name)

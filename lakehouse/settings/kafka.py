@@ -45,7 +45,7 @@ class KafkaSettings(Section):
     ssl_key_password: SecretStr = Field(default=SecretStr(""), description="Password of ssl_key.")
     client_properties: dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]] = Field(
         default_factory=dict,
-        description=f"Additional properties of the Kafka clients; allowed: {', '.join(CLIENT_PROPERTIES)}.",
+        description=f"Additional properties for the Kafka clients; allowed: {', '.join(CLIENT_PROPERTIES)}.",
     )
     topic_partitions: int = Field(default=4, ge=1, description="Partitions of topics that lakehouse creates.")
     consumer_group: str = Field(

@@ -1,4 +1,4 @@
-"""The connection to a Kafka cluster, as one value with the properties for each of three clients.
+"""The connection to a Kafka cluster, as one value with the properties for each of the three clients.
 
 These are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and keys
 may come from files; each new client reads them again, so a changed file applies from the next client on.
@@ -37,7 +37,7 @@ _PKCS8 = ("-----BEGIN PRIVATE KEY-----", "-----BEGIN ENCRYPTED PRIVATE KEY-----"
 
 @dataclass(frozen=True)
 class _Names:
-    """A client property's name in Java, kafka-python and librdkafka; null where a client has none."""
+    """A client property's name in Java, kafka-python and librdkafka; None where a client has none."""
 
     java: str
     python: str | None
@@ -62,15 +62,15 @@ _ALLOWED = {
 }
 CLIENT_PROPERTIES = tuple(sorted(_ALLOWED))
 _SETTINGS = {
-    "protocol": "LAKEHOUSE_KAFKA_SECURITY_PROTOCOL",
-    "mechanism": "LAKEHOUSE_KAFKA_SASL_MECHANISM",
-    "username": "LAKEHOUSE_KAFKA_SASL_USERNAME",
-    "password": "LAKEHOUSE_KAFKA_SASL_PASSWORD",
-    "token_url": "LAKEHOUSE_KAFKA_OAUTH_TOKEN_URL",
-    "scope": "LAKEHOUSE_KAFKA_OAUTH_SCOPE",
-    "ca": "LAKEHOUSE_KAFKA_SSL_CA",
-    "certificate": "LAKEHOUSE_KAFKA_SSL_CERTIFICATE",
-    "key": "LAKEHOUSE_KAFKA_SSL_KEY",
+    "protocol": "kafka.security_protocol",
+    "mechanism": "kafka.sasl_mechanism",
+    "username": "kafka.sasl_username",
+    "password": "kafka.sasl_password",
+    "token_url": "kafka.oauth_token_url",
+    "scope": "kafka.oauth_scope",
+    "ca": "kafka.ssl_ca",
+    "certificate": "kafka.ssl_certificate",
+    "key": "kafka.ssl_key",
 }
 
 
@@ -81,7 +81,7 @@ class KafkaAccess:
     `servers` is host:port, or several separated by commas. `ca` holds the trusted CA certificates in PEM
     (empty: the system's), `certificate` and `key` are this application's own, the key in PKCS#8. For
     OAUTHBEARER, `username` and `password` are a client's id and secret, and `token_url` is the token
-    endpoint. `properties` are among CLIENT_PROPERTIES, by their names in Java.
+    endpoint. `properties` are from CLIENT_PROPERTIES, by their Java names.
 
     `str` returns the servers; `repr` shows no secret.
     """
@@ -132,24 +132,26 @@ class KafkaAccess:
         if given and not self.is_sasl:
             names = ", ".join(_SETTINGS[name] for name in sorted(given))
             raise SettingsError(
-                f"{names} set, which {_SETTINGS['protocol']}={self.protocol} does not use; "
-                "use SASL_SSL, or SASL_PLAINTEXT without encryption"
+                f"{_SETTINGS['protocol']} is {self.protocol}, which does not use {names}; set it to "
+                "SASL_SSL, or to SASL_PLAINTEXT for no encryption"
             )
         if self.is_sasl:
             needed = ["mechanism", "username", "password", *(["token_url"] if is_oauth else [])]
             missing = [_SETTINGS[name] for name in needed if name not in given]
             if missing:
                 raise SettingsError(
-                    f"{_SETTINGS['protocol']}={self.protocol} needs {', '.join(missing)} as well"
+                    f"{_SETTINGS['protocol']} is {self.protocol}, which needs {', '.join(missing)}"
                 )
             if not is_oauth and given & {"token_url", "scope"}:
-                raise SettingsError(f"{_SETTINGS['token_url']} and _SCOPE are for the mechanism OAUTHBEARER")
+                raise SettingsError(
+                    f"{_SETTINGS['token_url']} and {_SETTINGS['scope']} are only for OAUTHBEARER, but "
+                    f"{_SETTINGS['mechanism']} is {self.mechanism}"
+                )
         self._check_certificates()
         unknown = sorted(set(self.properties) - set(_ALLOWED))
         if unknown:
             raise SettingsError(
-                f"LAKEHOUSE_KAFKA_CLIENT_PROPERTIES has {', '.join(unknown)}; allowed are "
-                f"{', '.join(CLIENT_PROPERTIES)}"
+                f"kafka.client_properties has {', '.join(unknown)}; allowed: {', '.join(CLIENT_PROPERTIES)}"
             )
 
     def _check_certificates(self) -> None:
@@ -157,15 +159,15 @@ class KafkaAccess:
         given = [_SETTINGS[name] for name, text in pem.items() if text]
         if given and not self.is_tls:
             raise SettingsError(
-                f"{', '.join(given)} set, which {_SETTINGS['protocol']}={self.protocol} does not use; "
-                "use SSL or SASL_SSL"
+                f"{_SETTINGS['protocol']} is {self.protocol}, which does not use {', '.join(given)}; set it "
+                "to SSL or SASL_SSL"
             )
         if bool(pem["certificate"]) != bool(pem["key"]):
-            raise SettingsError(f"{_SETTINGS['certificate']} and {_SETTINGS['key']} go together")
+            raise SettingsError(f"{_SETTINGS['certificate']} and {_SETTINGS['key']} must be set together")
         if pem["key"] and not any(one in pem["key"] for one in _PKCS8):
             raise SettingsError(
                 f"{_SETTINGS['key']} is not a PKCS#8 key in PEM, which Java needs; "
-                "`openssl pkcs8 -topk8 -nodes -in KEY` makes one"
+                "make one with `openssl pkcs8 -topk8 -nodes -in KEY`"
             )
         if self.is_tls:
             try:
@@ -176,7 +178,7 @@ class KafkaAccess:
                 ) from None
 
     def for_java(self) -> dict[str, str]:
-        """Return the properties of a Java client."""
+        """Return the properties for a Java client."""
         found = {
             "bootstrap.servers": self.servers,
             **{name: value for name, value in self.properties.items() if name != _EXTENSIONS},
@@ -190,7 +192,7 @@ class KafkaAccess:
             found |= {
                 "sasl.oauthbearer.token.endpoint.url": self.token_url,
                 "sasl.login.callback.handler.class": _JAVA_TOKENS,
-                "sasl.login.connect.timeout.ms": _TEN_SECONDS_MS,  # without these it waits for ever
+                "sasl.login.connect.timeout.ms": _TEN_SECONDS_MS,  # without timeouts, it waits forever
                 "sasl.login.read.timeout.ms": _TEN_SECONDS_MS,
             }
         ca, certificate, key = self._pem()
@@ -207,11 +209,11 @@ class KafkaAccess:
         return found
 
     def for_spark(self) -> dict[str, str]:
-        """Return the options of Spark's source."""
+        """Return the options for Spark's Kafka source."""
         return {f"kafka.{name}": value for name, value in self.for_java().items()}
 
     def for_python(self) -> dict[str, Any]:
-        """Return the arguments of a client of kafka-python, without the provider of OAuth tokens."""
+        """Return the arguments for a kafka-python client, without the OAuth token provider."""
         found: dict[str, Any] = {"bootstrap_servers": self.servers.split(",")}
         for name, value in self.properties.items():
             known = _ALLOWED[name].python
@@ -231,7 +233,7 @@ class KafkaAccess:
         return found
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Return the properties of a client of librdkafka."""
+        """Return the properties for a librdkafka client."""
         found: dict[str, Any] = {"bootstrap.servers": self.servers}
         for name, value in self.properties.items():
             known = _ALLOWED[name].librdkafka
@@ -306,6 +308,6 @@ def _text(value: str | SecretStr) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote a value as java.io.StreamTokenizer reads it, by which JAAS options are parsed."""
+    """Quote a value for java.io.StreamTokenizer, which parses JAAS options."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'

@@ -37,7 +37,7 @@ class Key:
 
     @property
     def file_variable(self) -> str:
-        """The variable with the path of a file that has the secret."""
+        """The variable that names the file with the secret."""
         return self.variable + FILE_SUFFIX
 
     @property
@@ -62,7 +62,7 @@ class Key:
 
 @cache
 def all_keys() -> Mapping[str, Key]:
-    """Return every key by its name with its section, in the order of the file: the top level first."""
+    """Return every key by its full name, in the order of the file: the top level first."""
     return MappingProxyType({str(key): key for key in (*_of_the_top(), *_of_sections())})
 
 
@@ -72,7 +72,7 @@ def section_names() -> tuple[str, ...]:
 
 
 def variables() -> Mapping[str, Key]:
-    """Return the keys by the variables that set them, including those that name a secret's file."""
+    """Return the keys by the variables that set them, including variables that name a secret's file."""
     found = {key.variable: key for key in all_keys().values()}
     return found | {key.file_variable: key for key in all_keys().values() if key.is_secret}
 

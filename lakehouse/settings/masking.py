@@ -1,4 +1,4 @@
-"""Secrets as `lakehouse settings` shows them: masked, but for what a URL has beside its password."""
+"""Secrets as `lakehouse settings` shows them: masked; in URLs, only the passwords."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _HOST = re.compile(r"[^/?#]*")
 
 
 def masked(key: Key, secret: str) -> str:
-    """Return a secret for display; empty if it is.
+    """Return a secret in masked form; an empty secret stays empty.
 
-    Of a URL, passwords are masked, in its options, too. A webhook's path is often its secret, so only the
-    host is shown.
+    In a URL, only passwords are masked, including those in its options. A webhook's path is often its secret,
+    so only the host is shown.
     """
     found = _URL.fullmatch(secret) if str(key) in URL_KEYS else None
     if not secret or found is None:
@@ -29,7 +29,7 @@ def masked(key: Key, secret: str) -> str:
 
 
 def _rest(key: Key, rest: str) -> str:
-    """Return the host, path and options of a URL, without what is secret in them."""
+    """Return a URL's host, path and options, with secrets masked."""
     if key.has_several:
         host = _HOST.match(rest)
         return rest if host is None or host[0] == rest else f"{host[0]}/{MASK}"

@@ -144,7 +144,7 @@ class MaintenanceSettings(Section):
         ge=_MB,
         le=1024 * _MB,
         description=(
-            "Size of the data files that maintenance merges small ones into; in gold, 100,000 rows at most."
+            "Size of the data files that maintenance merges small files into; in gold, 100,000 rows at most."
         ),
     )
     keep_versions_s: Duration = Field(
@@ -153,8 +153,8 @@ class MaintenanceSettings(Section):
         ge=3600,
         le=CENTURY_S,
         description=(
-            "How long old versions of tables are kept: their data files and their commits. What a layer has "
-            "not read, or a refill of Redis needs, is kept longer."
+            "How long tables' old versions are kept: their data files and commits. Versions that a layer has "
+            "not read, or that a Redis refill needs, are kept longer."
         ),
     )
     keep_rows_s: dict[str, Annotated[Duration, Field(ge=_DAY_S, multiple_of=_DAY_S)]] = Field(
@@ -168,7 +168,7 @@ class MaintenanceSettings(Section):
 
 
 class StreamDefaults(Section):
-    """The section `stream_defaults`: what holds for every stream."""
+    """The section `stream_defaults`: defaults for every stream."""
 
     allowed_lateness_s: Duration = Field(
         default=7 * _DAY_S,
@@ -176,7 +176,7 @@ class StreamDefaults(Section):
         ge=0,
         le=CENTURY_S,
         description=(
-            "How far a record's event time may be behind the latest one in its silver table. All producers "
+            "How far a record's event time may be behind its silver table's latest event time. All producers "
             "share one watermark: if a producer lags by more, all its records are late."
         ),
     )
@@ -196,7 +196,7 @@ class StreamDefaults(Section):
 
 
 class Settings(Section):
-    """All settings. Names in code have their units (`redis.ttl_s`), keys have none. See docs/settings.md."""
+    """All settings. Names in code include units (`redis.ttl_s`); keys do not. See docs/settings.md."""
 
     home: Annotated[Path, AfterValidator(of_tables)] = Field(
         default=Path(".lakehouse"),
@@ -204,11 +204,11 @@ class Settings(Section):
         description="Directory for the local services' data, logs and pid files, and by default the lake.",
     )
     server_home: Path | None = Field(
-        default=None, description="Directory for the tokens, written only by the server. Default: HOME."
+        default=None, description="Directory for the tokens, written only by the server. Default: home."
     )
     lake: Annotated[str, AfterValidator(lake_address)] = Field(
         default="",
-        description="Root of the Delta tables: a directory, or any Hadoop path. Default: HOME/lake.",
+        description="Root of the Delta tables: a directory, or any Hadoop path. Default: `lake` in home.",
     )
     metastore: str = Field(
         default="",
@@ -220,8 +220,8 @@ class Settings(Section):
     only_streams: Names = Field(
         default=(),
         description=(
-            "The streams to use, separated by commas. Default: those that tables [streams.NAME] declare, "
-            "else the built-in ones; and those of installed packages."
+            "The streams to use, separated by commas. Default: the streams declared by tables "
+            "[streams.NAME], else the built-in streams; plus those of installed packages."
         ),
     )
     http_hosts: Names = Field(
@@ -245,7 +245,7 @@ class Settings(Section):
     streams: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description=(
-            "Streams by name, each a table [streams.NAME]: what changes a known stream, or declares another."
+            "Streams by name: each table [streams.NAME] changes a known stream, or declares a new one."
         ),
     )
 
@@ -259,7 +259,7 @@ class Settings(Section):
         return self.topics.get(default_name, default_name)
 
     def changed(self, update: Mapping[str, Any]) -> Self:
-        """Return settings with other values, by names in code such as redis.ttl_s.
+        """Return the settings with some values replaced, by names in code such as redis.ttl_s.
 
         Values are not validated. Raises KeyError for an unknown name.
         """

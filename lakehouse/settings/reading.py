@@ -29,7 +29,7 @@ _PASSWORD = re.compile(r"//.*:.*@|[?&]\w*password=", re.DOTALL)
 
 @dataclass(frozen=True)
 class Reading:
-    """Settings, and for each key that is set where its value comes from: a variable, a file, or services."""
+    """The settings, and the origin of each value that is set: a variable, a file, or local services."""
 
     settings: Settings
     origins: Mapping[str, str]
@@ -66,12 +66,12 @@ def read() -> Reading:
 
 
 def services_file(home: Path) -> Path:
-    """Return the path of the file in which `lakehouse services up` records the endpoints of its services."""
+    """Return the path of the file in which `lakehouse services up` records its services' endpoints."""
     return home / "services.json"
 
 
 def from_files(section: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return a section's values, with the secret of a file for each key such as sasl_password_file."""
+    """Return a section's values; a key such as sasl_password_file becomes the secret in that file."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = all_keys().get(f"{section}.{name.removesuffix(FILE_SUFFIX.lower())}")
@@ -112,7 +112,7 @@ def _with_defaults(settings: Settings) -> Settings:
 
 
 def _of_services(settings: Settings) -> dict[str, Any]:
-    """Return by key what connects to the home's running services, where the settings name no others."""
+    """Return the values that connect to the home's running services, unless the settings name others."""
     running, found = _running_services(settings.home), dict[str, Any]()
     kafka, redis = running.get("kafka"), running.get("redis")
     if kafka is not None and not settings.kafka.bootstrap_servers:
@@ -139,24 +139,24 @@ def _running_services(home: Path) -> dict[str, _Running]:
     except ForeignError as error:
         raise SettingsError(
             f"{path} is refused: {error}. It has the addresses of this home's services: make yourself the "
-            "only user who may write it and its directory (chown, chmod go-w), or choose another "
-            "LAKEHOUSE_HOME"
+            "only user who may write to it and its directory (chown, chmod go-w), or set `home` "
+            "(LAKEHOUSE_HOME) to another directory"
         ) from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError):
         return {}  # no services were started here, or another program wrote the file
 
 
 def _lookup(values: Mapping[str, Any], name: str) -> Any:
-    """Return the value of a key in nested values; null if it is not set."""
+    """Return a key's value in nested values; None if it is not set."""
     section, _, key = name.rpartition(".")
     within = values.get(section) if section else values
     return within.get(key) if isinstance(within, Mapping) else None
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values with others over them, key by key. A table is replaced; tables of streams are merged.
+    """Return values overridden by others, key by key. A table is replaced, but stream tables are merged.
 
-    What the lower values have in the place of a section stays, and the model refuses it.
+    If the lower values have something other than a table as a section, it is kept, and the model refuses it.
     """
     values = dict(below)
     for name, one in above.items():

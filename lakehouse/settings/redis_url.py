@@ -78,7 +78,7 @@ def parse_redis_url(text: str) -> RedisUrl:
         raise ValueError(_UNREADABLE) from None
     scheme = parts.scheme
     if scheme not in {*_PORTS, _SOCKET}:
-        raise ValueError(f"it must start with {', '.join(f'{one}://' for one in (*_PORTS, _SOCKET))}")
+        raise ValueError(f"it must start with one of {', '.join(f'{one}://' for one in (*_PORTS, _SOCKET))}")
     if parts.fragment or (scheme != _SOCKET and "@" in parts.path + parts.query):
         raise ValueError(_UNREADABLE)
     has_tls, has_sentinels = scheme.startswith("rediss"), scheme.endswith("+sentinel")
@@ -95,7 +95,7 @@ def parse_redis_url(text: str) -> RedisUrl:
         )
     name, _, database = parts.path.removeprefix("/").partition("/")
     if not name:
-        raise ValueError(f"the name of the primary is missing, as in {scheme}://HOST:26379,HOST:26379/NAME/0")
+        raise ValueError(f"the primary's name is missing; expected {scheme}://HOST:26379,HOST:26379/NAME/0")
     _require_database(database)
     userinfo, at, _ = parts.netloc.rpartition("@")
     query = urlencode(options, quote_via=quote)
@@ -115,7 +115,7 @@ def _hosts(scheme: str, listed: Sequence[str]) -> list[tuple[str, int]]:
 
 def _require_database(path: str) -> None:
     if not re.fullmatch(r"[0-9]*/?", path):
-        raise ValueError("its path is not a database number, as in redis://HOST:6379/0")
+        raise ValueError("its path must be a database number, as in redis://HOST:6379/0")
 
 
 def _options(parts: SplitResult, *, has_tls: bool, has_sentinels: bool) -> dict[str, str]:
@@ -125,7 +125,7 @@ def _options(parts: SplitResult, *, has_tls: bool, has_sentinels: bool) -> dict[
         if name in _TLS_OPTIONS and not has_tls:
             raise ValueError(f"its option {name} needs TLS: {parts.scheme.replace('redis', 'rediss')}://")
         if name in _SENTINEL_OPTIONS and not has_sentinels:
-            raise ValueError(f"its option {name} is for {parts.scheme}+sentinel://")
+            raise ValueError(f"its option {name} is only for {parts.scheme}+sentinel://")
         if name not in known:
             raise ValueError(f"it has an unknown option {name!r}; known: {', '.join(sorted(known))}")
         if name in found:

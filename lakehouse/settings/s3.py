@@ -27,7 +27,7 @@ class S3Settings(Section):
     )
     secret_key: SecretStr = Field(default=SecretStr(""), description="The S3 secret access key.")
     session_token: SecretStr = Field(
-        default=SecretStr(""), description="Session token of temporary S3 credentials."
+        default=SecretStr(""), description="Session token for temporary S3 credentials."
     )
     single_writer: bool = Field(
         default=False,

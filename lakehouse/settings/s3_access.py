@@ -1,8 +1,8 @@
-"""Access to an S3 store as one value, with output for both kinds of lake readers.
+"""Access to an S3 store, as one value that serves both kinds of lake readers.
 
 Hadoop's client in the JVM takes properties. deltalake and pyarrow take AWS's usual environment variables, as
-every S3 tool does. Whatever is not set here, each of them finds through AWS's provider chain: variables, a
-credentials file, a web identity, or the machine's role.
+every S3 tool does. Each of them looks up unset values through AWS's provider chain: variables, a credentials
+file, a web identity, or the machine's role.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class S3Access:
         """Raise SettingsError if only one half of the key is set."""
         if bool(self.access_key) != bool(self.secret_key.get_secret_value()):
             raise SettingsError(
-                "LAKEHOUSE_S3_ACCESS_KEY and LAKEHOUSE_S3_SECRET_KEY (or its _FILE) belong together: set "
-                "both, or neither to use AWS's own variables, files and roles"
+                "only one of s3.access_key and s3.secret_key is set: set both (the secret key by "
+                "LAKEHOUSE_S3_SECRET_KEY or its _FILE), or neither to use AWS's variables, files and roles"
             )
 
     def for_hadoop(self) -> dict[str, str]:
-        """Return the properties of Hadoop's S3 client, s3a, and of Spark's writer of small files.
+        """Return the properties for Hadoop's S3 client, s3a, and for Spark's writer of small files.
 
         They contain the secret key.
         """

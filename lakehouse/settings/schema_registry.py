@@ -1,4 +1,4 @@
-"""The section `schema_registry`: the connection to the registry of records that are not JSON."""
+"""The section `schema_registry`: the connection to the registry for records that are not JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Secrets in files, such as Kubernetes mounts: `LAKEHOUSE_REDIS_URL_FILE` names the file of redis.url."""
+"""Secrets in files, such as Kubernetes mounts: `LAKEHOUSE_REDIS_URL_FILE` names the file for redis.url."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class SecretFile(SecretStr):
 
 
 def secret_in(path: Path | None, name: str) -> SecretStr:
-    """Return the text of a file, read at each use; empty without a file. Messages use the name."""
+    """Return a file's text, read at each use; empty without a file. Messages contain `name`."""
     return SecretStr("") if path is None else SecretFile(path, name)

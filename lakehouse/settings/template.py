@@ -11,9 +11,9 @@ from lakehouse.settings.keys import Key, all_keys
 from lakehouse.settings.wording import EXAMPLES, as_text, in_toml
 
 _HEAD = f"""\
-# Settings of lakehouse. Every key is commented out and has its default, or an example ("e.g.").
+# Settings of lakehouse. Every key is commented out, with its default or an example ("e.g.").
 # A variable such as LAKEHOUSE_REDIS_TTL overrides its key; {CONFIG_VARIABLE} names another file.
-# Passwords and keys are refused here: set their variables, or those with _FILE to the path of a file.
+# Secrets are refused here: set their variables, or the variables ending in _FILE to a file's path.
 """
 _WIDTH = 100
 

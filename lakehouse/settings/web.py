@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def of_web(url: SecretStr) -> SecretStr:
-    """Raise ValueError, which quotes no part of the URL, unless it is a web URL; credentials are allowed."""
+    """Raise ValueError, quoting no part of the URL, unless it is a web URL; credentials are allowed."""
     web.check_url(url.get_secret_value(), credentials=True)
     return url
 
 
 def of_proxy(url: SecretStr) -> SecretStr:
-    """Raise ValueError unless the URL is that of an HTTP proxy, or empty."""
+    """Raise ValueError unless the URL is an HTTP proxy's, or empty."""
     text = url.get_secret_value()
     if text:
         web.check_url(text, credentials=True)
@@ -50,7 +50,7 @@ def check_encryption(settings: Settings) -> None:
         if url and web.needs_permission(url, settings.http_hosts):
             host = web.host_of(url)
             raise SettingsError(
-                f"{name} is http://{host}…, where passwords and data would be sent unencrypted: "
+                f"{name} is http://{host}…, so passwords and data would be sent unencrypted: "
                 f"use https://, or add {host} to http_hosts (LAKEHOUSE_HTTP_HOSTS)"
             )
 

@@ -1,4 +1,4 @@
-"""Messages about invalid settings: the place, the value unless it is secret, and the expected form."""
+"""Messages about invalid settings: the key or variable, the value unless secret, and the expected form."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _FORMS: Mapping[str, str] = {
     "kafka.dead_letter_topic": _TOPIC,
     "alerts.topic": _TOPIC,
 }
-"""The expected form of settings that have a pattern."""
+"""The expected form of settings with a pattern."""
 EXAMPLES: Mapping[str, Any] = {
     "server_home": "/var/lib/lakehouse",
     "lake": "s3a://lake/prod",
@@ -58,7 +58,7 @@ EXAMPLES: Mapping[str, Any] = {
     "alerts.rules": [{"name": "late", "kind": "freshness", "seconds": 600}],
     "alerts.webhook_ca": "/etc/ssl/ca.pem",
 }
-"""Example values of all settings whose default is not a useful example."""
+"""Example values for all settings whose default is not a useful example."""
 _TYPES: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -83,13 +83,13 @@ def unreadable(key: Key, text: str, error: ValueError) -> str:
 def secret_in_file(key: Key, path: Path) -> str:
     """Return the message for a secret in the configuration file."""
     return (
-        f"{key} in {path} holds a secret, which the file must not: set {key.variable}, or "
-        f"{key.file_variable} to the path of a file that has it"
+        f"{key} in {path} is a secret, which must not be in the file: set {key.variable}, or "
+        f"{key.file_variable} to the path of a file with the secret"
     )
 
 
 def explain(error: ValidationError, path: Path) -> str:
-    """Return the message for invalid values; `path` is the file of values that no variable sets."""
+    """Return the message for invalid values; `path` is the file with the values that no variable sets."""
     return "; ".join(_explain(dict(item), path) for item in error.errors(include_url=False))
 
 
@@ -101,7 +101,7 @@ def _explain(item: Mapping[str, Any], path: Path) -> str:
     name, within = ".".join([first, *rest][:depth]), item["loc"][depth:]
     key = all_keys().get(name)
     if key is None:
-        return f"unknown key {_no(name, [*section_names(), *all_keys()])}".replace(",", f" in {path},", 1)
+        return f"unknown key {_no(name, [*section_names(), *all_keys()], f' in {path}')}"
     value = item["input"] if within else as_text(key, item["input"])
     is_in_file = not any(one in os.environ for one in (key.variable, key.file_variable))
     subject = _subject(key, value, path if is_in_file else None, within)
@@ -110,17 +110,17 @@ def _explain(item: Mapping[str, Any], path: Path) -> str:
     return f"{subject}: {_expected(key, within, in_file=is_in_file)}"
 
 
-def _no(name: str, known: Iterable[str]) -> str:
-    """Return an unknown name with the known names that it resembles."""
+def _no(name: str, known: Iterable[str], where: str = "") -> str:
+    """Return an unknown name with its place, and the known names that it resembles."""
     prefix = ENV_PREFIX if name.startswith(ENV_PREFIX) else ""
     near = nearest(name.removeprefix(prefix), [one.removeprefix(prefix) for one in known])
     if not near:
-        return f"{printable(name)}, docs/settings.md lists all settings"
-    return f"{printable(name)}, {did_you_mean([prefix + one for one in near])}"
+        return f"{printable(name)}{where}: docs/settings.md lists all settings"
+    return f"{printable(name)}{where}: {did_you_mean([prefix + one for one in near])}"
 
 
 def _subject(key: Key, value: object, path: Path | None, within: Collection[int | str] = ()) -> str:
-    """Return a setting as it was given, without a value that is secret or may contain a password."""
+    """Return a setting as it was given, without its value if that is secret or may contain a password."""
     place = "".join(f"[{printable(json.dumps(one))}]" for one in within)
     is_tree = isinstance(value, Mapping | list | tuple)
     text = json.dumps(value, default=str, ensure_ascii=False) if is_tree else str(value)
@@ -179,7 +179,7 @@ def _kind(kind: Any, bounds: list[Any], *, in_file: bool) -> str:
 
 
 def as_text(key: Key, value: Any) -> Any:
-    """Return a value as the file has it: durations and sizes as text, and secrets not at all."""
+    """Return a value in the form of the file: durations, sizes and times as text."""
     metadata = list(key.info.metadata)
     if str(key) == "maintenance.keep_rows":
         return {name: one if isinstance(one, str) else show_duration(one) for name, one in value.items()}

@@ -107,7 +107,7 @@ def test_what_is_not_set_is_a_dash_or_what_that_means(monkeypatch: pytest.Monkey
 
     assert lines["only_streams"] == ["all", "default"]
     assert lines["kafka.ssl_ca"] == ["the system's", "default"]
-    assert lines["alerts.rules"] == ["those of docs/alerts.md", "default"]
+    assert lines["alerts.rules"] == ["those in docs/alerts.md", "default"]
     for name in (
         "topics",
         "streams",

@@ -152,8 +152,8 @@ def test_envelopes_give_keys_tombstones_times_and_topics(run: Try) -> None:
         (("sales", "nothing.jsonl"), "nothing.jsonl cannot be read: No such file or directory"),
         (("sales", "f", "--now", "noon"), "--now noon: expected ISO 8601, such as"),
         (("sales", "f", "--envelope"), "f:1 is not an envelope: unknown field product"),
-        (("calls", "f"), "f:1: no topic is named for stream calls; name one of analyticsTopic, metricsTopic"),
-        (("sales", "e", "--envelope"), "e:1: topic elsewhere is not read by stream sales; name one of "),
+        (("calls", "f"), "f:1: stream calls reads several topics; name one of analyticsTopic, metricsTopic"),
+        (("sales", "e", "--envelope"), "e:1: stream sales does not read topic elsewhere; name one of "),
         (("sales", "twice", "--envelope"), "twice:2 and twice:1 are both sales-events-v1/0/5"),
     ],
 )

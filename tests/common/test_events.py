@@ -158,7 +158,7 @@ def test_a_batch_that_fails_is_tried_again_with_what_has_come_and_both_are_said_
     assert write.messages == ["first", "second", "third"]
     assert write.agains == [False, True, True, True, False]
     assert said == [
-        "ops.events cannot be written; everything else goes on: No space left on device",
+        "ops.events cannot be written; everything else continues: No space left on device",
         "ops.events is being written again",
     ]
 
@@ -186,8 +186,8 @@ def test_what_is_left_at_the_end_is_counted() -> None:
             note(Kind.START, str(number))
 
     assert said == [
-        "ops.events cannot be written; everything else goes on: No space left on device",
-        "5 events are not in ops.events",
+        "ops.events cannot be written; everything else continues: No space left on device",
+        "5 events could not be written to ops.events",
     ]
 
 
@@ -215,8 +215,8 @@ def test_a_lake_that_cannot_be_written_is_said_once_and_stops_nothing(
 
     said = capsys.readouterr().err.splitlines()
     assert [line.partition(": ")[0] for line in said] == [
-        "ops.events cannot be written; everything else goes on",
-        "2 events are not in ops.events",
+        "ops.events cannot be written; everything else continues",
+        "2 events could not be written to ops.events",
     ]
 
 

@@ -48,7 +48,7 @@ def test_no_more_names_than_asked_for_the_most_similar_first() -> None:
     [
         ("slaes", STREAMS, "no stream 'slaes': did you mean sales?"),
         ("x", STREAMS, "no stream 'x': calls, metrics, sales or transactions"),
-        ("x", (), "no stream 'x': there is none"),
+        ("x", (), "no stream 'x': there are none"),
         ("x", [f"stream {number}" for number in range(50)], "no stream 'x'"),
         ("\x1b[2J" + "y" * 100, ("sales",), r"no stream '\x1b[2J" + "y" * 60 + "…': sales"),
     ],

@@ -242,8 +242,8 @@ def test_maintain_clears_what_no_record_can_reach_any_more(settings: Settings, l
 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[:2] == [
-        "gold.metrics_1m: 1 rows cleared, ended before 2026-03-01 10:30:00 UTC",
-        "gold.metrics_summary_10m: 1 rows cleared, ended before 2026-03-01 10:30:00 UTC",
+        "gold.metrics_1m: fold state cleared in 1 rows that ended before 2026-03-01 10:30:00 UTC",
+        "gold.metrics_summary_10m: fold state cleared in 1 rows that ended before 2026-03-01 10:30:00 UTC",
     ]
     kept = {row["count"]: row["sketch"] is not None for row in pipeline.rows_of(settings, GOLD)}
     assert kept == {2: False, 1: True}

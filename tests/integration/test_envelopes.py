@@ -226,7 +226,9 @@ def test_a_micro_batch_of_fewer_records_than_partitions_leaves_some_out() -> Non
 @pytest.mark.parametrize("place", ["", "t/0", "t/0/x", "t/0/5-", "other/0/5", "t/-1/5", "t/0/5/6"])
 def test_what_is_no_place_in_a_topic_that_is_read_is_not_skipped(place: str) -> None:
     settings = load_settings().changed({"topics": {"sales-events-v1": "t"}})
-    with pytest.raises(SettingsError, match=r"expected TOPIC/PARTITION/OFFSET, of one of these topics: .*t"):
+    with pytest.raises(
+        SettingsError, match=r"expected TOPIC/PARTITION/OFFSET, with one of these topics: .*t"
+    ):
         skipped([place], settings, load(settings))
     assert skipped(["t/0/5", "t/11/5-9"], settings, load(settings)) == [
         LostRange("t", 0, 5, 5),

@@ -168,7 +168,7 @@ def test_events_wait_for_room(tmp_path: Path) -> None:
             await_(lambda: said)
         note(Kind.START, "third")
         await_(lambda: len(said) > 1)
-    assert said[0].startswith("ops.events cannot be written; everything else goes on: ")
+    assert said[0].startswith("ops.events cannot be written; everything else continues: ")
     assert "File too large" in said[0]
     assert said[1:] == ["ops.events is being written again"]
     assert [one.message for one in event_table.newest(str(tmp_path), limit=9)] == [

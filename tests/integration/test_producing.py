@@ -416,7 +416,12 @@ def test_lines_of_standard_input_are_values_as_they_are(services: Endpoints, com
 @pytest.mark.parametrize(
     ("line", "options", "error", "why"),
     [
-        ('{"value": 1}', [], SettingsError, "f:1 names no topic; expected --topic, or an envelope with one"),
+        (
+            '{"value": 1}',
+            [],
+            SettingsError,
+            "f:1 names no topic; expected --topic, or a topic in the envelope",
+        ),
         ('{"value": 1}', ["--topic", "nowhere"], ProduceError, "cannot produce to topic nowhere"),
         ('{"value": 1, "timestamp_ms": 0}', ["--topic", "t", "--envelope"], SettingsError, "f:1: a time"),
         ("\n", ["--topic", "t"], SettingsError, "f has no records"),
@@ -439,7 +444,7 @@ def test_an_option_of_another_stream_is_refused() -> None:
     result = CliRunner().invoke(app, ["sales", "--events", "5", *given])
 
     assert isinstance(result.exception, SettingsError)
-    assert str(result.exception) == "the samples of sales do not have --one-sided and --hot-user"
+    assert str(result.exception) == "--one-sided and --hot-user cannot be used with samples of sales"
 
 
 def test_tombstones_count_among_the_shares() -> None:

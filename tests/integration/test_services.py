@@ -183,8 +183,8 @@ def test_a_home_that_others_may_write_is_refused_and_nothing_is_started(home: Pa
 
     assert isinstance(ended.exception, ServiceError)
     assert str(ended.exception) == (
-        f"the local services are not started or stopped in {home}: everybody may write it (mode 0777). Make "
-        "it yours (chown, chmod go-w), or set LAKEHOUSE_HOME to another directory"
+        f"the local services are not started or stopped in {home}: everybody may write to it (mode 0777). "
+        "Make it yours (chown, chmod go-w), or set LAKEHOUSE_HOME to another directory"
     )
     assert list(home.iterdir()) == []
 

@@ -28,8 +28,8 @@ LETTERS, HAPPENINGS = "/api/v1/dead-letters", "/api/v1/happenings"
         (f"{LETTERS}/counts?Stream=sales", "no parameter 'Stream': did you mean stream?"),
         (f"{HAPPENINGS}?kinds=start", "no parameter 'kinds': did you mean kind?"),
         ("/api/v1/gates?stream=sales", "no parameter 'stream': cursor or limit"),
-        ("/api/v1/status?x=", "no parameter 'x': there is none"),
-        ("/health/live?verbose", "no parameter 'verbose': there is none"),
+        ("/api/v1/status?x=", "no parameter 'x': there are none"),
+        ("/health/live?verbose", "no parameter 'verbose': there are none"),
         (
             f"{LETTERS}?stream=sales&stream=calls",
             "the parameter 'stream' is given 2 times; it takes one value",

@@ -164,24 +164,33 @@ def test_no_secret_is_shown() -> None:
 @pytest.mark.parametrize(
     ("access", "said"),
     [
-        (KafkaAccess("a:1", username="u"), "LAKEHOUSE_KAFKA_SASL_USERNAME set, which"),
-        (KafkaAccess("a:1", "SSL", password=SecretStr("p")), "LAKEHOUSE_KAFKA_SASL_PASSWORD set, which"),
-        (KafkaAccess("a:1", "SASL_SSL", "PLAIN", "u"), "needs LAKEHOUSE_KAFKA_SASL_PASSWORD as well"),
+        (
+            KafkaAccess("a:1", username="u"),
+            "kafka.security_protocol is PLAINTEXT, which does not use kafka.sasl_username; ",
+        ),
+        (
+            KafkaAccess("a:1", "SSL", password=SecretStr("p")),
+            "is SSL, which does not use kafka.sasl_password; ",
+        ),
+        (KafkaAccess("a:1", "SASL_SSL", "PLAIN", "u"), "is SASL_SSL, which needs kafka.sasl_password"),
         (
             KafkaAccess("a:1", "SASL_SSL"),
-            "needs LAKEHOUSE_KAFKA_SASL_MECHANISM, LAKEHOUSE_KAFKA_SASL_USERNAME, LAKEHOUSE_KAFKA_SASL_PASSW",
+            "needs kafka.sasl_mechanism, kafka.sasl_username, kafka.sasl_password",
         ),
         (
             KafkaAccess("a:1", "SASL_SSL", "OAUTHBEARER", "u", SecretStr("p")),
-            "needs LAKEHOUSE_KAFKA_OAUTH_TOKEN_URL as well",
+            "needs kafka.oauth_token_url",
         ),
         (
             KafkaAccess("a:1", "SASL_SSL", "PLAIN", "u", SecretStr("p"), scope="s"),
-            "are for the mechanism OAUTHBEARER",
+            "are only for OAUTHBEARER, but kafka.sasl_mechanism is PLAIN",
         ),
-        (KafkaAccess("a:1", ca=SecretStr("x")), "LAKEHOUSE_KAFKA_SSL_CA set, which"),
+        (KafkaAccess("a:1", ca=SecretStr("x")), "is PLAINTEXT, which does not use kafka.ssl_ca; "),
         (KafkaAccess("a:1", "SSL", ca=SecretStr("x")), "the certificates for Kafka cannot be used"),
-        (KafkaAccess("a:1", "SSL", certificate=SecretStr("x")), "go together"),
+        (
+            KafkaAccess("a:1", "SSL", certificate=SecretStr("x")),
+            "kafka.ssl_certificate and kafka.ssl_key must be set together",
+        ),
         (
             KafkaAccess(
                 "a:1",
@@ -193,7 +202,7 @@ def test_no_secret_is_shown() -> None:
         ),
         (
             KafkaAccess("a:1", properties={"acks": "0"}),
-            "LAKEHOUSE_KAFKA_CLIENT_PROPERTIES has acks; ",
+            "kafka.client_properties has acks; allowed: ",
         ),
     ],
 )

@@ -123,7 +123,7 @@ def test_a_file_that_somebody_else_may_change_is_refused(
         load_settings()
     assert str(refused.value) == (
         f"{path} is refused: the owner is user 41002, and this runs as root (0). A configuration file "
-        "decides which code runs: make yourself the only user who may write it and its directory (chown, "
+        "decides which code runs: make yourself the only user who may write to it and its directory (chown, "
         "chmod go-w), or set LAKEHOUSE_CONFIG to a file of your own"
     )
 
@@ -135,9 +135,9 @@ def test_endpoints_that_somebody_else_may_change_are_refused(directory: Path) ->
     with pytest.raises(SettingsError) as refused:
         load_settings()
     assert str(refused.value) == (
-        f"{home}/services.json is refused: everybody may write it (mode 0666). It has the addresses of this "
-        "home's services: make yourself the only user who may write it and its directory (chown, chmod "
-        "go-w), or choose another LAKEHOUSE_HOME"
+        f"{home}/services.json is refused: everybody may write to it (mode 0666). It has the addresses of "
+        "this home's services: make yourself the only user who may write to it and its directory (chown, "
+        "chmod go-w), or set `home` (LAKEHOUSE_HOME) to another directory"
     )
 
 
@@ -156,8 +156,8 @@ def test_unknown_variables_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) 
 
     with pytest.raises(
         SettingsError,
-        match=r"^unknown environment variable LAKEHOUSE_GRACE, docs/settings.md lists all settings; "
-        r"unknown environment variable LAKEHOUSE_REDIS_TTL_S, "
+        match=r"^unknown environment variable LAKEHOUSE_GRACE: docs/settings.md lists all settings; "
+        r"unknown environment variable LAKEHOUSE_REDIS_TTL_S: "
         r"did you mean LAKEHOUSE_REDIS_TTL or LAKEHOUSE_REDIS_URL\?$",
     ):
         load_settings()
@@ -170,9 +170,9 @@ def test_unknown_keys_of_the_file_are_refused_by_name(directory: Path) -> None:
         load_settings()
 
     message = str(caught.value)
-    assert "unknown key hom in lakehouse.toml, did you mean home" in message
-    assert "unknown key redis.ttl_s in lakehouse.toml, did you mean redis.ttl" in message
-    assert "unknown key kafak in lakehouse.toml, did you mean kafka" in message
+    assert "unknown key hom in lakehouse.toml: did you mean home" in message
+    assert "unknown key redis.ttl_s in lakehouse.toml: did you mean redis.ttl" in message
+    assert "unknown key kafak in lakehouse.toml: did you mean kafka" in message
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ SAID = {
     ),
     ("schema_registry_url", "https://me:hunter2@host"): (
         "LAKEHOUSE_SCHEMA_REGISTRY_URL: it has a user or a password (`@` before the host), which have "
-        "settings of their own"
+        "their own settings"
     ),
 }
 
@@ -521,7 +521,7 @@ def test_a_redis_url_may_have_tls_a_socket_or_sentinels(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("localhost:6379", r"it must start with redis://, rediss://, redis\+sentinel://"),
+        ("localhost:6379", r"it must start with one of redis://, rediss://, redis\+sentinel://"),
         ("redis://:hunter2@cache/0?ssl_ca_certs=/ca.pem", "its option ssl_ca_certs needs TLS: rediss://"),
         (
             "rediss://:hunter2@cache/0?ssl_cacerts=/ca.pem",
@@ -529,14 +529,14 @@ def test_a_redis_url_may_have_tls_a_socket_or_sentinels(monkeypatch: pytest.Monk
         ),
         (
             "redis://:hunter2@cache/0?sentinel_password=hunter2",
-            r"sentinel_password is for redis\+sentinel://",
+            r"sentinel_password is only for redis\+sentinel://",
         ),
         ("redis://:hunter2@cache/0?socket_timeout=hunter2", "its option socket_timeout must match"),
         ("redis://:hunter2@cache/0?db=1&db=2", "the option db twice"),
-        ("redis://:hunter2@cache/metrics", "its path is not a database number"),
+        ("redis://:hunter2@cache/metrics", "its path must be a database number"),
         ("redis://:hunter2@one,two/0", "it names several hosts; only redis\\+sentinel:// allows that"),
-        ("redis+sentinel://:hunter2@one,two", "the name of the primary is missing"),
-        ("redis+sentinel://:hunter2@one,two/primary/x", "its path is not a database number"),
+        ("redis+sentinel://:hunter2@one,two", "the primary's name is missing"),
+        ("redis+sentinel://:hunter2@one,two/primary/x", "its path must be a database number"),
         ("redis+sentinel://:hunter2@one,:1/primary/0", "it is not a valid URL"),
         ("redis://:hunter2@cache:6379/0#1", "it is not a valid URL"),
     ],
@@ -619,7 +619,7 @@ def test_a_temporary_key_has_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_half_a_key_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LAKEHOUSE_S3_ACCESS_KEY", "me")
-    with pytest.raises(SettingsError, match="belong together"):
+    with pytest.raises(SettingsError, match=r"only one of s3\.access_key and s3\.secret_key is set"):
         load_settings()
 
 
@@ -646,7 +646,9 @@ def test_a_home_or_a_lake_that_no_reader_finds_by_its_name_is_refused_with_the_v
     assert load_settings().lake == str(directory / "lake")
     for variable in ("LAKEHOUSE_LAKE", "LAKEHOUSE_HOME"):
         monkeypatch.setenv(variable, "a%41")
-        with pytest.raises(SettingsError, match=f"^{variable}='a%41': '%41' is in the path .*choose another"):
+        with pytest.raises(
+            SettingsError, match=f"^{variable}='a%41': the path .* contains '%41', .*choose another"
+        ):
             load_settings()
         monkeypatch.delenv(variable)
 
@@ -702,7 +704,7 @@ def test_a_secret_may_lie_in_a_file(directory: Path, monkeypatch: pytest.MonkeyP
             "both LAKEHOUSE_REDIS_URL and LAKEHOUSE_REDIS_URL_FILE are set; set only one",
         ),
         ({"REDIS_URL_FILE": "bad"}, "LAKEHOUSE_REDIS_URL_FILE: it is not a valid URL"),
-        ({"KAFKA_SASL_PASSWORD": "p"}, "LAKEHOUSE_KAFKA_SASL_PASSWORD set, which"),
+        ({"KAFKA_SASL_PASSWORD": "p"}, "which does not use kafka.sasl_password"),
         ({"HOME_FILE": "bad"}, "unknown environment variable LAKEHOUSE_HOME_FILE"),
     ],
 )
@@ -741,8 +743,8 @@ def test_a_secret_in_the_file_is_refused_with_its_variable(
         load_settings()
 
     assert str(refused.value) == (
-        f"{key} in lakehouse.toml holds a secret, which the file must not: set {variable}, or "
-        f"{variable}_FILE to the path of a file that has it"
+        f"{key} in lakehouse.toml is a secret, which must not be in the file: set {variable}, or "
+        f"{variable}_FILE to the path of a file with the secret"
     )
 
 

@@ -191,10 +191,10 @@ def test_the_working_directory_is_looked_in_last(here: Path) -> None:
     ("of", "owner", "mode", "why"),
     [
         (".", 41_002, 0o755, "the owner is user 41002, and this runs as root (0)"),
-        (".", 0, 0o777, "everybody may write it (mode 0777)"),
-        (".", 0, 0o1777, "everybody may write it (mode 1777)"),
+        (".", 0, 0o777, "everybody may write to it (mode 0777)"),
+        (".", 0, 0o1777, "everybody may write to it (mode 1777)"),
         ("shop_of_a_user.py", 41_002, 0o644, "the owner is user 41002, and this runs as root (0)"),
-        ("shop_of_a_user.py", 0, 0o666, "everybody may write it (mode 0666)"),
+        ("shop_of_a_user.py", 0, 0o666, "everybody may write to it (mode 0666)"),
     ],
 )
 def test_modules_that_somebody_else_may_change_are_not_imported(

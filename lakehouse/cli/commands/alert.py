@@ -1,4 +1,4 @@
-"""`lakehouse alert`: evaluates alerting rules without Spark, and notifies Kafka and webhooks."""
+"""`lakehouse alert`: evaluates alerting rules without Spark, and notifies a Kafka topic and webhooks."""
 
 from __future__ import annotations
 
@@ -47,10 +47,11 @@ def alert(
     ] = -1,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Evaluate the alerting rules until stopped, and notify the alert topic and the webhooks.
+    """Evaluate the alerting rules until stopped, and send notifications to the alert topic and the webhooks.
 
-    Only one process is active: a second one takes over from the first. `--format json` prints a line of JSON
-    per notification. /metrics has the streams' lag, even if no job runs, and the values of metric rules.
+    Only one process is active: a second process takes over from the first. `--format json` prints a line of
+    JSON per notification. /metrics has the streams' lag, even when no job is running, and the values of
+    metric rules.
     """
     settings = read_settings()
     rules = load_rules(settings.alerts, [stream.name for stream in load(settings)])

@@ -1,4 +1,4 @@
-"""`lakehouse contract`: exports a source's contract as a schema, compares it with others, and publishes it.
+"""`lakehouse contract`: exports a source's contract as a schema, compares it with others, or publishes it.
 
 lakehouse contract export metrics --format avro > metrics.avsc
 lakehouse contract check metrics --against registry
@@ -43,7 +43,7 @@ FormatOption = Annotated[
 
 
 class UncheckedError(LakehouseError):
-    """The check of a schema against a contract was impossible."""
+    """A schema could not be checked against a contract."""
 
     exit_code = _UNCHECKED
 
@@ -74,7 +74,7 @@ def check(
     stream: StreamName,
     *,
     against: Annotated[
-        str, typer.Option(help="registry (the newest schema of the topic's values), or a schema file.")
+        str, typer.Option(help="registry (the topic's newest value schema), or a schema file.")
     ] = _REGISTRY,
     format_: FormatOption = None,
     topic: Topic = None,
@@ -111,7 +111,7 @@ def check(
 
 @app.command()
 def publish(stream: StreamName, *, format_: FormatOption = None, topic: Topic = None) -> None:
-    """Publish the contract in the registry as the schema of the topic's values, and print its id.
+    """Publish the contract in the registry as the topic's value schema, and print the schema's id.
 
     A rerun changes nothing. Exits with 1 if the registry refuses the contract as incompatible.
     """
@@ -125,7 +125,7 @@ def publish(stream: StreamName, *, format_: FormatOption = None, topic: Topic = 
 def _source(
     settings: Settings, stream: str, topic: str | None, format_: RecordFormat | None = None
 ) -> Source:
-    """Return a stream's source in a format; raises SettingsError unless exactly one source matches."""
+    """Return a stream's source with the schema format to use; SettingsError unless exactly one matches."""
     sources = choose_one(stream, settings).sources
     found = [source for source in sources if topic in {None, source.topic}]
     if len(found) != 1:
@@ -143,7 +143,7 @@ def _schema(source: Source, topic: str, against: str, kind: SchemaKind) -> tuple
     subject = subject_of(topic)
     newest = newest_of(source.registry, subject)
     if newest is None:
-        raise LookupError(f"it has no schema of {subject}")
+        raise LookupError(f"it has no schema for {subject}")
     return newest, f"the newest schema of {subject}"
 
 

@@ -25,9 +25,9 @@ def copy(
 ) -> None:
     """Copy the whole lake to another location, or update an earlier copy there.
 
-    The streams can keep running. The copy has consistent versions of all tables. If the command is killed,
-    run it again. `LAKEHOUSE_LAKE=URL lakehouse audit` audits a copy; `lakehouse run all --adopt` continues
-    from it.
+    The streams can keep running. The copy contains consistent versions of all tables. If the command is
+    killed, run it again. `LAKEHOUSE_LAKE=URL lakehouse audit` audits a copy; `lakehouse run all --adopt`
+    continues from it.
     """
     settings, console = read_settings(), Console()
     try:
@@ -50,8 +50,8 @@ def copy(
             copying = Copying(lake, Lake(lake.spark, target), load(settings), tell)
             made, done = copying.run(), copying.done
         told = (
-            f"{target} is a copy of {lake.root} as of {made.at}: {done.tables:,} tables; {done.files:,} "
-            f"files, {decimal(done.bytes)} were copied by this run"
+            f"{target} is a copy of {lake.root} as of {made.at}: {done.tables:,} tables; this run copied "
+            f"{done.files:,} files, {decimal(done.bytes)}"
         )
         note(Kind.COPY, told, details={"to": target, "files": done.files, "bytes": done.bytes})
         console.print(told, soft_wrap=True)

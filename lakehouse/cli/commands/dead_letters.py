@@ -48,10 +48,10 @@ Since = Annotated[
 Until = Annotated[
     str | None, typer.Option(help="Only letters first seen before this time; same format as --since.")
 ]
-Topic = Annotated[str | None, typer.Option(help="Only records of this Kafka topic.")]
-Partition = Annotated[int | None, typer.Option(min=0, help="Only records of this partition.")]
+Topic = Annotated[str | None, typer.Option(help="Only records from this Kafka topic.")]
+Partition = Annotated[int | None, typer.Option(min=0, help="Only records from this partition.")]
 Offset = Annotated[int | None, typer.Option(min=0, help="Only the record at this offset.")]
-Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id begins with this.")]
+Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id starts with this prefix.")]
 All = Annotated[bool, typer.Option("--all", help="Select every open letter, instead of a filter.")]
 
 app = typer.Typer(
@@ -87,7 +87,7 @@ class _Filters:
     id_: Id = None
 
     def selection(self, streams: Sequence[Stream]) -> Selection:
-        """Return the selection, of `streams` if --stream is given; SettingsError for an invalid time."""
+        """Return the selection, within `streams` if --stream is given; SettingsError for an invalid time."""
         now = datetime.now(UTC)
         return Selection(
             streams=tuple(one.name for one in streams) if self.stream else (),
@@ -101,7 +101,7 @@ class _Filters:
         )
 
     def refuse_unnamed(self, lake: Lake, settings: Settings) -> None:
-        """Raise QueryError for a topic or a rule that neither a stream nor a letter has."""
+        """Raise QueryError for a topic or rule that no stream and no letter has."""
         if self.topic is None and self.rule is None:
             return
         sources = [source for stream in load(settings) for source in stream.sources]
@@ -133,7 +133,7 @@ def list_(
     limit: Annotated[int, typer.Option(min=0, help="Show at most this many letters.")] = 20,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Count letters by stream, rule and status, and show the newest ones.
+    """Count letters by stream, rule and status, and show the newest letters.
 
     Raw values are truncated, and unprintable characters escaped; values that are not UTF-8 are shown in hex.
     """
@@ -183,8 +183,8 @@ def replay(
     """Validate open letters again with the current rules and settings; those that pass go into silver.
 
     Letters that still fail stay open, with the new reasons. Records that --skip passed over are included only
-    if you select them with --rule skipped, --offset or --id. You can run this at any time, also while the
-    layers run, and repeat it: silver has each record once. It is refused during a rebuild of silver.
+    if you select them with --rule skipped, --offset or --id. You can run and repeat this at any time, even
+    while the layers are running: silver gets each record once. It is refused during a rebuild of silver.
     """
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
@@ -219,7 +219,7 @@ def discard(
     filters: _Filters,
     all_: All = False,
 ) -> None:
-    """Close open letters as discarded: they stay in the table, and are not replayed."""
+    """Close open letters as discarded: they remain in the table, but are not replayed."""
     settings = read_settings()
     streams = choose(filters.stream or [], settings)
     selection = filters.chosen(streams, everything=all_)
@@ -244,14 +244,16 @@ def resolve(
     ] = None,
     same: Annotated[
         list[str] | None,
-        typer.Option(help="A column whose value must match between letter and silver row; may be repeated."),
+        typer.Option(
+            help="A column whose value must match in the letter and the silver row; may be repeated."
+        ),
     ] = None,
 ) -> None:
     """Close open letters whose records were sent again and are now in silver, with status `resent`.
 
-    With --by, one record closes one letter. With --same, a letter is closed if exactly one row of silver has
-    the same values in all these columns. A letter that matches several rows, or shares its row with another
-    letter, stays open.
+    With --by, one record closes one letter. With --same, a letter is closed if exactly one silver row has the
+    same values in all these columns. A letter stays open if it matches several rows, or shares its row with
+    another letter.
     """
     if (by is None) == (not same):
         raise SettingsError("name the replacement with either --by TOPIC/PARTITION/OFFSET or --same")

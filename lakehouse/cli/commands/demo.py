@@ -1,4 +1,4 @@
-"""`lakehouse demo`: runs the four built-in streams end to end, on services of its own."""
+"""`lakehouse demo`: runs the four built-in streams end to end, on its own services."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def demo(
         typer.Option("--serve", help="Keep services, layers and a server running afterwards, until Ctrl-C."),
     ] = False,
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: a free one.")
+        int, typer.Option(min=0, max=65535, help="With --serve: the port; 0: any free port.")
     ] = 8080,
 ) -> None:
-    """Run the demo, and stop the services that it started; it can be repeated."""
+    """Run the demo, then stop the services that it started; safe to repeat."""
     run_demo(read_settings(), Console(), serve_at=port if serve else None)

@@ -36,8 +36,8 @@ def doctor(
     rights: Annotated[
         Whose | None,
         typer.Option(
-            help="Check nothing: print the Kafka ACLs that the pipeline or `lakehouse produce` needs, each "
-            "as arguments of kafka-acls.sh. No broker is contacted; optional ACLs are marked."
+            help="Instead of checking, print the Kafka ACLs that the pipeline or `lakehouse produce` needs, "
+            "as arguments for kafka-acls.sh. No broker is contacted; optional ACLs are marked."
         ),
     ] = None,
     stream: Annotated[

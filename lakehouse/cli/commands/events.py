@@ -33,7 +33,7 @@ def events(
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many of the newest events.")] = 100,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Show starts, stops, failures and other events, the newest last.
+    """Show starts, stops, failures and other events, newest last.
 
     `lakehouse sql "SELECT * FROM ops.events"` returns the same rows.
     """
@@ -52,7 +52,7 @@ def events(
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    """Return the event as JSON values; `details` is decoded, or stays text if it is not JSON."""
+    """Return the event as JSON values; `details` is decoded, or left as text if it is not JSON."""
     try:
         details = None if event.details is None else json.loads(event.details)
     except ValueError:

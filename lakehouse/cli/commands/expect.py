@@ -52,15 +52,15 @@ def expect(
         int | None, typer.Option(min=0, help="The table version to check; requires exactly one table.")
     ] = None,
     history: Annotated[
-        bool, typer.Option("--history", help="Check nothing; show the results of the last runs.")
+        bool, typer.Option("--history", help="Show the results of the last runs; check nothing.")
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
-    """Check tables against their suites of expectations.
+    """Check tables against their expectation suites.
 
-    Reads one version of each table, and writes the results to ops.expectation_results and to pages under
-    LAKEHOUSE_HOME. Exits with 1 if an expectation of severity fail does not hold, and with 2 if one could not
-    be evaluated.
+    Reads one version of each table, and writes the results to ops.expectation_results and to HTML pages in
+    the `home` directory. Exits with 1 if an expectation with severity fail does not hold, and with 2 if an
+    expectation could not be evaluated.
     """
     settings, console = read_settings(), Console()
     now = utc_now()
@@ -93,7 +93,7 @@ def expect(
 
 
 def _checking() -> ModuleType:
-    """Import the module that runs checks only when needed, as it takes seconds."""
+    """Import the module that runs checks on demand, because the import takes seconds."""
     with needed("expect", "lakehouse expect"):
         from lakehouse.operations.quality import checking
     return checking
@@ -189,7 +189,7 @@ def _show_history(lake: Lake, wanted: Sequence[Subject], console: Console, forma
         lines = [{**vars(run), "checked_at": run.checked_at.isoformat()} for run in found]
         echo_json(lines)
         return
-    table = Table("table", "expectation", "held", "runs, the newest last")
+    table = Table("table", "expectation", "held", "runs, newest last")
     for trend in trends(found):
         marks = "".join("·" if run is None else ("✓" if run.success else "✗") for run in trend.runs)
         last = trend.runs[-1]

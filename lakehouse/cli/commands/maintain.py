@@ -36,10 +36,10 @@ def maintain(
 ) -> None:
     """Delete old rows, merge small files, remove unneeded files and commits, and clear fold state.
 
-    Rows are deleted only from tables in LAKEHOUSE_MAINTENANCE_KEEP_ROWS; no other user-visible value
-    changes. Rows that a layer has not read stay, however old they are. You can run this at any time, also
-    while the layers run; a rerun finds nothing to do. A live run does this by itself every
-    LAKEHOUSE_MAINTENANCE_EVERY.
+    Rows are deleted only from tables listed in maintenance.keep_rows; no other user-visible value changes.
+    Rows that a layer has not read yet are kept, however old they are. You can run this at any time, even
+    while the layers are running; a rerun finds nothing to do. A live run does this by itself at the interval
+    maintenance.every.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -55,8 +55,8 @@ def maintain(
 
 def _clear(lake: Lake, streams: Sequence[Stream], console: Console) -> None:
     for cleared in clear_state(lake, streams):
-        when = "nothing merged yet" if cleared.before is None else f"ended before {cleared.before:%F %T} UTC"
-        what = f"{cleared.table}: {cleared.rows:,} rows cleared, {when}"
+        which = "" if cleared.before is None else f" that ended before {cleared.before:%F %T} UTC"
+        what = f"{cleared.table}: fold state cleared in {cleared.rows:,} rows{which}"
         note(Kind.MAINTENANCE, what, layer="gold", table=cleared.table, details={"rows": cleared.rows})
         console.print(what)
 

@@ -41,7 +41,7 @@ _OF_TESTS = ("here", "samples", "first", "second", "record")
 _EPILOG = (
     "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
     "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
-    "With --toml, the stream needs no package. The kinds are in docs/streams.md."
+    "With --toml, the stream needs no package. docs/streams.md describes the kinds."
 )
 
 
@@ -71,13 +71,13 @@ def stream(
     envelope: EnvelopeOption = False,
     toml: Annotated[
         bool,
-        typer.Option("--toml", help="Write a table [streams.NAME] to lakehouse.toml instead of a package."),
+        typer.Option("--toml", help="Write the stream as a table to lakehouse.toml, instead of a package."),
     ] = False,
 ) -> None:
     """Write a package into ./NAME: the stream, its suites, tests, README and entry point.
 
     Fields, types, required fields and the event time are guessed from the samples; each guess has a comment.
-    With --toml, the same stream becomes a table of the configuration file, which is created if it is missing.
+    With --toml, the same stream becomes a table in the configuration file, which is created if missing.
     """
     _check_stream(name)
     if not toml:
@@ -92,7 +92,7 @@ def stream(
         echo(f"{config}: [streams.{name}]", "", f"Review the guesses, then try it: lakehouse try {name} FILE")
         return
     files = files_of(name, made, samples)
-    Path(name).mkdir()  # fails if it exists, so nobody else's files are in it
+    Path(name).mkdir()  # fails if the directory exists, so it contains no other files
     for path, code in files.items():
         file = Path(name, path)
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -103,41 +103,42 @@ def stream(
 
 
 def _check_stream(name: str) -> None:
-    """Raise SettingsError if the name is invalid for a stream and its package, or that of a built-in one."""
+    """Raise SettingsError if the name is invalid for a stream and its package, or a built-in stream's."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(
-            f"{printable(name)} cannot be the name of a stream and its package: lower-case letters, digits "
-            "and underscores, at most 40, beginning with a letter and not ending with an underscore"
+            f"{printable(name)} cannot be the name of a stream and its package: expected at most 40 "
+            "lower-case letters, digits and underscores, starting with a letter and not ending with an "
+            "underscore"
         )
     if name in TABLES:
-        raise SettingsError(f"{name} is taken, by lakehouse: choose another name")
+        raise SettingsError(f"{name} is already used by lakehouse: choose another name")
 
 
 def _check_package(name: str) -> None:
-    """Raise SettingsError if the name of a package is already taken."""
+    """Raise SettingsError if a package's name is already taken."""
     if name in sys.stdlib_module_names or name in ("lakehouse", "expectations", "tests"):
-        raise SettingsError(f"{name} is taken, by lakehouse or by Python: choose another name")
+        raise SettingsError(f"{name} is already used by lakehouse or Python: choose another name")
     if name in _OF_TESTS:
-        raise SettingsError(f"{name} is taken, by a name in the tests of a new stream: choose another name")
+        raise SettingsError(f"{name} is already used in a new stream's tests: choose another name")
     if os.path.lexists(name):
         raise SettingsError(f"./{name} already exists: remove it, or choose another name")
     if find_spec(name) is not None:
-        raise SettingsError(f"{name} is taken, by an installed package: choose another name")
+        raise SettingsError(f"{name} is already used by an installed package: choose another name")
 
 
 def _add_table(name: str, table: str) -> Path:
-    """Append the table of a stream to the configuration file, and return its path.
+    """Append a stream's table to the configuration file, and return the file's path.
 
-    Raises SettingsError if the file has such a table, or cannot take another one.
+    Raises SettingsError if the file already has the table, or if the table cannot be appended.
     """
     path, values = read_config()
     if name in values.get("streams", {}):
-        raise SettingsError(f"{path} has a table [streams.{name}] already: remove it, or choose another name")
+        raise SettingsError(f"{path} already has a table [streams.{name}]: remove it, or choose another name")
     before = f"{path.read_text(encoding='utf-8').rstrip()}\n\n" if path.exists() else ""
     try:
         built(name, tomllib.loads(f"{before}{table}")["streams"][name])
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} cannot take a table [streams.{name}]: {error}") from None
+        raise SettingsError(f"[streams.{name}] cannot be appended to {path}: {error}") from None
     path.write_text(f"{before}{table}", encoding="utf-8")
     return path
 
@@ -149,11 +150,11 @@ def _samples(name: str, given: Sequence[str], *, envelopes: bool) -> list[Sample
         topic, path = (topic, path) if said else (topic_of(name), one)
         if not _TOPIC.fullmatch(topic):
             raise SettingsError(
-                f"--sample {printable(one)}: {printable(topic)!r} cannot be the name of a topic: letters, "
-                "digits, dots, hyphens and underscores, at most 249"
+                f"--sample {printable(one)}: {printable(topic)!r} cannot be a topic's name: expected at most "
+                "249 letters, digits, dots, hyphens and underscores"
             )
         if topic in found:
-            raise SettingsError(f"two files have samples of {topic}: give topics with --sample TOPIC=FILE")
+            raise SettingsError(f"two files have samples for {topic}: give topics with --sample TOPIC=FILE")
         with opened(path) as file:
             lines = list(read_lines(file, path, envelopes=envelopes))
         found[topic] = Sampled(topic, lines, objects_of(lines))

@@ -1,4 +1,4 @@
-"""`lakehouse produce`: sends sample events to a stream's topics, or records of a file to any topic.
+"""`lakehouse produce`: sends sample events to a stream's topics, or a file's records to any topic.
 
 lakehouse produce metrics --events 100000 --malformed 0.01
 lakehouse produce calls --rate 1000 --seconds 60 --one-sided 0.2
@@ -54,10 +54,10 @@ _SHAPES: Mapping[str, Mapping[str, float]] = {
 
 
 class _Streams(TyperGroup):
-    """Commands by name; any other name is a stream's."""
+    """Commands by name; any other name is a stream's name."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command `file`, or the one that sends samples of a stream."""
+        """Return the command `file`, or the command that sends a stream's samples."""
         return super().get_command(ctx, cmd_name) or super().get_command(ctx, _STREAM)
 
 
@@ -65,14 +65,14 @@ app = typer.Typer(
     cls=_Streams,
     no_args_is_help=True,
     help="Send sample events to a stream's topics: --events N, or --rate R --seconds S, or --events N "
-    "--rate R. Or send the records of a file: produce file FILE --topic T.",
-    epilog="Exits with 1 if an event could not be delivered, with 130 when interrupted by Ctrl-C.",
+    "--rate R. Or send a file's records: produce file FILE --topic T. Exits with 1 if an event could not be "
+    "delivered, and with 130 on Ctrl-C.",
 )
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The number of events and their rate per second; null: as fast as possible."""
+    """The number of events and their rate per second; None: as fast as possible."""
 
     events: int
     rate: float | None
@@ -80,11 +80,11 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Options of single streams; null: not given."""
+    """Options that only one stream has; None: not given."""
 
     one_sided: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="calls: share that have records in only one of the two topics."),
+        typer.Option(min=0, max=1, help="calls: share of calls with records in only one of the two topics."),
     ] = None
     tombstones: Annotated[
         float | None,
@@ -102,7 +102,7 @@ class _Shape:
         given = {name: value for name, value in vars(self).items() if value is not None}
         defaults = _SHAPES.get(stream, {})
         if unknown := [f"--{name.replace('_', '-')}" for name in given if name not in defaults]:
-            raise SettingsError(f"the samples of {stream} do not have {' and '.join(unknown)}")
+            raise SettingsError(f"{' and '.join(unknown)} cannot be used with samples of {stream}")
         return {**defaults, **given}
 
 
@@ -134,7 +134,7 @@ def stream(
         typer.Option(
             min=0,
             max=1,
-            help="Share of events that are byte-for-byte copies of an earlier one. Both count downstream, "
+            help="Share of events that are byte-for-byte copies of an earlier event. Both count downstream, "
             "unless the source has ids.",
         ),
     ] = 0.0,
@@ -148,20 +148,22 @@ def stream(
         int | None,
         typer.Option(
             min=0,
-            help="The same seed gives the same events, except for their times. Default: random; it is "
-            "printed.",
+            help="The same seed gives the same events, except for their times. Default: a random seed, which "
+            "is printed.",
         ),
     ] = None,
     format_: Annotated[
         RecordFormat | None,
-        typer.Option("--format", help="Record format; its schema is registered. Default: the source's."),
+        typer.Option(
+            "--format", help="Record format; its schema is registered. Default: the source's format."
+        ),
     ] = None,
     shape: _Shape,
 ) -> None:
-    """Send sample events of a stream: of a built-in one, or generated from the stream's contracts."""
+    """Send sample events of a built-in stream, or events generated from any other stream's contracts."""
     for option, value in (("--rate", rate), ("--seconds", seconds), ("--span", span)):
         if value is not None and not math.isfinite(value):
-            raise SettingsError(f"{option} {value} was given; expected a finite number")
+            raise SettingsError(f"{option} {value}: expected a finite number")
     plan = _plan(events, rate, seconds)
     settings = read_settings()
     (chosen,) = choose([str(context.info_name)], settings)
@@ -200,12 +202,14 @@ def file(
     *,
     topic: Annotated[
         str | None,
-        typer.Option(help="The topic for records that name none. It must exist unless a stream reads it."),
+        typer.Option(
+            help="The topic for records that name no topic. It must exist unless a stream reads it."
+        ),
     ] = None,
     envelope: EnvelopeOption = False,
     rate: Rate = None,
 ) -> None:
-    """Send the records of a file to a topic, in order.
+    """Send a file's records to a topic, in order.
 
     The whole file is read before the first record is sent. Records with the same key or partition keep their
     order in Kafka.
@@ -249,11 +253,11 @@ def _samples(
     for line in lines:
         record, named = line.record, line.record.topic or topic
         if not named:
-            raise SettingsError(f"{line.place} names no topic; expected --topic, or an envelope with one")
+            raise SettingsError(f"{line.place} names no topic; expected --topic, or a topic in the envelope")
         if record.timestamp_ms == 0:
             raise SettingsError(
                 f"{line.place}: a timestamp_ms of 0 cannot be sent: Kafka's client would replace "
-                "it by the current time"
+                "it with the current time"
             )
         samples.append(
             Sample(
@@ -301,7 +305,7 @@ def _plan(events: int | None, rate: float | None, seconds: float | None) -> _Pla
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect the first SIGINT or SIGTERM, for a graceful stop; a second one ends the process at once."""
+    """Collect the first SIGINT or SIGTERM, for a graceful stop; a second signal ends the process at once."""
     received: list[int] = []
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -348,7 +352,7 @@ def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgr
 
 
 def print_summary(summary: Summary, rate: float | None, *, sampled: bool = True) -> None:
-    """Print the result of a run as a table; with `sampled`, including zero counts of faults."""
+    """Print the result of a run as a table; with `sampled`, fault counts are shown even if zero."""
     table = Table(show_header=False)
     table.add_column()
     table.add_column(justify="right")

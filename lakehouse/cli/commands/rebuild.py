@@ -29,8 +29,9 @@ From = Annotated[
     str | None,
     typer.Option(
         "--from",
-        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. For silver, the Kafka "
-        "timestamp, or the landing time if it is missing; for gold, a row's first time (window_start, ts).",
+        help="Only from this time on: ISO 8601 with an offset, or 1h for an hour ago. For silver, a record's "
+        "Kafka timestamp counts, or its landing time if it has none; for gold, a row's first time "
+        "(window_start, ts).",
     ),
 ]
 To = Annotated[str | None, typer.Option("--to", help="Only before this time; same format as --from.")]
@@ -48,7 +49,7 @@ class Layer(StrEnum):
 
 @app.command()
 def rebuild(
-    layer: Annotated[Layer, typer.Argument(help="The layer to rebuild from the one below.")],
+    layer: Annotated[Layer, typer.Argument(help="The layer to rebuild from the layer below it.")],
     stream: StreamOption = None,
     first: From = None,
     end: To = None,
@@ -60,7 +61,7 @@ def rebuild(
         bool,
         typer.Option(
             "--force",
-            help="Gold: delete rows whose records are missing in silver, even if they are more than "
+            help="Gold: delete rows whose records are missing from silver, even if they are more than "
             f"{rebuild_gold.MOST_TAKEN_AWAY:.0%} of a table.",
         ),
     ] = False,
@@ -72,7 +73,7 @@ def rebuild(
 
     Correct rows are not touched. A rebuild of silver validates every record again with the current rules and
     settings, then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
-    rerun it to finish. Silver tables wait meanwhile if their records have ids, or had other ids before.
+    rerun it to finish. Silver tables whose records have ids, or had other ids before, wait meanwhile.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)
@@ -122,7 +123,7 @@ def _say(
         f"{done.newly_accepted:,} newly accepted"
     )
     if done.skipped:
-        told = f"{told}; {done.skipped:,} that --skip passed over stay dead letters"
+        told = f"{told}; {done.skipped:,} that --skip passed over remain dead letters"
     if dry_run:
         gold = ", ".join(f"gold.{table.name}" for table in stream.gold)
         _say_only(f"{told}; then {gold} would be rebuilt", console)
@@ -136,15 +137,15 @@ def _say_only(told: str, console: Console) -> None:
 
 
 def _await_gold(lake: Lake, stream: Stream) -> None:
-    """Wait until gold has read the rows appended to silver before the rebuild; TableError after a minute."""
+    """Wait until gold has read the silver rows from before the rebuild; TableError after a minute."""
     deadline = time.monotonic() + _PATIENCE_S
     ends = rebuild_gold.silver_versions(lake, stream)
     while waiting := rebuild_gold.behind(lake, stream, ends):
         if time.monotonic() > deadline:
             raise TableError(
-                f"gold has unread silver rows from before the rebuild: {', '.join(waiting)}. Let "
-                "`lakehouse run gold --trigger available-now` catch up, then run `lakehouse rebuild gold` "
-                f"--stream {stream.name}"
+                f"gold has not read all silver rows from before the rebuild: {', '.join(waiting)}. Run "
+                "`lakehouse run gold --trigger available-now`, then `lakehouse rebuild gold --stream "
+                f"{stream.name}`"
             )
         time.sleep(1)
 

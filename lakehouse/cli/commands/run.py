@@ -46,7 +46,7 @@ class Choice(StrEnum):
 
 
 def _choice(name: str) -> Choice:
-    """Parse a layer's name; raises SettingsError for a stream's name, and ValueError for any other."""
+    """Parse a layer's name; raises SettingsError for a stream's name, and ValueError for any other name."""
     if name in list(Choice):
         return Choice(name)
     if name in {stream.name for stream in load(read_settings())}:
@@ -74,18 +74,18 @@ def run(
         bool,
         typer.Option(
             "--adopt",
-            help="Continue in place of the lake that this one is a copy of, with the same Kafka and Redis: "
-            "stop every process of the original for good first. The layers catch up with the topics, then "
-            "each row that may have changed since the copy is sent once, in its newest state, and the run "
-            "ends. If it is killed, run it again.",
+            help="Let this copy of a lake replace its original, with the same Kafka and Redis. First stop "
+            "every process of the original for good. The layers catch up with the topics; then each row that "
+            "may have changed since the copy is sent once, in its newest state, and the run ends. If it is "
+            "killed, run it again.",
         ),
     ] = False,
     verbose: VerboseOption = False,
     dead_letter_topic: Annotated[
         str | None,
         typer.Option(
-            help="Send each dead letter once to this topic, too, unchanged, with the headers that Kafka "
-            "Streams gives dead letters; the layer is export. Default: LAKEHOUSE_KAFKA_DEAD_LETTER_TOPIC."
+            help="With export: also send each dead letter once to this topic, unchanged, with Kafka Streams' "
+            "dead-letter headers. Default: kafka.dead_letter_topic."
         ),
     ] = None,
     telemetry_port: Annotated[
@@ -94,14 +94,14 @@ def run(
             min=-1,
             max=65535,
             help="Serve /metrics and /health on this port (0: any free port; -1: none). Default: "
-            "LAKEHOUSE_TELEMETRY_PORT.",
+            "telemetry.port.",
         ),
     ] = None,
 ) -> None:
-    """Run the layers until stopped or caught up; Ctrl-C and SIGTERM let the micro-batch finish.
+    """Run the layers until stopped or caught up; Ctrl-C and SIGTERM let the current micro-batch finish.
 
     A failed step is retried while the others continue; the exit code is non-zero if a step still fails at the
-    end. It is 3 if the run caught up but silver refused more records than LAKEHOUSE_RUN_REFUSED_LIMIT allows.
+    end. It is 3 if the run caught up but silver refused a larger share of records than run.refused_limit.
     """
     if gate and layer is not Choice.ALL:
         raise SettingsError("--gate needs both gold and export: use it with `lakehouse run all`")
@@ -112,7 +112,8 @@ def run(
     if adopt:
         if layer is not Choice.ALL or stream or gate or backfill or standby:
             raise SettingsError(
-                "--adopt is for `lakehouse run all` of all streams, without --gate, --backfill and --standby"
+                "--adopt works only with `lakehouse run all`, without --stream, --gate, --backfill and "
+                "--standby"
             )
         _adopt(settings, allow or [], skip or [], verbose=verbose)
         return
@@ -141,4 +142,4 @@ def _adopt(settings: Settings, allow: Sequence[Allow], skip: Sequence[str], *, v
     run_layers(settings, LAYERS[-1:], streams, options, verbose=verbose)
     with open_lake(settings, name) as lake:
         markers.remove(lake.spark, lake.root)
-    Console().print(f"{settings.lake} is independent now; continue with `lakehouse run`", soft_wrap=True)
+    Console().print(f"{settings.lake} is now independent; continue with `lakehouse run`", soft_wrap=True)

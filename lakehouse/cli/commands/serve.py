@@ -38,7 +38,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class _Https:
-    """The certificate, and what is in front of the server."""
+    """The certificate, and the proxies in front of the server."""
 
     tls_cert: Annotated[
         Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain (PEM file).")
@@ -54,7 +54,7 @@ class _Https:
     ] = None
 
     def certificate(self) -> Certificate | None:
-        """Read the certificate, null for none; raises SettingsError if it is given without its key."""
+        """Read the certificate; None if not given. Raises SettingsError for a certificate without its key."""
         if self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is None or self.tls_key is None:
@@ -69,7 +69,7 @@ def serve(
     host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The port; 0 takes a free one.")] = 8080,
     require_token: Annotated[
-        bool, typer.Option("--require-token", help="Require a token on this machine, too.")
+        bool, typer.Option("--require-token", help="Require a token from this machine, too.")
     ] = False,
     enable_produce: Annotated[
         bool, typer.Option("--enable-produce", help="Allow POST /produce to send sample events.")
@@ -164,12 +164,12 @@ def _run(api: FastAPI, host: str, port: int, certificate: Certificate | None, pr
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
-    # `end` is for clients that listen to events, which would stay.
+    # `end` disconnects clients that listen to events; they would not leave by themselves.
     Server(config, api.state.end, None if certificate is None else certificate.look).run()
 
 
 def networks(given: Sequence[str]) -> list[str]:
-    """Return networks in uvicorn's form; raises SettingsError for an invalid one, which uvicorn accepts."""
+    """Return networks in uvicorn's form; SettingsError for an invalid network, which uvicorn would accept."""
     try:
         return [str(ipaddress.ip_network(one)) for one in given]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""`lakehouse services up|down|status`: runs a local Kafka and Redis on a machine that has none."""
+"""`lakehouse services up|down|status`: runs Kafka and Redis locally, on a machine that has neither."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def up(
             "ports. 0 reuses the port of the last run, or picks any free port.",
         ),
     ] = 0,
-    redis_port: Annotated[int, typer.Option(min=0, max=65535, help="Redis's port; 0 as for Kafka.")] = 0,
+    redis_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Redis's port; 0: as for --kafka-port.")
+    ] = 0,
     secure: Annotated[
         bool,
         typer.Option(
@@ -59,8 +61,8 @@ def up(
 ) -> None:
     """Start Kafka and Redis in the background, wait until both answer, and create the topics of every stream.
 
-    Safe to repeat: running services are left alone, and keep their ports. Data and logs are under
-    LAKEHOUSE_HOME. Both services listen on 127.0.0.1 only.
+    Safe to repeat: running services are left alone, and keep their ports. Data and logs are in the `home`
+    directory. Both services listen on 127.0.0.1 only.
     """
     console, settings = _console(), read_settings()
     began = time.monotonic()
@@ -83,7 +85,7 @@ def up(
             password = settings.home / "kafka" / "security" / f"{PRODUCER}.password"
             _say(
                 console,
-                f"kafka: use another user to send events: LAKEHOUSE_KAFKA_SASL_USERNAME={PRODUCER} "
+                f"kafka: send events as another user: LAKEHOUSE_KAFKA_SASL_USERNAME={PRODUCER} "
                 f"LAKEHOUSE_KAFKA_SASL_PASSWORD_FILE={password} lakehouse produce …",
             )
     if made:
@@ -97,7 +99,7 @@ def up(
 
 @app.command()
 def down() -> None:
-    """Stop Kafka and Redis; their data stays for the next `up`.
+    """Stop Kafka and Redis; their data is kept for the next `up`.
 
     Safe to repeat. A service that does not stop by itself is killed after 20 seconds.
     """
@@ -137,17 +139,17 @@ def _say(console: Console, message: str) -> None:
 
 
 def _warn_of_readers(console: Console, home: Path) -> None:
-    """Warn if other users can read the home directory, as when an older version created it."""
+    """Warn if other users can read the home directory, for example because an older version created it."""
     if home.stat().st_mode & OTHERS:
         _say(
             console,
-            f"note: other users of this machine can read {home}, for example the tables; chmod 700 prevents "
+            f"note: other users of this machine can read {home}, including the tables; chmod 700 prevents "
             "that",
         )
 
 
 def _warn_of_overrides(console: Console, endpoints: Endpoints) -> None:
-    """Warn if settings point the other commands to services other than those just started."""
+    """Warn if the settings point other commands to different services."""
     settings = read_settings()
     if settings.kafka.bootstrap_servers != endpoints.kafka:
         _say(

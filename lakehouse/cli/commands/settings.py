@@ -1,4 +1,4 @@
-"""`lakehouse settings`: each setting, its value and where it comes from; `init` writes a file of them."""
+"""`lakehouse settings`: shows each setting, its value and its origin; `init` writes a lakehouse.toml."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from lakehouse.settings.wording import as_text
 
 _DEFAULT = "default"
 _UNSET = {
-    "server_home": "HOME",
+    "server_home": "home",
     "only_streams": "all",
     "kafka.ssl_ca": "the system's",
     "schema_registry.ca": "the system's",
     "alerts.webhook_ca": "the system's",
-    "alerts.rules": "those of docs/alerts.md",
+    "alerts.rules": "those in docs/alerts.md",
 }
-"""What keys mean that nothing sets; the others mean none."""
+"""The default of keys without a value; any other key without a value means none."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -41,8 +41,8 @@ app = typer.Typer(add_completion=False, invoke_without_command=True)
 def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) -> None:
     """Show each setting, its value, and where it comes from: a variable, the file, or a default.
 
-    Secrets are masked; of a URL, only its password is. Values that only the default gives are shown dim, and
-    those that are not set as `-`, or as what that means.
+    Secrets are masked; in a URL, only the password is. Defaults are dimmed. A setting without a value is
+    shown as `-`, or as the default that applies.
     """
     if context.invoked_subcommand is not None:
         return
@@ -71,21 +71,21 @@ def settings(context: typer.Context, *, format_: FormatOption = Format.TABLE) ->
 def init() -> None:
     """Write a lakehouse.toml with every key, its meaning and its default, all commented out.
 
-    The path is LAKEHOUSE_CONFIG, else ./lakehouse.toml. A file that exists is left alone; the exit code is 2.
+    The path is LAKEHOUSE_CONFIG, else ./lakehouse.toml. An existing file is left alone; the exit code is 2.
     """
     path = Path(os.environ.get(CONFIG_VARIABLE) or DEFAULT_CONFIG)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(template())
     except FileExistsError:
-        raise SettingsError(f"{path} exists and is left alone; move it away, or delete it") from None
+        raise SettingsError(f"{path} already exists, and was left alone; move or delete it") from None
     except OSError as error:
         raise SettingsError(f"{path} could not be written: {error}") from None
     echo(f"{path.absolute()} has every setting, commented out")
 
 
 def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the single values of a table by their full names, such as streams.sales.threshold."""
+    """Yield a table's values by their full names, such as streams.sales.threshold."""
     if not isinstance(value, Mapping) or not value:
         yield name, value
         return
@@ -94,7 +94,7 @@ def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(key: Key, value: Any) -> Any:
-    """Return a value as the file would have it, JSON; secrets are masked, unset ones are empty."""
+    """Return a value as JSON, in the form of the file; secrets are masked, unset values are empty."""
     if isinstance(value, SecretStr):
         return masked(key, value.get_secret_value())
     if key.is_secret:

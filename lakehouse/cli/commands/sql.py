@@ -50,14 +50,14 @@ def sql(
     *,
     write: Annotated[bool, typer.Option("--write", help="Allow statements that change tables.")] = False,
     engine: Annotated[
-        Engine, typer.Option(help="duckdb starts at once, has its own dialect, and is read-only.")
+        Engine, typer.Option(help="duckdb starts immediately, has its own dialect, and is read-only.")
     ] = Engine.SPARK,
 ) -> None:
     """Run one SQL statement on tables such as bronze.NAME, silver.NAME, gold.NAME and ops.NAME.
 
     Times are printed in UTC. SHOW TABLES IN gold (DuckDB: FROM gold) lists the tables. A statement that
-    changes a table needs --write. The streams can keep running: the statement does not see rows that they
-    append to bronze or silver meanwhile; with --write, micro-batches of the gold tables that it names wait.
+    changes a table needs --write. The streams can keep running. The statement does not see rows that they
+    append to bronze or silver meanwhile. With --write, micro-batches of the gold tables that it names wait.
     """
     settings = read_settings()
     streams = load(settings)

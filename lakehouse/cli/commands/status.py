@@ -28,14 +28,14 @@ def status(
     once: Annotated[bool, typer.Option("--once", help="Print once and exit.")] = False,
     exit_code: Annotated[
         bool,
-        typer.Option("--exit-code", help="Print once, and exit with 1 if the gate of a stream is closed."),
+        typer.Option("--exit-code", help="Print once, and exit with 1 if a stream's gate is closed."),
     ] = False,
     format_: FormatOption = Format.TABLE,
 ) -> None:
     """Show each stream's state, its process, the backlog of each layer, and the size of its tables.
 
     On a terminal, the report refreshes every second until Ctrl-C; elsewhere, and with --format json, it is
-    printed once. It works even if no job runs. A narrow terminal shows fewer columns.
+    printed once. It works even when no job is running. A narrow terminal shows fewer columns.
     """
     settings, console = read_settings(), Console()
     observer = Observer(choose(stream or [], settings), settings)

@@ -1,4 +1,4 @@
-"""`lakehouse sync-names`: gives tables their names in a Hive metastore."""
+"""`lakehouse sync-names`: registers tables in a Hive metastore."""
 
 from __future__ import annotations
 
@@ -19,20 +19,22 @@ app = typer.Typer()
 @app.command("sync-names")
 def sync(
     *,
-    ops: Annotated[bool, typer.Option("--ops", help="Also the ops tables.")] = False,
+    ops: Annotated[bool, typer.Option("--ops", help="Also register the ops tables.")] = False,
     move: Annotated[
         bool, typer.Option("--move", help="Repoint names that are registered at another location.")
     ] = False,
 ) -> None:
-    """Name the gold tables and the dead letters in the Hive metastore of LAKEHOUSE_METASTORE.
+    """Register the gold tables and the dead letters in the Hive metastore that the key `metastore` names.
 
     Prints for each table whether its name is new, unchanged or changed. A rerun changes nothing. Other
-    entries in the metastore are neither changed nor removed. If LAKEHOUSE_METASTORE is set, a live run does
-    this, too.
+    entries in the metastore are neither changed nor removed. If `metastore` is set, a live run does this,
+    too.
     """
     settings, console = read_settings(), Console()
     if not settings.metastore:
-        raise SettingsError("LAKEHOUSE_METASTORE is not set; it names a Hive metastore: thrift://host:9083")
+        raise SettingsError(
+            "metastore (LAKEHOUSE_METASTORE) is not set; expected a Hive metastore, such as thrift://host:9083"
+        )
     wanted = specs(load(settings), ops=ops)
     with recorded(settings.lake, "lakehouse sync-names"), open_lake(settings, "lakehouse sync-names") as lake:
         done = list(sync_names(lake, wanted, settings.metastore, moves=move))

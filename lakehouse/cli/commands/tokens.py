@@ -21,9 +21,7 @@ def add(
     name: Name,
     scope: Annotated[
         list[Scope] | None,
-        typer.Option(
-            help="read: rows; payload: raw bytes of records; operate: commands. May be given again."
-        ),
+        typer.Option(help="read: rows; payload: raw bytes of records; operate: commands. May be repeated."),
     ] = None,
     days: Annotated[
         int | None,

@@ -1,4 +1,4 @@
-"""`lakehouse try`: runs a stream on files of records, without Kafka and without a lake.
+"""`lakehouse try`: runs a stream on files of records, without Kafka or a lake.
 
 lakehouse try transactions payments.jsonl
 lakehouse try shop.streams:ORDERS orders.jsonl --now 2026-11-26T12:00:00Z --format json
@@ -41,11 +41,6 @@ from lakehouse.testing.session import small_session
 app = typer.Typer()
 
 _FAILED = 2
-_EPILOG = (
-    "Examples: lakehouse try transactions payments.jsonl; lakehouse try shop.streams:ORDERS orders.jsonl; "
-    "lakehouse try calls analyticsTopic=a.jsonl metricsTopic=m.jsonl. Exits with 0 if every record is clean, "
-    "with 1 if there are dead letters, with 2 if the trial failed."
-)
 
 
 class TrialError(LakehouseError):
@@ -54,7 +49,7 @@ class TrialError(LakehouseError):
     exit_code = _FAILED
 
 
-@app.command("try", epilog=_EPILOG)
+@app.command("try")
 def try_(
     stream: Annotated[
         str,
@@ -77,7 +72,9 @@ def try_(
     ] = None,
     later: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="At the end, advance the clock to this time without a record."),
+        typer.Option(
+            metavar="TIME", help="At the end, advance the clock to this time without another record."
+        ),
     ] = None,
     batch: Annotated[
         int | None,
@@ -88,9 +85,10 @@ def try_(
 ) -> None:
     """Run a stream on files of records, and show the rows and messages; nothing is written or sent.
 
-    Records land at the clock's time, in the order of the file, in one partition unless an envelope names
-    another. Without --envelope, values are JSON, whatever the format of the stream's topics; with it, they
-    are in that format. Only records of earlier micro-batches (--batch) can make a record late.
+    Records land at the clock's time, in file order, in one partition unless an envelope names another.
+    Without --envelope, values are JSON, whatever the format of the stream's topics; with it, they have the
+    topics' format. Only records from earlier micro-batches (--batch) can make a record late. Exits with 1 if
+    there are dead letters, and with 2 if the trial failed.
     """
     settings = load_settings()
     chosen = choose_one(stream, settings)
@@ -144,9 +142,9 @@ def _read(stream: Stream, name: str, settings: Settings, *, envelopes: bool) -> 
             elif not named and len(stream.sources) == 1:
                 yield stream.sources[0], line
             else:
-                what = f"topic {named} is not read by" if named else "no topic is named for"
+                what = f"does not read topic {named}" if named else "reads several topics"
                 raise SettingsError(
-                    f"{line.place}: {what} stream {stream.name}; name one of {_topics(stream)} as "
+                    f"{line.place}: stream {stream.name} {what}; name one of {_topics(stream)} as "
                     f"TOPIC={path}, or in an envelope"
                 )
 
@@ -156,7 +154,7 @@ def _topics(stream: Stream) -> str:
 
 
 def _cut(lines: Sequence[tuple[Source, Line]], size: int | None) -> list[list[tuple[Source, Line]]]:
-    """Split records into micro-batches with at most `size` records of each source; null: one micro-batch."""
+    """Split records into micro-batches with at most `size` records per source; None: one micro-batch."""
     counts: dict[str, int] = {}
     batches: list[list[tuple[Source, Line]]] = []
     for source, line in lines:
@@ -177,7 +175,7 @@ def _session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _failing(stream: Stream) -> Iterator[None]:
-    """Raise failures as TrialError: Spark's as one line, others of the stream with a traceback on stderr."""
+    """Raise failures as TrialError: Spark's in one line, the stream's with a traceback on stderr."""
     try:
         yield
     except SettingsError:

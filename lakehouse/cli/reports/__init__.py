@@ -1,1 +1,1 @@
-"""What commands print."""
+"""The commands' output."""

@@ -22,7 +22,7 @@ _ID_CHARACTERS = 12
 
 
 def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
-    """Return counts and letters as values for JSON."""
+    """Return counts and letters as JSON-ready values."""
     return {"counts": [row.asDict() for row in counts], "letters": [_listed(row) for row in letters]}
 
 
@@ -42,7 +42,7 @@ def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
 
 
 def whole(letter: Row) -> dict[str, Any]:
-    """Return everything about a letter as values for JSON."""
+    """Return everything about a letter as JSON-ready values."""
     columns = letter.asDict(recursive=True)
     shown = {name: _time(value) if isinstance(value, datetime) else value for name, value in columns.items()}
     return shown | {

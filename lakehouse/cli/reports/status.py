@@ -51,7 +51,7 @@ class _Column(Generic[_Row]):
 
 @dataclass(frozen=True)
 class _Waiting:
-    """The backlog of a query in one source; `query` is null if the source is a topic."""
+    """A query's backlog in one source; `query` is None if the source is a topic."""
 
     stream: str
     name: str
@@ -93,7 +93,7 @@ def drawn(seen: Observation, width: int) -> RenderableType:
 
 
 def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
-    """Yield each stream's reason on lines of its own."""
+    """Yield each stream's reason on its own lines."""
     for state in states:
         health = state.health
         since = "" if health.since is None or width >= _USUAL else f" (since {_time(health.since)})"
@@ -112,7 +112,7 @@ def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
 def _processes(states: Sequence[StreamState], width: int) -> Iterator[RenderableType]:
     runs = {(run.host, run.pid): run for state in states for run in state.runs}
     if not runs:
-        yield "no process runs these streams"
+        yield "no process is running these streams"
         return
     yield _table(_RUNS, list(runs.values()), width)
     failing = {

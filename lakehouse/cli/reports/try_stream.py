@@ -67,7 +67,7 @@ class Result:
 
 
 class Trial:
-    """Runs a stream on lines of files."""
+    """Runs a stream on lines from files."""
 
     def __init__(self, folding: Folding) -> None:
         self._folding = folding
@@ -84,7 +84,7 @@ class Trial:
             if place in self._lines:
                 raise SettingsError(
                     f"{line.place} and {self._lines[place].place} are both {'/'.join(map(str, place))}: give "
-                    "each record an offset of its own, or none"
+                    "each record its own offset, or none"
                 )
             self._lines[place] = line
             records.setdefault(source.table, []).append(record)
@@ -97,7 +97,7 @@ class Trial:
         self._note()
 
     def result(self, now: datetime) -> Result:
-        """Return the result as of this time of the clock."""
+        """Return the result as of this clock time."""
         stream = self._folding.stream
         return Result(
             stream.name,
@@ -133,7 +133,7 @@ class Trial:
 
 
 def as_json(result: Result, seconds: float) -> dict[str, Any]:
-    """Return the result as values for JSON; a message's value is its text, null for a tombstone."""
+    """Return the result as JSON-ready values; a message's value is its text, null for a tombstone."""
     return {
         "stream": result.stream,
         "now": result.now.isoformat().replace("+00:00", "Z"),
@@ -195,7 +195,7 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
         yield from _section(f"gold.{name}", rows, limit)
     for name in dict.fromkeys(one.message.table for one in result.sent):
         of_table = [one.message for one in result.sent if one.message.table == name]
-        to = f"to {of_table[0].topic}" if of_table[0].topic else "to stores such as Redis, and no topic"
+        to = f"to {of_table[0].topic}" if of_table[0].topic else "to stores such as Redis, but no topic"
         messages = [
             {"key": one.key, "value": "(tombstone)" if one.value is None else one.value} for one in of_table
         ]
@@ -240,6 +240,6 @@ def _wide(rows: Sequence[dict[str, Any]]) -> Iterator[Text]:
 
 
 def _plain(frame: DataFrame) -> Iterator[dict[str, Any]]:
-    """Yield rows as values for JSON."""
+    """Yield rows as JSON-ready values."""
     for row in plain_rows(QueryResult(frame.schema, collected(frame), truncated=False)):
         yield dict(zip(frame.columns, row, strict=True))

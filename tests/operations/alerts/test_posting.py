@@ -182,18 +182,22 @@ def test_authorities_that_are_none_are_refused_at_the_start(
 @pytest.mark.parametrize(
     ("name", "value", "why"),
     [
-        ("SECRET", "whsec_" + base64.b64encode(b"short").decode(), "it must be whsec_ and at least 24 bytes"),
+        (
+            "SECRET",
+            "whsec_" + base64.b64encode(b"short").decode(),
+            "it must be whsec_ followed by at least 24 bytes",
+        ),
         (
             "SECRET",
             base64.b64encode(b"0123456789abcdef01234567").decode(),
-            "it must be whsec_ and at least 24 bytes",
+            "it must be whsec_ followed by at least 24 bytes",
         ),
-        ("SECRET", f"{SECRET} whsec_?", "it must be whsec_ and at least 24 bytes"),
+        ("SECRET", f"{SECRET} whsec_?", "it must be whsec_ followed by at least 24 bytes"),
         ("PROXY", "socks5://proxy:1080", "it must start with http:// or https:// and name a host"),
         ("PROXY", "https://me:secret@proxy:1080", "it must start with http://: TLS to the proxy"),
         ("PROXY", "http://me:mi/ne@proxy:3128", "it must start with http:// or https:// and name a host"),
-        ("S", '["https://host/a b"]', "it has characters that a URL has percent-encoded"),
-        ("S", '["https://us er:secret@host/a"]', "it has characters that a URL has percent-encoded"),
+        ("S", '["https://host/a b"]', "it has characters that must be percent-encoded"),
+        ("S", '["https://us er:secret@host/a"]', "it has characters that must be percent-encoded"),
         ("S", '["https://user:sec/ret@host/a"]', "it must start with http:// or https:// and name a host"),
     ],
 )

@@ -174,7 +174,7 @@ def test_a_metastore_that_is_away_is_named_in_a_line(lake: Lake) -> None:
 def test_the_command_asks_for_the_setting() -> None:
     asked = CliRunner().invoke(app, ["sync-names"])
     assert str(asked.exception) == (
-        "LAKEHOUSE_METASTORE is not set; it names a Hive metastore: thrift://host:9083"
+        "metastore (LAKEHOUSE_METASTORE) is not set; expected a Hive metastore, such as thrift://host:9083"
     )
 
 

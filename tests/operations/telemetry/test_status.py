@@ -112,7 +112,7 @@ def test_a_terminal_of_80_characters_gets_what_fits_into_its_lines(tmp_path: Pat
         "  transactions: 5 rows of gold.user_transactions_5m wait for",
         "  export.user_transactions_5m, which no process runs",
         "",
-        "no process runs these streams",
+        "no process is running these streams",
         "",
         "waits for                    records    seconds  done at",
         "bronze (transactions-topic)        ?          ?",
