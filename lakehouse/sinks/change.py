@@ -15,7 +15,7 @@ _CHUNK_CHARACTERS = 32 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row to send: message key, JSON (null: deleted), version, and its place in Redis.
+    """A gold row to send: message key, JSON (None: deleted), version, and its place in Redis.
 
     `partition_by` determines the partition, as if it were the record's key; if null, `key` does. If
     `has_message` is false, the row is not sent to a topic. `own` maps a sink's name to the row in that sink's

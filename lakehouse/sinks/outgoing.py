@@ -62,7 +62,7 @@ class Outgoing:
 
 
 def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes: int) -> list[Change] | None:
-    """Return the `changes` (`changes_of`) to send, in sending order; null if they exceed a limit.
+    """Return the `changes` (`changes_of`) to send, in sending order; None if they exceed a limit.
 
     Runs one job, for feed rows that fit in one task. The driver collects at most one row beyond the limits.
     """

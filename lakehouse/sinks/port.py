@@ -123,7 +123,7 @@ class Sink(Protocol):
     def fill(self, reached: Position | None, now: datetime) -> int:
         """Send the rows up to `reached` that the store lacks, and return how many changed in it.
 
-        `reached` is the position up to which the table has been sent; null before the first.
+        `reached` is the position up to which the table has been sent; None before the first.
         """
 
     def close(self) -> None:
@@ -150,10 +150,10 @@ class Lead(Protocol):
     place: str
 
     def sent(self) -> Progress | None:
-        """Return the position up to which the table has been sent; null before the first."""
+        """Return the position up to which the table has been sent; None before the first."""
 
     def begun(self) -> Span | None:
-        """Return the span of the last micro-batch committed in slices; null if there was none."""
+        """Return the span of the last micro-batch committed in slices; None if there was none."""
 
     def send(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
         """Send the rows in order, and yield each slice after its commit."""
@@ -202,10 +202,10 @@ class Unsent:
 class AuditedLead:
     """An audit's input for the lead's place: a gold table, and the lake's records about it.
 
-    noted        the sent position recorded in the lake; null if nothing has been sent
-    version_of   returns the latest version with the same rows as a position; null if there is none
-    unsent       returns the rows not sent to the place; null if there are none
-    copied_from  the lake that this lake is a copy of; null if it is not a copy
+    noted        the sent position recorded in the lake; None if nothing has been sent
+    version_of   returns the latest version with the same rows as a position; None if there is none
+    unsent       returns the rows not sent to the place; None if there are none
+    copied_from  the lake that this lake is a copy of; None if it is not a copy
     """
 
     exported: Exported
@@ -228,7 +228,7 @@ class SinkKind:
     audit       compares the store with gold, both ways; raises ServiceError if it is unreachable
     doubts      warnings about the rows in a working store, one line each
     reads_back  how far back the change feed is read to fill a store that lacks rows
-    own         the row in the store's own format, as a column over gold; null: the message
+    own         the row in the store's own format, as a column over gold; None: the message
     unfit       why the store cannot hold a table as declared: names that are too long, or reserved
     try_row     writes a row and leaves no trace; raises ServiceError if the store would refuse it
     """
@@ -250,8 +250,8 @@ class SinkKind:
 class LeadKind:
     """The kind of the lead store.
 
-    place  where the store keeps a table's rows; null for a table that is not sent to it
-    make   creates the lead for a gold table; null for such a table
+    place  where the store keeps a table's rows; None for a table that is not sent to it
+    make   creates the lead for a gold table; None for such a table
     audit  compares gold with the place
     """
 

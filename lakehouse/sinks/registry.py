@@ -49,8 +49,8 @@ def require_fit(stream: Stream) -> None:
             for why in kind.unfit(table):
                 others = ", ".join(repr(other.name) for other in SINKS if other is not kind)
                 raise SettingsError(
-                    f"stream {stream.name}: gold.{table.name} cannot go to {kind.label}: {why}. Give it "
-                    f"another name, or leave {kind.label} out: Export(sinks=({others},))"
+                    f"stream {stream.name}: gold.{table.name} cannot go to {kind.label}: {why}. Change that, "
+                    f"or set streams.{stream.name}.gold.{table.name}.sinks = [{others}]"
                 )
 
 
@@ -65,5 +65,6 @@ def _require(table: MergedTable, named: Sequence[str]) -> None:
     unknown = sorted(set(named) - known)
     if unknown:
         raise SettingsError(
-            f"gold.{table.name} is exported to {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+            f"gold.{table.name} names the unknown sinks {', '.join(unknown)}; known: "
+            f"{', '.join(sorted(known))}"
         )

@@ -1,4 +1,4 @@
-"""Checks of names and topics: duplicates among the streams of a lake, invalid names, topics with two uses."""
+"""Checks of names and topics: duplicates among a lake's streams, invalid names, topics with two uses."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from lakehouse.streams.definition import Stream
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _COLUMN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_WAY_OUT = "give one another name, or choose what runs with only_streams"
+_WAY_OUT = "choose another name, or list the streams to run in only_streams"
 
 
 def check_names(streams: Sequence[Stream]) -> None:
     """Raise SettingsError for names and tables that streams share, and for invalid names.
 
-    Columns are checked, too: they must be unique, must not clash with those that silver adds, and need names
-    valid in SQL.
+    Columns are checked, too: their names must be unique, valid in SQL, and none of those that silver adds.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     counts: dict[str, int] = defaultdict(int)
@@ -30,8 +29,8 @@ def check_names(streams: Sequence[Stream]) -> None:
         for what, name in _names(stream):
             if not _NAME.fullmatch(name):
                 raise SettingsError(
-                    f"{what} of stream {stream.name} is not a valid name: use lower-case letters, digits and "
-                    "underscores, beginning with a letter"
+                    f"{what} (stream {stream.name}) has an invalid name: use at most 100 lower-case letters, "
+                    "digits and underscores, beginning with a letter"
                 )
             counts[what] += 1
             owners[what].add(stream.name)
@@ -39,7 +38,7 @@ def check_names(streams: Sequence[Stream]) -> None:
     for what, count in counts.items():
         if count > 1 or what in taken:
             who = " and ".join(sorted(owners[what]))
-            both = "is lakehouse's own" if what in taken else "is there twice"
+            both = "is reserved" if what in taken else "is declared twice"
             raise SettingsError(f"{what} {both} (stream {who}): {_WAY_OUT}")
 
 
@@ -56,9 +55,9 @@ def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
     for topic, several in uses.items():
         if len(several) > 1:
             raise SettingsError(
-                f"topic {topic} has {len(several)} uses: {'; '.join(several)}. Expected one, as the input of "
-                "one stream or as one output: give one of them another topic (topic and to of "
-                "[streams.NAME], kafka.dead_letter_topic, alerts.topic), or choose what runs by only_streams"
+                f"topic {topic} has {len(several)} uses: {'; '.join(several)}. A topic can be one stream's "
+                "input, or one output: choose another topic for one use (topic or to of [streams.NAME], "
+                "kafka.dead_letter_topic, alerts.topic), or list the streams to run in only_streams"
             )
 
 
@@ -67,7 +66,7 @@ def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, 
 
     def named(topic: str) -> tuple[str, str]:
         renamed = settings.topic(topic)
-        return renamed, "" if renamed == topic else f" as {topic} (LAKEHOUSE_TOPICS)"
+        return renamed, "" if renamed == topic else f" as {topic} (topics.{topic})"
 
     for stream in streams:
         for source in stream.sources:
@@ -80,7 +79,7 @@ def _uses(streams: Sequence[Stream], settings: Settings) -> Iterator[tuple[str, 
     if settings.kafka.dead_letter_topic:
         yield settings.kafka.dead_letter_topic, "dead letters go to it (kafka.dead_letter_topic)"
     yield settings.alerts.topic, "alerts go to it (alerts.topic)"
-    yield f"{settings.alerts.topic}-state", "the state of alerts is in it (alerts.topic)"
+    yield f"{settings.alerts.topic}-state", "it holds the state of alerts (alerts.topic)"
 
 
 def _names(stream: Stream) -> Iterator[tuple[str, str]]:
@@ -102,13 +101,13 @@ def _check_columns(stream: Stream) -> None:
         if odd := [name for name in names if not _COLUMN.fullmatch(name)]:
             raise SettingsError(
                 f"stream {stream.name} gives {table} the column {printable(odd[0])!r}, which is not a valid "
-                "name: use ASCII letters, digits and underscores, not beginning with a digit. Give its "
-                "field another column, Field(name, column, type)"
+                "name: use ASCII letters, digits and underscores, not beginning with a digit. Set another "
+                "column for its field"
             )
         lowered = [name.lower() for name in names]
         twice = sorted({name for name in lowered if lowered.count(name) > 1})
         if twice:
             raise SettingsError(
-                f"stream {stream.name} gives {table} the column {', '.join(twice)} more than once: give its "
-                "field another column, Field(name, column, type)"
+                f"stream {stream.name} gives {table} the column {', '.join(twice)} more than once: set "
+                "another column for its field"
             )

@@ -46,7 +46,7 @@ class Field:
     in silver. A field is absent if its parent object is absent or null; if its parent is any other
     non-object, it has the wrong type.
 
-    scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; null: it has to be exact
+    scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; None: it must be exact
     accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits
     """
 
@@ -62,9 +62,13 @@ class Field:
         json_path.names_of(self.name)
         is_decimal = self.type is FieldType.DECIMAL
         if self.scale is not None and not (is_decimal and 0 <= self.scale <= MOST_PLACES):
-            raise ValueError(f"field {self.name}: scale is for DECIMAL, from 0 to {MOST_PLACES}")
+            raise ValueError(
+                f"field {self.name}: scale is {self.scale}; expected 0 to {MOST_PLACES}, with type decimal"
+            )
         if self.accepts_numbers and self.type is not FieldType.STRING:
-            raise ValueError(f"field {self.name}: accepts_numbers is for STRING")
+            raise ValueError(
+                f"field {self.name}: accepts_numbers requires type string, not {self.type.value}"
+            )
 
     @property
     def path(self) -> tuple[str, ...]:
@@ -85,7 +89,7 @@ class KeyForm:
 
     @classmethod
     def of(cls, written: str) -> KeyForm:
-        """Parse a key form; ValueError for an unknown one lists the known forms."""
+        """Parse a key form; raises ValueError, which lists the known forms, for any other text."""
         kind, colon, path = written.partition(":")
         if kind in {"json", "avro"} and (path or not colon):
             return cls(cast('Literal["json", "avro"]', kind), json_path.names_of(path) if path else ())
@@ -99,7 +103,7 @@ class KeyForm:
 
 @dataclass(frozen=True)
 class Mark:
-    """The mark of a deletion that has a value: a field and its value, such as `op=d`.
+    """The field and value that mark a record as a deletion, such as `op=d`.
 
     The value is text, an integer, true or false; `true` also matches the text "true".
     """
@@ -109,7 +113,7 @@ class Mark:
 
     @classmethod
     def of(cls, written: str) -> Mark:
-        """Parse a mark; raises ValueError if it is not FIELD=VALUE."""
+        """Parse a mark; raises ValueError for text that is not FIELD=VALUE."""
         name, _, value = written.partition("=")
         if not name or not value:
             raise ValueError(f"deleted_if {written!r} is not FIELD=VALUE, such as op=d")
@@ -132,9 +136,9 @@ class Contract:
     event_time       the path of the field, written like other fields' names
     event_time_unit  the unit of a number, counted since the epoch; with "s" it may have a fraction, and with
                      "us" and "ns" it may also be a string of digits
-    event_time_zone  the IANA time zone of ISO 8601 strings without an offset; null: they must have one
-    tombstone        the field that gets the key of a Kafka record without a value, with all others null;
-                     null: such a record is invalid
+    event_time_zone  the IANA time zone of ISO 8601 strings without an offset; None: an offset is required
+    tombstone        the field that gets the Kafka key of a record without a value; its other fields are null.
+                     None: such a record is invalid
 
     The event time is such a number or an ISO 8601 string. If it is absent or null, the Kafka record's
     timestamp is used.
@@ -150,7 +154,8 @@ class Contract:
         """Raise ValueError for a malformed path, an unknown unit and an unknown time zone."""
         json_path.names_of(self.event_time)
         if self.event_time_unit not in get_args(TimeUnit):
-            raise ValueError(f"event_time_unit {self.event_time_unit!r} is not one of {get_args(TimeUnit)}")
+            units = ", ".join(get_args(TimeUnit))
+            raise ValueError(f"event_time_unit {self.event_time_unit!r} is not one of {units}")
         if self.event_time_zone is not None:
             try:
                 ZoneInfo(self.event_time_zone)

@@ -1,4 +1,4 @@
-"""The declaration of a stream: values that the layers' engines read, without engine code.
+"""The declaration of a stream: values that the layers read, without code of theirs.
 
 A Stream is one frozen value, defined in one file of `lakehouse/streams/`. It has one or more sources (a topic
 and the contract of its records) and one or more gold tables (how clean rows are merged, and how the result is
@@ -43,7 +43,7 @@ class Rule:
     """A validation rule: a condition that a clean row must not meet, and the dead letter's message.
 
     `violated` is a boolean Column over the parsed row: true if the rule is broken; null counts as not broken.
-    `key` is the setting with a condition in SQL, which is checked when a run starts; empty for a rule in
+    `key` is the setting with the rule's SQL condition, which a run checks when it starts; empty for a rule in
     Python.
     """
 
@@ -63,16 +63,16 @@ class Source:
     `earliest_event_time`, which is in UTC and not before 1900.
 
     unique_by    a field, or `header:NAME`, with a record's id: of several records with the same id and event
-                 time, silver keeps the first to land; null: records have no id
+                 time, silver keeps the first to land; None: records have no id
     sequence_by  a field, or `header:NAME`, with a whole number: of all records with the same id, silver keeps
                  the one with the greatest number, and records can delete ids
-                 (`lakehouse.engine.records.deletions`); null: no record replaces another
+                 (`lakehouse.engine.records.deletions`); None: no record replaces another
     deletion_key the encoding of a deletion's key, a KeyForm: a Kafka record without a value deletes the id in
                  its key
-    deleted_if   the Mark, such as op=d, of a record with a value that is a deletion; null: there is none
+    deleted_if   the Mark, such as op=d, of a deletion that has a value; None: no deletion has one
     format       the encoding of the records
     registry     the schema registry, for formats other than JSON (`lakehouse.engine.formats`)
-    start        where a new lake begins to read the topic: earliest, latest, or a time
+    start        where a new lake starts reading the topic: earliest, latest, or a time
     """
 
     topic: str
@@ -93,18 +93,20 @@ class Source:
     def __post_init__(self) -> None:
         """Raise ValueError for a sequence without an id, unknown fields, and useless deletion options."""
         if self.sequence_by is not None and self.unique_by is None:
-            raise ValueError(f"source {self.table}: sequence_by orders the records of one id; set unique_by")
+            raise ValueError(
+                f"source {self.table}: sequence_by orders the records with the same id; set unique_by, too"
+            )
         _ = self.id_column, self.sequence_column
         _refuse_useless(self)
 
     @property
     def id_column(self) -> str | None:
-        """The silver column with a record's id; null if records have none."""
+        """The silver column with a record's id; None if records have none."""
         return self._column_of(self.unique_by, ID)
 
     @property
     def sequence_column(self) -> str | None:
-        """The silver column that orders the records of an id; null if none does."""
+        """The silver column that orders the records of an id; None if none does."""
         return self._column_of(self.sequence_by, SEQUENCE)
 
     @property
@@ -114,12 +116,12 @@ class Source:
 
     @property
     def key_form(self) -> KeyForm:
-        """The encoding of such a record's key."""
+        """The encoding of the key of a record without a value."""
         return KeyForm.of(self.deletion_key)
 
     @property
     def mark(self) -> Mark | None:
-        """The mark of a record with a value that is a deletion; null: there is none."""
+        """The mark of a deletion that has a value; None if no deletion has one."""
         return None if self.deleted_if is None else Mark.of(self.deleted_if)
 
     @property
@@ -133,8 +135,8 @@ class Source:
         columns = {one.name: one.column for one in self.contract.fields}
         if name in columns:
             return columns[name]
-        names = ", ".join(columns)
-        raise ValueError(f"source {self.table}: there is no field {name}; known: {names}")
+        key, names = "unique_by" if of_header == ID else "sequence_by", ", ".join(columns)
+        raise ValueError(f"source {self.table}: {key} names {name}, which is not a field; known: {names}")
 
 
 def _refuse_useless(source: Source) -> None:
@@ -142,8 +144,8 @@ def _refuse_useless(source: Source) -> None:
     has_form, has_mark = source.key_form != KeyForm("text"), source.mark is not None
     if source.sequence_by is None and (has_form or has_mark):
         raise ValueError(
-            f"source {source.table}: deletion_key and deleted_if delete ids, which needs "
-            "unique_by and sequence_by"
+            f"source {source.table}: deletion_key and deleted_if delete ids; set unique_by and "
+            "sequence_by, too"
         )
     if has_form and not source.is_deleted_by_key:
         raise ValueError(
@@ -159,7 +161,7 @@ _HEADER = "header:"
 
 
 def header_of(name: str | None) -> str | None:
-    """Return the header that `unique_by` or `sequence_by` names; null if it is a field."""
+    """Return the header that `unique_by` or `sequence_by` names; None if it names a field."""
     return name.removeprefix(_HEADER) if name and name.startswith(_HEADER) else None
 
 
@@ -167,8 +169,8 @@ def header_of(name: str | None) -> str | None:
 class EventTimeProgress:
     """A gold table's time, UTC: before a micro-batch (`before`) and after it (`now`).
 
-    With an EventClock, both are the greatest event time merged so far; `before` is null for an empty table.
-    Otherwise `now` is the wall clock and `before` is null.
+    With an EventClock, both are the greatest event time merged so far; `before` is None for an empty table.
+    Otherwise `now` is the wall clock and `before` is None.
     """
 
     before: datetime | None
@@ -194,10 +196,10 @@ class EventClock:
     """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
 
     The passage of time alone may change current rows whose `due_column` lies within `due_span(progress)`,
-    both ends included; a null start means no lower bound. A fold gets these rows, too.
+    both ends included; a start of None means no lower bound. A fold gets these rows, too.
 
     Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
-    updated yet; its column is `due_column`. A later fold keeps these updates.
+    updated yet; its column, too, is `due_column`. A later fold keeps these updates.
     """
 
     column: str
@@ -215,8 +217,8 @@ class RedisView:
     `group`, `lakehouse:<table>:latest:<group>`, maps each `member` to its row with the greatest `order`:
     reading the latest row is one HGET, and comparing members takes HKEYS and HMGET. Values are JSON: the
     exported message, the table's generation and the row's version. `order` is a whole number. `rows_move`: a
-    row's key and order may change, by a commit that deletes the old row and inserts the new one; no other row
-    of its member lies between the two. The row key is built from the table's keys; group and member are built
+    commit may change a row's key and order by deleting the old row and inserting the new one; no other row of
+    its member lies between the two. The row key is built from the table's keys; group and member are built
     from some of them.
     """
 
@@ -231,16 +233,16 @@ class RedisView:
 class Export:
     """How a gold row is exported: as a message to a topic, and to the stores of `lakehouse.sinks`.
 
-    topic           the destination topic; null: none
+    topic           the destination topic; None: none
     key             the message key
     value           the message, JSON
     redis           the layout in Redis
-    partition_by    the value that determines the partition; null: the key
-    identity        message fields that, together with the key, identify the row; null: there are none, and
-                    no message is sent for a deleted row
+    partition_by    the value that determines the partition; None: the key
+    identity        message fields that, together with the key, identify the row; None: no fields do, and a
+                    deleted row has no message
     export_when     the condition for sending a new or changed row
     tombstone_when  the condition for sending a deleted row, as a tombstone
-    sinks           the names of the stores that get the rows; null: every configured store
+    sinks           the names of the stores that get the rows; None: every configured store
     """
 
     topic: str | None
@@ -283,7 +285,7 @@ class Comparison:
     """How a row is compared with its recomputation from silver: column by column, to the last digit.
 
     `ignored` columns are left out, because they depend on more than silver's rows. Doubles may differ by a
-    relative 1e-9; those in `slack` also by this Column over the recomputed row.
+    relative 1e-9, and those in `slack` also by the given Column over the recomputed row.
     """
 
     ignored: tuple[str, ...] = ()
@@ -299,13 +301,13 @@ class MergedTable:
     comment          what a row is; catalogs show it
     keys             the columns that identify a row
     schema           all columns
-    time_columns     the columns with a row's first and last time, used for file skipping; null: none
-    window_s         the window length of its rows, in seconds; null: rows are not windows
+    time_columns     the columns with a row's first and last time, used for file skipping; None: none
+    window_s         the window length of its rows, in seconds; None: rows are not windows
     pinned_settings  settings that determine the content, as text: if they differ, the table is refused until
                      a rebuild; if keys or window length differ, the table is refused for good
     stats            further columns with min/max statistics, used for file skipping
     comparison       how a row is compared with its recomputation
-    final            the condition for rows that time no longer changes; null: no column tells
+    final            the condition for rows that time no longer changes; None: no column shows it
     export           how its rows are exported
     """
 
@@ -346,7 +348,7 @@ class FoldState:
     columns         their names
     until           a time column: records at or after this event time do not change the row
     settled         the condition for rows that time alone no longer changes; only these are cleared
-    unsettled_from  given the progress, rows that begin later than this are not cleared; null: unknown
+    unsettled_from  takes the progress, returns a time; rows that begin later are not cleared. None: unknown
     """
 
     columns: tuple[str, ...]
@@ -362,10 +364,10 @@ class GoldTable(MergedTable):
     reads            the silver tables that it reads
     combine          merges their rows into one frame
     preaggregate     reduces a micro-batch's clean rows as far as possible without reading the table
-    counted          an aggregate over the result of `preaggregate`: its number of clean rows
+    counted          an aggregate over the result of `preaggregate`: the number of clean rows in it
     fold             takes that result, the current rows and the progress; returns new, changed and deleted
                      rows, one per key; deleted rows are marked by `tables.DELETED`
-    clock            the clock that changes rows without new records; null: none
+    clock            the clock that changes rows without new records; None: none
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  returns the keys that a fold cannot maintain: they are recomputed from all silver rows up
                      to the micro-batch; their partials have a column `recomputed`
@@ -391,7 +393,7 @@ class GoldTable(MergedTable):
 
     @property
     def wall_clock(self) -> WallClock | None:
-        """The wall clock that changes rows, perhaps only while no events arrive; null: none."""
+        """The wall clock that changes rows, perhaps only while no events arrive; None: none."""
         return self.clock.when_idle if isinstance(self.clock, EventClock) else self.clock
 
 
@@ -412,7 +414,7 @@ class Stream:
     suites: str = OWN_SUITES
 
     def __post_init__(self) -> None:
-        """Raise ValueError for corrections of records that a table joins by their distance in time."""
+        """Raise ValueError if a table joins records by their distance in time, and these can be corrected."""
         corrected = {source.table for source in self.sources if source.sequence_by is not None}
         joined = [one.name for one in self.gold if one.merge_radius and corrected.intersection(one.reads)]
         if joined:

@@ -1,6 +1,6 @@
-"""Discovery of streams: built-in ones, those of installed packages, and those that the settings declare.
+"""Discovery of streams: built in, offered by installed packages, or declared in the settings.
 
-A package offers a stream with an entry point of the group `lakehouse.streams`, under the stream's name:
+A package offers a stream with an entry point in the group `lakehouse.streams`, under the stream's name:
 
     [project.entry-points."lakehouse.streams"]
     orders = "shop.streams:ORDERS"
@@ -32,10 +32,10 @@ Keys = Changes | OfKind
 def found(settings: Settings) -> Iterator[Stream]:
     """Yield the streams in use, as the settings configure them.
 
-    These are the built-in streams and those of installed packages; once a table `[streams.NAME]` declares a
-    stream, a built-in one only if a table names it; if `only_streams` is set, those that it names. Raises
-    SettingsError, which names every wrong key, for a table that `read_table` refuses, for an unknown name,
-    and for a stream that cannot be imported.
+    Streams of installed packages and declared streams are in use. Built-in streams are in use until a table
+    `[streams.NAME]` declares a new stream; after that, only those that a table names. `only_streams`, if set,
+    lists the streams in use instead. Raises SettingsError, which names every wrong key, for a table that
+    `read_table` refuses, for an unknown name, and for a stream that cannot be imported.
     """
     offered = {entry.name: entry for entry in entry_points(group=GROUP)}
     keys = _all_keys(settings.streams, offered)
@@ -67,7 +67,7 @@ def with_defaults(stream: Stream, settings: Settings) -> Stream:
 
 
 def _all_keys(tables: Mapping[str, Mapping[str, Any]], offered: Mapping[str, EntryPoint]) -> dict[str, Keys]:
-    """Return the keys of all tables; wrong keys of several streams are named at once."""
+    """Return the keys of all tables; the error names the wrong keys of all streams at once."""
     keys, wrong = dict[str, Keys](), []
     for name, table in tables.items():
         try:
@@ -98,8 +98,8 @@ def _in_use(settings: Settings, offered: Mapping[str, EntryPoint], keys: Mapping
     for name in settings.only_streams:
         if name not in every:
             raise SettingsError(
-                f"only_streams: {no_such('stream', name, every)}. A table [streams.{name}] declares "
-                "another one"
+                f"only_streams: {no_such('stream', name, every)}. To add a stream, declare it in "
+                f"[streams.{name}]"
             )
         if name in off:
             raise SettingsError(f"only_streams names {name}, but streams.{name}.enabled is false")

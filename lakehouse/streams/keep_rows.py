@@ -18,7 +18,8 @@ def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> Non
     unknown = sorted(kept_s.keys() - known)
     if unknown:
         raise SettingsError(
-            f"maintenance.keep_rows: there is no {', '.join(unknown)}; known: {', '.join(sorted(known))}"
+            f"maintenance.keep_rows: there is no table {', '.join(unknown)}; known: "
+            f"{', '.join(sorted(known))}"
         )
     for name in sorted(kept_s):
         if (reason := rules.get(name)) is not None:
@@ -26,7 +27,7 @@ def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> Non
 
 
 def _rules(stream: Stream, kept_s: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
-    """Yield the stream's tables, each with the reason why it must keep rows; null: none."""
+    """Yield the stream's tables, each with the reason why it must keep rows, or None."""
     for source in stream.sources:
         bronze, silver = f"bronze.{source.table}", f"silver.{source.table}"
         yield bronze, None
@@ -36,11 +37,11 @@ def _rules(stream: Stream, kept_s: Mapping[str, int]) -> Iterator[tuple[str, str
             if source.table in table.reads and (table.time_columns is None or _DAY_S % (table.window_s or 1))
         ]
         if needing:
-            yield silver, f"has to keep every row: gold.{needing[0]} is made of all of them"
+            yield silver, f"must keep every row: gold.{needing[0]} is computed from all of them"
         elif kept_s.get(bronze, kept_s.get(silver, 0) + 1) > kept_s.get(silver, 0):
-            yield silver, f"has to keep rows at least as long as {bronze}, whose records it is compared with"
+            yield silver, f"must keep rows at least as long as {bronze}, whose records it is compared with"
         else:
             yield silver, None
     for table in stream.tables:
         is_timeless = table.time_columns is None
-        yield f"gold.{table.name}", "has to keep every row: they have no time" if is_timeless else None
+        yield f"gold.{table.name}", "must keep every row: its rows have no time" if is_timeless else None

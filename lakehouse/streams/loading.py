@@ -1,4 +1,4 @@
-"""Imports streams of Python: an object of a module, which is a Stream or a function that returns one.
+"""Imports streams written in Python: an object in a module, either a Stream or a function that returns one.
 
 Modules in the working directory are found last, so that none shadows an installed package, and only if
 nobody but the user can change them.
@@ -50,7 +50,7 @@ def made(
             _refuse_unfit(value, arguments)
             value = value(**arguments)
         elif arguments:
-            raise TypeError("it is no function and takes no arguments")  # noqa: TRY301 - said like the others
+            raise TypeError("it is not a function and takes no arguments")  # noqa: TRY301 - reported below
     except SettingsError as error:
         raise SettingsError(f"{said}, {error}") from error.__cause__
     except Exception as error:
@@ -69,7 +69,7 @@ def made(
 
 
 def _refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raise SettingsError for arguments that the function does not have, and for missing ones."""
+    """Raise SettingsError for unknown and for missing arguments."""
     known = inspect.signature(function).parameters
     is_open = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
     for name in arguments:
@@ -82,7 +82,7 @@ def _refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
 
 
 def _doubt_of(here: Path, name: str) -> str | None:
-    """Return in words why no module of this name is imported from a directory; null if it may be."""
+    """Return why no module of this name is imported from a directory; None if it may be."""
     package = here / name
     for path in (here, package, package / "__init__.py", here / f"{name}.py"):
         try:

@@ -43,8 +43,8 @@ def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SettingsError(
-            f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}. A table "
-            f"[streams.{unknown[0]}] declares another one"
+            f"unknown stream {', '.join(unknown)}; known: {', '.join(sorted(known))}. To add a stream, "
+            f"declare it in [streams.{unknown[0]}]"
         )
     return tuple(stream for stream in streams if not names or stream.name in names)
 
@@ -57,17 +57,18 @@ def choose_one(name: str, settings: Settings) -> Stream:
     if ":" not in name:
         (stream,) = choose([name], settings)
         return stream
-    stream = with_defaults(by_address(name, {}, f"you have named {name}"), settings)
+    stream = with_defaults(by_address(name, {}, f"the stream is {name}"), settings)
     check_names([stream])
     check_topics([stream], settings)
     return stream
 
 
 def read_settings() -> Settings:
-    """Return the settings, as `load_settings` does, and set the environment for readers without a JVM on S3.
+    """Return the settings, and if the lake is on S3, set the environment for readers without a JVM.
 
-    Also raises SettingsError for topics that no stream has, and for invalid `maintenance.keep_rows`.
-    What is set for tables of built-in streams remains valid while these are not in use.
+    Raises SettingsError as `load_settings` does, for topics that no stream has, and for invalid
+    `maintenance.keep_rows`. Settings for the tables of built-in streams are valid even while those streams
+    are not in use.
     """
     settings = load_settings()
     streams = (*BY_DEFAULT, *load(settings))
@@ -80,6 +81,6 @@ def read_settings() -> Settings:
 
 
 def reach(settings: Settings, place: str) -> None:
-    """Set the environment variables with which readers without a JVM open a lake on S3."""
+    """Set the environment variables that readers without a JVM need to open a lake on S3."""
     if is_on_s3(place):
         os.environ.update(settings.s3.access.for_environment())

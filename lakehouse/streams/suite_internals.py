@@ -1,7 +1,7 @@
 """The only module that uses undocumented parts of Great Expectations (docs/internals.md).
 
 It defines the expectation types that `lakehouse.streams.suites` instantiates, and renders Data Docs as plain
-pages. Pages of Great Expectations load scripts and styles from seven hosts, and show a table's values as
+pages. Great Expectations' own pages load scripts and styles from seven hosts, and render a table's values as
 markup. Here, their content is embedded in our own page: values are text, and the page's policy
 (Content-Security-Policy) forbids the browser from loading or running anything.
 """
@@ -31,7 +31,7 @@ from lakehouse.common.rows_as_text import QueryResult, plain_rows
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"
-"""Great Expectations' name for the rows of a query; it leaves the view behind."""
+"""Great Expectations' name for the view of a query's rows, which it does not drop."""
 
 _SITE = "local_site"
 _VIEW = {"module_name": __name__, "class_name": "Page"}
@@ -51,7 +51,7 @@ class _RowsThatDoNotMeet(TableMetricProvider):
         domain_type=MetricDomainTypes.TABLE,
     )
     def _spark(
-        cls,  # noqa: N805 - what GX asks for
+        cls,  # noqa: N805 - required by GX
         execution_engine: SparkDFExecutionEngine,  # noqa: ARG002
         metric_domain_kwargs: dict[str, Any],
         metric_value_kwargs: dict[str, Any],
@@ -159,7 +159,7 @@ class Page(DefaultJinjaPageView):
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)
         theirs = self.env.loader
-        assert theirs is not None  # noqa: S101 - their constructor has just set it
+        assert theirs is not None  # noqa: S101 - the constructor has just set it
         self.env.loader = ChoiceLoader([PackageLoader("lakehouse.operations.quality", "page"), theirs])
 
     @pass_context
@@ -172,7 +172,7 @@ class Page(DefaultJinjaPageView):
 
 
 def make_plain(context: AbstractDataContext) -> None:
-    """Make a context write its Data Docs with these pages."""
+    """Make a context write its Data Docs as these pages."""
     sections = {name: {"view": _VIEW} for name in ("expectations", "validations", "profiling")}
     index = {"class_name": "DefaultSiteIndexBuilder", "view": _VIEW}
     sites: Any = context.variables.data_docs_sites
@@ -185,12 +185,12 @@ def make_plain(context: AbstractDataContext) -> None:
 
 
 def without_progress(context: AbstractDataContext) -> None:
-    """Let a context draw no bars on the terminal."""
+    """Turn off a context's progress bars on the terminal."""
     context.variables.progress_bars = ProgressBarsConfig(globally=False)
 
 
 def results_of(context: AbstractDataContext, at: datetime) -> list[Any]:
-    """Return the identifiers of the results of a time, UTC, and of their suites."""
+    """Return the identifiers of the results from a time, UTC, and those of their suites."""
     store: Any = context.validation_results_store
     runs = [key for key in store.list_keys() if key.run_id.run_time == at]
     return [*runs, *(key.expectation_suite_identifier for key in runs)]

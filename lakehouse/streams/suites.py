@@ -1,4 +1,4 @@
-"""The expectations of suites: each has a name, a severity, and reports the keys of failing rows.
+"""The expectations of suites: each has a name and a severity, and reports the keys of failing rows.
 
 There are two kinds. A condition on a row is a Spark expression; one pass over the table evaluates all
 conditions of a suite. A query takes a pass of its own, for checks across rows: duplicate keys, rows without a
@@ -22,7 +22,7 @@ from lakehouse.streams.suite_internals import ExpectFresh, ExpectNoRows, ExpectR
 __all__ = ["fresh", "make_suite", "no_rows", "required", "rows", "unique"]
 
 LEVELS: Mapping[Severity, Any] = {"fail": "critical", "warn": "warning"}
-"""The names of severities for Great Expectations, which makes members of an enumeration of them."""
+"""Great Expectations' names for the severities, which it converts to members of an enumeration."""
 
 
 def make_suite(table: str, *expectations: Expectation) -> ExpectationSuite:
@@ -58,16 +58,16 @@ def no_rows(
     """Expect a query in Spark SQL to return no row.
 
     In the query, `{batch}` is the table, `layer_name` another table at a consistent version,
-    `gold_name_changes` a gold table's change feed up to its version, and `limits` one row, the time of the
-    check and settings: see `lakehouse.operations.quality.subjects`.
+    `gold_name_changes` a gold table's change feed up to its version, and `limits` one row with the time of
+    the check and settings: see `lakehouse.operations.quality.subjects`.
 
     Without a `step`, a gate checks the whole table again after every change. A step is a query that returns a
-    row whenever the expectation held before and no longer does. In it, `{batch}` is the rows whose keys have
+    row whenever the expectation held before and no longer does. In it, `{batch}` has the rows whose keys have
     changed since the last check, and `gold_name_changes` the changes since then. Other tables may have new
     rows, and gold rows new values, but no row was removed. If the step returns a row, the whole table is
-    checked, because the row may still be right. `near` limits the rows of another table that the step reads,
-    by view, to (column, first, last): the column is between two Spark SQL expressions over a row of the
-    batch. All three are timestamps or longs.
+    checked, because the row may still be right. `near` limits the rows that the step reads from
+    another table: it maps the table's view to (column, first, last), and the column is between two Spark SQL
+    expressions over a row of the batch. All three are timestamps or longs.
     """
     return ExpectNoRows(
         unexpected_rows_query=query,

@@ -21,7 +21,7 @@ PAGE = "".join(
 )
 JARS = Path(pyspark.__file__).parent / "jars"
 OURS = {
-    "lakehouse calls Spark's JVM, which a session of Spark Connect does not have": "storage/spark/session.py",
+    "lakehouse calls Spark's JVM, which a Spark Connect session does not have": "storage/spark/session.py",
     "lakehouse cannot work with": "storage/tables/versions.py",
 }
 

@@ -147,7 +147,9 @@ def test_a_repeated_upsert_is_refused_and_one_without_rows_commits_nothing(
 ) -> None:
     assert put(spark, table, [(1, "a"), (2, "b")], moves=moved(None, 1)) == 2
     assert feed_of(spark, table, 1) == [("insert", 1, "a"), ("insert", 2, "b")]
-    with pytest.raises(PositionError, match=f"^query: {table} says up to 1, not None"):
+    with pytest.raises(
+        PositionError, match=f"^query: {table} is at position 1, but this process left it at None"
+    ):
         put(spark, table, [(1, "other")], moves=moved(None, 1))
     assert put(spark, table, [], moves=moved(1, 2)) == 0
 
@@ -168,9 +170,9 @@ def test_what_a_commit_notes_comes_with_its_rows_or_alone_and_begins_with_what_i
     assert tables.note(spark, table, moved(None, 1, "another")) == Written(0, 3)
 
     for moves in (moved(7, 10), moved(None, 10), [*moved(9, 10), *moved(2, 4, "query@5")]):
-        with pytest.raises(PositionError, match="another one runs the same layer"):
+        with pytest.raises(PositionError, match="another process runs the same layer"):
             tables.append(unread, table, moves)
-        with pytest.raises(PositionError, match="another one runs the same layer"):
+        with pytest.raises(PositionError, match="another process runs the same layer"):
             tables.note(spark, table, moves)
     assert tables.version_of(spark, table) == 3
     assert tables.transactions(spark, table) == {"query": 9, "query@5": 3, "another": 1}
@@ -199,7 +201,7 @@ def test_of_two_that_write_the_same_micro_batch_the_second_conflicts_and_is_refu
         return tables.retry_on_conflict(lambda: put(spark, table, [(2, "b")], moves=moved(None, 1)))
 
     monkeypatch.setattr(tables.Commit, "finish", finish_late)
-    with pytest.raises(PositionError, match="says up to 1, not None as this process has left it"):
+    with pytest.raises(PositionError, match="is at position 1, but this process left it at None"):
         second()
 
     assert commits == 2

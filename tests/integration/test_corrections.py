@@ -167,7 +167,7 @@ def test_a_payment_of_a_year_ago_is_corrected_and_deleted(spark: SparkSession, s
 def test_a_field_that_records_may_lack_is_no_id(make_settings: MakeSettings) -> None:
     settings = make_settings({"streams": {"metrics": {"unique_by": "environment"}}})
 
-    with pytest.raises(SettingsError, match="environment: as an id or sequence it must be a required"):
+    with pytest.raises(SettingsError, match="environment: an id or sequence must be a required field"):
         choose_one("metrics", settings)
 
 

@@ -209,19 +209,19 @@ def test_a_setting_that_rows_depend_on_cannot_change_under_them(
         pipeline.run_layers(spark, changed, layer, stream=under(changed, pipeline.STREAM))
 
     table = {"silver": SILVER, "gold": GOLD}[layer]
-    said = f"{table} was made with streams.metrics.{setting} = 1600, the settings say {value}"
+    said = f"{table} was made with streams.metrics.{setting} = 1600, but the settings say {value}"
     assert said in str(refused.value)
-    assert f"recompute the rows by `lakehouse rebuild {layer}`" in str(refused.value)
+    assert f"recompute the rows with `lakehouse rebuild {layer}`" in str(refused.value)
     assert pipeline.versions(settings) == versions
 
 
 @pytest.mark.parametrize(
     ("changed", "was"),
     [
-        pytest.param({"window_s": 300}, "window_s = 60, the stream now declares 300", id="window"),
+        pytest.param({"window_s": 300}, "window_s = 60, but the stream now declares 300", id="window"),
         pytest.param(
             {"keys": ("service_id", "window_start")},
-            "keys = service_id,metric_name,window_start, the stream now declares service_id,window_start",
+            "keys = service_id,metric_name,window_start, but the stream now declares service_id,window_start",
             id="keys",
         ),
     ],

@@ -131,8 +131,8 @@ def test_a_mistake_under_spark_submit_is_one_line_too(here: Place) -> None:
     assert ended.returncode == 2
     # spark-submit passes both of Python's outputs on as its standard output.
     assert ended.stdout == (
-        "error: unknown stream metrix; known: calls, metrics, sales, transactions. A table "
-        "[streams.metrix] declares another one\n"
+        "error: unknown stream metrix; known: calls, metrics, sales, transactions. To add a stream, "
+        "declare it in [streams.metrix]\n"
     )
     assert not NOISE.search(ended.stderr), ended.stderr
 

@@ -69,9 +69,9 @@ def test_silver_is_refused_under_other_ids_and_says_what_to_do(run: Run) -> None
         made(run, UNIQUE).make()
 
     assert str(refused.value) == (
-        "silver.payments was made with sequence_by = version, the settings say none; its rows depend on it. "
-        "Set sequence_by back to its old value, or recompute the rows by `lakehouse rebuild silver`; its "
-        "--dry-run lists the changes"
+        "silver.payments was made with sequence_by = version, but the settings say none; its rows depend on "
+        "it. Set sequence_by back to its old value, or recompute the rows with `lakehouse rebuild silver`; "
+        "its --dry-run lists the changes"
     )
     assert tables.version_of(run.lake.spark, run.lake.path("silver", "payments")) == version
 
@@ -147,7 +147,7 @@ def test_what_runs_under_the_former_ids_writes_no_more(run: Run) -> None:
 
     rebuilt(run, PLAIN)
 
-    with pytest.raises(PositionError, match="is made with unique_by = none by now, and this process has id"):
+    with pytest.raises(PositionError, match="is now made with unique_by = none, but this process has id"):
         take_next(running, now=LANDED)
     assert run.rows == [0, 1, 2, 3, 6]
     run.take()
@@ -202,7 +202,7 @@ def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Se
     )
     run_gold(before)
     assert told() == []
-    with pytest.raises(TableError, match=r"with streams\.shop\.threshold = 100, the settings say 15"):
+    with pytest.raises(TableError, match=r"with streams\.shop\.threshold = 100, but the settings say 15"):
         run_gold(after)
     with pytest.raises(TableError, match="rebuild the whole table, without --from and --to"):
         rebuild_gold(lake, table, WindowSpan(first=LANDED))
@@ -211,7 +211,7 @@ def test_gold_is_made_anew_under_another_threshold(lake: Lake, lake_settings: Se
 
     assert told() == [(1, Decimal(20))]
     run_gold(after)
-    with pytest.raises(TableError, match=r"with streams\.shop\.threshold = 15, the settings say 100"):
+    with pytest.raises(TableError, match=r"with streams\.shop\.threshold = 15, but the settings say 100"):
         run_gold(before)
 
 
@@ -243,7 +243,7 @@ def test_calls_are_made_anew_under_another_gap_and_many_are_only_taken_away_by_f
     rebuild_gold(lake, table, WindowSpan(), force=True)
 
     assert starts(lake_settings) == [0]
-    with pytest.raises(TableError, match=r"was made with streams\.calls\.gap = 2m, the settings say 1m"):
+    with pytest.raises(TableError, match=r"was made with streams\.calls\.gap = 2m, but the settings say 1m"):
         maker.make()
 
 

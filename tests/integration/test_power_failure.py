@@ -165,9 +165,7 @@ def test_a_loss_that_nothing_writes_again_is_one_line_and_the_audit_names_it_too
     with pytest.raises(TableError) as caught:
         lake.run("silver", "gold")
     said = str(caught.value)
-    assert said.startswith(
-        f"{SILVER} has lost what version 1 wrote: {lost} is empty, as after a power failure"
-    )
+    assert said.startswith(f"{SILVER} has lost data of version 1: {lost} is empty, as after a power failure")
     assert "\n" not in said
     report = audit(Lake(lake.spark, lake.settings.lake), [STREAM], lake.settings, utc_now())
     assert {

@@ -133,7 +133,7 @@ def test_a_shallow_clone_is_refused(lake: Filled, tmp_path: Path) -> None:
         copy.parent.mkdir(parents=True, exist_ok=True)
         lake.spark.sql(f"CREATE TABLE delta.`{copy}` SHALLOW CLONE delta.`{path}`")
     for layer in ("silver", "gold"):
-        with pytest.raises(TableError, match=r"names the file '.*, which lies outside of the table"):
+        with pytest.raises(TableError, match=r"names the file '.*, which lies outside the table"):
             pipeline.run_layers(lake.spark, clone, layer)
 
 

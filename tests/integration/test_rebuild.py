@@ -201,7 +201,9 @@ def test_a_micro_batch_waits_for_the_lease_and_a_second_rebuild_is_refused(
     monkeypatch.setattr(storage, "names", noting)
     with leases.held(lake.spark, path, GOLD):
         thread.start()
-        with pytest.raises(TableError, match="is already being rebuilt or maintained; held at least until"):
+        with pytest.raises(
+            TableError, match="is already being rebuilt or maintained; its lease lasts at least until"
+        ):
             rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
         await_(lambda: looks.count(f"{path}/_lakehouse_lease") > 2)  # it looks again and again: it waits
         assert differences(caught_up) != []
@@ -281,7 +283,7 @@ def test_a_lease_whose_holder_was_killed_runs_out_whatever_its_clock_said(
     write_term("killed", -3585)
     assert leases.is_held(lake.spark, path), "it is being renewed, by a clock that is behind"
     write_term("killed", 3600)
-    with pytest.raises(TableError, match=r"by a clock that is 35\d\d s ahead of this one"):
+    with pytest.raises(TableError, match=r"by a clock 35\d\d s ahead of this one"):
         rebuild_gold(lake, USER_TRANSACTIONS_5M, WindowSpan())
 
     monkeypatch.setattr(leases, "_LENGTH_S", 0.0)  # it has not been renewed for so long

@@ -141,7 +141,7 @@ def test_a_server_that_may_evict_rows_is_told_of(
 ) -> None:
     with redis_servers.at_socket(tmp_path, *options) as url:
         doubts = doubts_of_redis(url)
-    expected = said and [f"Redis evicts rows once it has {said[0]} (maxmemory-policy {said[1]})"]
+    expected = said and [f"Redis evicts rows once it uses {said[0]} (maxmemory-policy {said[1]})"]
     assert [doubt.partition(". ")[0] for doubt in doubts] == (expected or [])
 
 
@@ -153,7 +153,7 @@ def test_a_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
             await_(lambda: b"cluster_state:ok" in client.execute_command("CLUSTER", "INFO"), 60)
         for refused in (lambda: require_redis(url), lambda: sink.write([window("a", 1), window("b", 1)])):
             with pytest.raises(
-                RedisTroubleError, match="Redis is a cluster, and the export needs one server"
+                RedisTroubleError, match="Redis is a cluster, but the export needs one server"
             ) as caught:
                 refused()
             assert "\n" not in str(caught.value)
@@ -164,9 +164,7 @@ def test_a_replica_is_refused_in_one_line(tmp_path: Path, of: str | None) -> Non
     options = ("--replicaof", "127.0.0.1", "1")
     with redis_servers.at_socket(tmp_path, *options, of=of) as url, sink_of(url) as sink:
         for refused in (lambda: require_redis(url), lambda: sink.write([window("auth", 1)])):
-            with pytest.raises(
-                RedisTroubleError, match="Redis is a replica, and LAKEHOUSE_REDIS_URL has to name"
-            ):
+            with pytest.raises(RedisTroubleError, match=r"Redis is a replica, but redis.url must name"):
                 refused()
 
 
@@ -258,7 +256,7 @@ def test_rows_go_to_the_primary_that_a_sentinel_names(one_sentinel: Watched) -> 
     [
         ({"/lakehouse-1/": "/lakehouse-2/"}, "No master found for 'lakehouse-2'"),
         ({"of-the-sentinels": "wrong-secret"}, "No master found for 'lakehouse-1'"),
-        ({"of-the-servers": "wrong-secret"}, "refused the credentials of LAKEHOUSE_REDIS_URL"),
+        ({"of-the-servers": "wrong-secret"}, "refused the credentials in redis.url"),
     ],
 )
 def test_what_is_wrong_with_sentinels_is_one_line_without_a_password(
@@ -313,7 +311,7 @@ def test_a_failover_is_noticed_and_the_new_primary_gets_every_row(
     [
         (("--maxmemory", "1"), "Redis is full, so rows wait: "),
         (("--min-replicas-to-write", "1"), "Redis has too few replicas to take rows"),
-        (("--requirepass", "secret"), "Redis has refused the user of LAKEHOUSE_REDIS_URL: "),
+        (("--requirepass", "secret"), "Redis has refused the user in redis.url: "),
         (("--user", "default", "on", "nopass", "~other:*", "+@all"), "Redis denies a right: "),
         (("--user", "default", "on", "nopass", "~*", "+@all", "-evalsha"), "Redis denies a right: "),
     ],

@@ -464,7 +464,7 @@ def test_no_replay_or_discard_comes_between_the_writes_of_a_rebuild_and_no_rebui
             judge()
         said.append(str(refusal.value).split(" (process ")[0])
         assert f"(process {os.getpid()} on " in str(refusal.value)
-        assert "is running, held at least until 20" in str(refusal.value)
+        assert "is running; its lease lasts at least until 20" in str(refusal.value)
         assert "\n" not in str(refusal.value)
 
     def after(write: Callable[..., Any], *others: Callable[[], object]) -> Callable[..., Any]:

@@ -250,7 +250,7 @@ def test_the_audit_sees_what_is_missing_what_is_wrong_and_what_gold_has_not(made
     }
     made.ask("TRUNCATE gold.lakehouse_positions")
     (example,) = made.audited().examples
-    assert example.what == "PostgreSQL has no position of this table"
+    assert example.what == "PostgreSQL has no position for this table"
 
 
 @pytest.mark.soak
@@ -259,7 +259,7 @@ def test_a_column_of_another_type_is_named(made: Gold) -> None:
     made.run()
     made.ask("ALTER TABLE gold.metrics_1m ALTER COLUMN count TYPE integer")
     made.put(state("auth", 1))
-    with pytest.raises(SinkTroubleError, match=r"has integer for column count of gold"):
+    with pytest.raises(SinkTroubleError, match=r"has type integer for column count of gold"):
         made.run()
 
 
@@ -285,9 +285,7 @@ def test_a_url_that_leads_nowhere_is_one_clear_line(postgres_server: Server, dat
     ).fetchone() == (None,), "asking changes nothing"
 
     assert 'password authentication failed for user "lakehouse"' in refused(postgres_server.url(secret=OTHER))
-    assert 'database "none" does not exist; is LAKEHOUSE_POSTGRES_URL right?' in refused(
-        postgres_server.url("none")
-    )
+    assert 'database "none" does not exist; is postgres.url right?' in refused(postgres_server.url("none"))
     away = postgres_server.url().replace(f":{postgres_server.port}/", ":1/")
     assert refused(away).startswith("PostgreSQL is out of reach: connection failed")
     assert "an option that libpq does not know" in refused(f"{database}?sslmod=require")
@@ -300,7 +298,7 @@ def test_a_missing_right_is_named(postgres_server: Server, database: str) -> Non
         connection.execute("CREATE ROLE reader LOGIN PASSWORD 'se/cret'")
     text = refused(postgres_server.url(name, user="reader"))
     assert text.startswith(
-        f"PostgreSQL denies the user of LAKEHOUSE_POSTGRES_URL a right: permission denied for database {name}"
+        f"PostgreSQL denies the user in postgres.url a right: permission denied for database {name}"
     )
 
 
@@ -315,6 +313,8 @@ def test_tls_is_what_the_url_says(tmp_path: Path) -> None:
 
 def test_a_table_that_names_another_sink_is_refused(lake_settings: Settings) -> None:
     table = replace(TABLE, export=replace(TABLE.export, sinks=("postgres", "oracle")))
-    with pytest.raises(SettingsError, match=r"gold.metrics_1m is exported to oracle; known: postgres, redis"):
+    with pytest.raises(
+        SettingsError, match=r"gold.metrics_1m names the unknown sinks oracle; known: postgres, redis"
+    ):
         registry.used_by(table, lake_settings)
     assert [kind.name for kind in registry.used_by(TABLE, lake_settings)] == []

@@ -106,7 +106,7 @@ def test_a_name_and_a_comment_that_the_encoding_lacks(postgres_server: Server) -
     [
         ("UTF8", []),
         ("SQL_ASCII", ["the encoding SQL_ASCII, so it does not know that its text is UTF-8"]),
-        ("LATIN1", ["the encoding LATIN1. Rows with a character that it lacks are not sent there"]),
+        ("LATIN1", ["the encoding LATIN1. Rows with characters that it lacks are not sent there"]),
     ],
 )
 def test_the_encoding_is_warned_of(postgres_server: Server, encoding: str, said: list[str]) -> None:

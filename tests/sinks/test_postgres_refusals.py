@@ -51,17 +51,17 @@ def refused(url: str) -> str:
     [
         (
             f"CREATE TABLE gold.notes ({COLUMNS})",
-            "gold.notes with no key, and the export needs (id)",
+            "gold.notes with no key, but the export needs (id)",
             'ALTER TABLE gold.notes ADD PRIMARY KEY ("id")',
         ),
         (
             f"CREATE TABLE gold.notes ({COLUMNS}, PRIMARY KEY (id, n))",
-            "gold.notes with the key (id, n), and the export needs (id)",
+            "gold.notes with the key (id, n), but the export needs (id)",
             "DROP TABLE gold.notes",
         ),
         (
             f"CREATE TABLE gold.notes ({COLUMNS}, PRIMARY KEY (id) DEFERRABLE)",
-            "gold.notes with no key, and",
+            "gold.notes with no key, but",
             "DROP TABLE gold.notes",
         ),
         (
@@ -71,12 +71,12 @@ def refused(url: str) -> str:
         ),
         (
             f"CREATE TABLE gold.notes ({COLUMNS.replace('n bigint', 'n integer')}, PRIMARY KEY (id))",
-            "integer for column n of gold.notes, the export bigint",
+            "type integer for column n of gold.notes, but the export needs bigint",
             "DROP TABLE gold.notes",
         ),
         (
             "CREATE TABLE gold.notes (id text PRIMARY KEY, note text)",
-            "gold.notes that the export has not made: it lacks _generation, _version",
+            "gold.notes that the export did not create: it lacks _generation, _version",
             "DROP TABLE gold.notes",
         ),
         ("CREATE VIEW gold.notes AS SELECT 1 AS id", "a view called gold.notes", "DROP VIEW gold.notes"),
@@ -148,7 +148,7 @@ RAISES = (
         (RAISES, "a trigger that refuses a row of gold.notes: not today"),
         (
             "ALTER TABLE gold.notes ALTER n ADD GENERATED ALWAYS AS IDENTITY",
-            "cannot take rows of gold.notes as the table is there: .* drop it",
+            "cannot store rows of gold.notes in the existing table: .* drop it",
         ),
     ],
 )
@@ -204,7 +204,7 @@ def test_missing_rights_are_named_with_the_grant_that_gives_them(
     )
     url = postgres_server.url(name, user=role)
     assert refused(url).startswith(
-        "PostgreSQL denies the user of LAKEHOUSE_POSTGRES_URL a right: permission denied for schema gold"
+        "PostgreSQL denies the user in postgres.url a right: permission denied for schema gold"
     )
     ask(database, f"GRANT USAGE ON SCHEMA gold TO {role}; GRANT SELECT ON gold.notes TO {role}")
     for table, lacking in (
@@ -233,7 +233,7 @@ def test_timeouts_and_locks_are_no_outage(database: str) -> None:
         one.connection.commit()
         with trouble(
             "has cancelled a statement of the export of gold.notes: ",
-            "statement timeout; it is tried again; ",
+            "statement timeout; it is retried; ",
         ):
             one.send(row("1"))
         one.connection.rollback()
@@ -241,7 +241,7 @@ def test_timeouts_and_locks_are_no_outage(database: str) -> None:
         one.connection.commit()
         with trouble(
             "has not given the export the locks that it needs of gold.notes: ",
-            "lock timeout; it is tried again",
+            "lock timeout; it is retried",
         ):
             one.send(row("1"))
         one.connection.rollback()
@@ -262,7 +262,7 @@ def test_a_database_that_is_read_only_is_called_so(database: str) -> None:
             asked(database)
     one.connection.execute("SET default_transaction_read_only = on")
     one.connection.commit()
-    with trouble("is read-only, so rows of gold.notes wait: ", "it is a standby, and LAKEHOUSE_POSTGRES_URL"):
+    with trouble("is read-only, so rows of gold.notes wait: ", "it is a standby, and postgres.url"):
         one.send(row("1"))
 
 
@@ -278,7 +278,7 @@ def standby() -> Iterator[Server]:
 @pytest.mark.soak
 def test_a_standby_is_called_so(standby: Server) -> None:
     for asked in (require_postgres, There):
-        with trouble("is a standby, so rows wait, and LAKEHOUSE_POSTGRES_URL has to name the primary"):
+        with trouble("is a standby, so rows wait: postgres.url must name the primary"):
             asked(standby.url())
 
 
@@ -288,21 +288,21 @@ def test_a_standby_is_called_so(standby: Server) -> None:
         ("08006", "is out of reach"),
         ("57P01", "is out of reach"),
         ("57P03", "is out of reach"),
-        ("40001", "in favour of another one"),
-        ("40P01", "in favour of another one"),
+        ("40001", "in favour of another"),
+        ("40P01", "in favour of another"),
         ("53100", "has no space on its disk"),
         ("53200", "has run out of a resource"),
         ("53300", "has no connection to spare"),
         ("28P01", "has refused the user"),
         ("42501", "denies the user"),
-        ("42703", "cannot take rows of gold.t as the table is there"),
-        ("0A000", "cannot take rows of gold.t as the table is there"),
+        ("42703", "cannot store rows of gold.t in the existing table"),
+        ("0A000", "cannot store rows of gold.t in the existing table"),
         ("23514", "has a constraint"),
         ("22003", "refuses a value of gold.t"),
         ("54000", "has an index, or a limit,"),
         ("P0001", "has a trigger"),
         ("25006", "is read-only"),
-        ("42P01", "has lost a table of gold.t"),
+        ("42P01", "lacks a table of gold.t"),
         ("58030", "has an internal error"),
         ("XX001", "has an internal error"),
         ("21000", "has refused a statement of the export of gold.t"),

@@ -280,8 +280,8 @@ def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condi
         (
             "topic = 'a'",
             (
-                "streams.one: a stream of your own needs kind, windowed_sums, windowed_statistics, "
-                "running_totals, joined_calls, or python"
+                "streams.one: a stream of your own needs kind (windowed_sums, windowed_statistics, "
+                "running_totals, joined_calls) or python"
             ),
         ),
         (
@@ -319,11 +319,11 @@ def test_words_in_text_and_columns_of_the_row_are_no_functions(case: Case, condi
         ),
         (
             PAYMENTS + "sequence_by = 'version'",
-            "streams.one: source one: sequence_by orders the records of one id; set unique_by",
+            "streams.one: source one: sequence_by orders the records with the same id; set unique_by, too",
         ),
         (
             PAYMENTS + "fields = [{ name = 'a', scale = 2 }]",
-            "streams.one: field a: scale is for DECIMAL, from 0 to 9",
+            "streams.one: field a: scale is 2; expected 0 to 9, with type decimal",
         ),
     ],
 )

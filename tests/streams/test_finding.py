@@ -239,8 +239,8 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
         (
             {"only_streams": "orders"},
             (
-                "only_streams: no stream 'orders': calls, metrics, sales or transactions. A table "
-                "[streams.orders] declares another one"
+                "only_streams: no stream 'orders': calls, metrics, sales or transactions. To add a stream, "
+                "declare it in [streams.orders]"
             ),
         ),
         (
@@ -250,8 +250,8 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
         (
             {"streams": {"slaes": {"threshold": 3}, "metrics": {"grce": "1m"}}},
             (
-                "streams.slaes: no stream 'slaes': did you mean sales? a stream of your own needs kind, "
-                "windowed_sums, windowed_statistics, running_totals, joined_calls, or python; "
+                "streams.slaes: no stream 'slaes': did you mean sales? a stream of your own needs kind "
+                "(windowed_sums, windowed_statistics, running_totals, joined_calls) or python; "
                 "streams.metrics.grce: no key 'grce': did you mean grace?"
             ),
         ),
@@ -291,7 +291,7 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
             {"streams": {"other": other("by_state")}},
             (
                 "streams.other.python = 'shop_of_a_user:by_state', which failed: ValueError: field state: "
-                "its column cannot be called state here; give it another one, Field(name, column, type)"
+                "this kind has a column state of its own; set another column for the field"
             ),
         ),
         (
@@ -301,8 +301,8 @@ def test_a_run_as_a_module_imports_nothing_from_the_working_directory(tmp_path: 
         (
             {"streams": {"other": PAYMENTS}},
             (
-                "streams.other.python: the stream at shop_of_a_user:PAYMENTS is called payments; call its "
-                "table [streams.payments]"
+                "streams.other.python: the stream at shop_of_a_user:PAYMENTS is called payments; rename its "
+                "table to [streams.payments]"
             ),
         ),
         (
@@ -346,9 +346,9 @@ def test_a_package_whose_stream_cannot_be_imported_is_named(
 @pytest.mark.parametrize(
     ("stream", "message"),
     [
-        ("SAME_SILVER", "table silver.transactions is there twice (stream other and transactions)"),
-        ("SAME_GOLD", "table gold.metrics_1m is there twice (stream metrics and other)"),
-        ("LETTERS", "table silver.dead_letters is lakehouse's own (stream other)"),
+        ("SAME_SILVER", "table silver.transactions is declared twice (stream other and transactions)"),
+        ("SAME_GOLD", "table gold.metrics_1m is declared twice (stream metrics and other)"),
+        ("LETTERS", "table silver.dead_letters is reserved (stream other)"),
     ],
 )
 def test_names_that_clash_are_refused(
@@ -357,7 +357,7 @@ def test_names_that_clash_are_refused(
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError) as refused:
         load(under(metrics={}, transactions={}, other=other(stream)))
-    assert str(refused.value) == (f"{message}: give one another name, or choose what runs with only_streams")
+    assert str(refused.value) == f"{message}: choose another name, or list the streams to run in only_streams"
 
 
 @pytest.mark.parametrize(
@@ -404,7 +404,7 @@ def test_names_that_clash_are_refused(
             {"kafka": {"dead_letter_topic": "lakehouse-alerts-state"}},
             (
                 "topic lakehouse-alerts-state has 2 uses: dead letters go to it (kafka.dead_letter_topic); "
-                "the state of alerts is in it (alerts.topic). "
+                "it holds the state of alerts (alerts.topic). "
             ),
         ),
     ],
@@ -416,7 +416,7 @@ def test_a_topic_with_two_uses_is_refused(
     with pytest.raises(SettingsError) as refused:
         load(Settings.model_validate(changes))
     assert str(refused.value).startswith(
-        f"{message}Expected one, as the input of one stream or as one output: "
+        f"{message}A topic can be one stream's input, or one output: choose another topic for one use "
     )
 
 
@@ -433,7 +433,7 @@ def test_a_stream_that_is_named_by_its_address_is_checked_too(
 
 def test_a_name_that_no_table_can_have_is_refused(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(module)
-    with pytest.raises(SettingsError, match=r"^table silver\.a b of stream other is not a valid name: "):
+    with pytest.raises(SettingsError, match=r"^table silver\.a b \(stream other\) has an invalid name: "):
         load(under(other=other("ODD")))
 
 
@@ -450,7 +450,7 @@ def test_a_column_that_is_there_already_is_refused(
     monkeypatch.syspath_prepend(module)
     with pytest.raises(SettingsError) as refused:
         load(under(other=other(stream)))
-    assert str(refused.value) == f"{message}give its field another column, Field(name, column, type)"
+    assert str(refused.value) == f"{message}set another column for its field"
 
 
 @pytest.mark.parametrize(("stream", "column"), [("OF_NO_WORD", ""), ("WITH_SQL", "k) FROM x --")])

@@ -120,17 +120,17 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
 
 
 def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: KafkaAccess) -> str | None:
-    """Return why the sent position is unknown; null if it is known, or if nothing was sent."""
+    """Return why the sent position is unknown; None if it is known, or if nothing was sent."""
     if progress is not None:
         is_ours = progress.table == audited.exported.sent_as
-        return None if is_ours else f"the rows sent are of another table, with id {progress.table}"
+        return None if is_ours else f"the sent rows come from another table, with id {progress.table}"
     if any(end for _, end in offset_ranges(access, audited.place).values()):
         return "rows were sent, but neither Kafka nor the lake knows up to which version"
     return None
 
 
 def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
-    """Return a note for a copy whose original has sent more since; null for any other lake."""
+    """Return a note for a copy whose original has sent more since; None for other lakes."""
     if audited.copied_from is None or progress is None:
         return None
     last = progress.position.version - 1
@@ -277,7 +277,7 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
     except (PySparkException, Py4JError) as error:
         if not are_files_gone(error):
             raise
-        return [], [f"{GONE}: it is unknown whether messages that are in the topic twice were sent twice"]
+        return [], [f"{GONE}: it is unknown whether messages that the topic has twice were sent twice"]
     if not sent.first:
         return [doubled], []
     gone = f"gold's log begins at version {sent.first}"

@@ -79,7 +79,7 @@ class LetterSink:
         self._sent_as: str | None = None
 
     def sent(self) -> Progress | None:
-        """Return the position up to which letters were sent; null before the first. Raises ServiceError."""
+        """Return the position up to which letters were sent; None before the first. Raises ServiceError."""
         found = read_progress(self._access, self._group, self.topic, "read_uncommitted")
         self._sent_as = None if found is None else found.table
         return found
@@ -97,7 +97,7 @@ class LetterSink:
         with reported(
             f"export of dead letters to topic {self.topic}",
             self.close,
-            f"export of dead letters of {self._stream} to topic {self.topic} was taken over by another one",
+            f"export of {self._stream}'s dead letters to topic {self.topic} was taken over by another export",
         ):
             producer = self._connected()
             before = read_progress(self._access, self._group, self.topic)

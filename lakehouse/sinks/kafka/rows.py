@@ -141,7 +141,7 @@ class KafkaSink(Exporter):
         return self._limits
 
     def sent(self) -> Progress | None:
-        """Return the position up to which rows have been sent to the topic; null before the first.
+        """Return the position up to which rows have been sent to the topic; None before the first.
 
         Raises ServiceError if the broker does not answer.
         """
@@ -157,8 +157,8 @@ class KafkaSink(Exporter):
                 return 0
             if span.before.is_before(sent.position):
                 raise PositionError(
-                    f"topic {self.topic} has rows of {self._table} up to version {sent.position}, this "
-                    f"export continues at {span.before}: another one has sent them. Stop one"
+                    f"topic {self.topic} has rows of {self._table} up to version {sent.position}, but this "
+                    f"export continues at {span.before}: another export has sent them. Stop one"
                 )
         self._commit(producer, changes, span.reached)
         self._sent = Progress(span.table, span.after)
@@ -190,7 +190,7 @@ def progress_group(table: str, topic: str) -> str:
 def read_progress(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Progress | None:
-    """Return the position up to which a table has been sent to the topic; null before the first.
+    """Return the position up to which a table has been sent to the topic; None before the first.
 
     Raises ServiceError as `read_group` does.
     """
@@ -204,7 +204,7 @@ def read_progress(
 def read_group(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Reached | None:
-    """Return the progress of an exporter's group in the topic; null before the first commit.
+    """Return the progress of an exporter's group in the topic; None before the first commit.
 
     Raises ServiceError if the broker does not answer, or denies the request.
     """

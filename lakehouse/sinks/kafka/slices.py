@@ -106,8 +106,8 @@ class SlicedSink(Exporter):
             # The slices of another micro-batch were committed after this one was planned.
             raise PositionError(
                 f"topic {self.topic} has slices of {self._table} from version {found.before} to "
-                f"{found.after}, this export continues at {span.before} and ends at {span.after}: it has to "
-                "begin with those"
+                f"{found.after}, but this export's micro-batch is from {span.before} to {span.after}: it "
+                "must send the rest of those slices first"
             )
         return _Progress(0, sys.maxsize)
 
@@ -118,7 +118,7 @@ def slices_group(table: str, topic: str) -> str:
 
 
 def last_sliced(access: KafkaAccess, table: str, topic: str) -> Span | None:
-    """Return the span of the last micro-batch sent in slices; null if there was none.
+    """Return the span of the last micro-batch sent in slices; None if there was none.
 
     Raises ServiceError if the broker does not answer.
     """

@@ -36,13 +36,13 @@ def compare(audited: Audited) -> Findings:
     with connect(exported.settings.postgres.url.get_secret_value()) as connection, reported(table.name):
         place = quoted(SCHEMA, table.name)
         if not connection.execute(statements.COLUMNS, [place]).fetchone():
-            return Findings(0, 1, [({}, f"there is no gold.{table.name} in PostgreSQL")])
+            return Findings(0, 1, [({}, f"there is no table gold.{table.name} in PostgreSQL")])
         connection.execute(table.receive())
         connection.commit()
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         found = connection.execute(statements.POSITION, [table.name]).fetchone()
         if found is None or found[0] != exported.sent_as:
-            return Findings(0, 1, [({}, "PostgreSQL has no position of this table")])
+            return Findings(0, 1, [({}, "PostgreSQL has no position for this table")])
         position = Position(found[2], found[3])
         if position.is_beginning or position.version == 0:
             return Findings(not_compared=["not compared: PostgreSQL is being filled"])

@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 from lakehouse.common.errors import SinkTroubleError
 from lakehouse.common.printable import printable
 
-URL = "LAKEHOUSE_POSTGRES_URL"
+URL = "postgres.url"
 _MOST_CHARACTERS = 300
 _OF_A_ROW = ("22", "54")
 
@@ -36,46 +36,48 @@ _MEANINGS = {
     "57": _AWAY,
     "57014": _Meaning(
         "has cancelled a statement of the export{of}",
-        "it is tried again; if that never succeeds, raise statement_timeout for this user (ALTER ROLE … SET)",
+        "it is retried; if that never succeeds, raise statement_timeout for this user (ALTER ROLE … SET)",
     ),
-    "57P05": _Meaning("has ended the export's connection{of}, because it was idle", "it connects again"),
+    "57P05": _Meaning("has ended the export's connection{of}, because it was idle", "it reconnects"),
     "25P03": _Meaning(
         "has ended the export's connection{of}, because it was idle within a transaction",
-        "it is tried again; raise idle_in_transaction_session_timeout for this user (ALTER ROLE … SET)",
+        "it is retried; raise idle_in_transaction_session_timeout for this user (ALTER ROLE … SET)",
     ),
     "25P04": _Meaning(
         "has ended a transaction of the export{of}, because it took too long",
-        "it is tried again; raise transaction_timeout for this user (ALTER ROLE … SET)",
+        "it is retried; raise transaction_timeout for this user (ALTER ROLE … SET)",
     ),
     "55P03": _Meaning(
         "has not given the export the locks that it needs{of}",
-        "it is tried again; pg_stat_activity and pg_locks show which session holds them",
+        "it is retried; pg_stat_activity and pg_locks show which session holds them",
     ),
-    "40": _Meaning("has ended a transaction of the export{of} in favour of another one", "it is tried again"),
+    "40": _Meaning("has ended a transaction of the export{of} in favour of another", "it is retried"),
     "25006": _Meaning(
         "is read-only, so rows{of} wait",
-        f"it is a standby, and {URL} has to name the primary, also after a failover; or "
+        f"it is a standby, and {URL} must name the primary, also after a failover; or "
         "default_transaction_read_only is on for the server, the database or this user",
     ),
-    "53": _Meaning("has run out of a resource, so rows{of} wait", "they are sent once it has it again"),
-    "53100": _Meaning("has no space on its disk, so rows{of} wait", "they are sent once it has"),
-    "53300": _Meaning("has no connection to spare, so rows{of} wait", "raise max_connections, or end others"),
-    "58": _Meaning("has an internal error{of}", "its log says more; it is tried again"),
-    "XX": _Meaning("has an internal error{of}", "its log says more; it is tried again"),
+    "53": _Meaning("has run out of a resource, so rows{of} wait", "they are sent once it is available again"),
+    "53100": _Meaning("has no space on its disk, so rows{of} wait", "they are sent once it has space"),
+    "53300": _Meaning(
+        "has no connection to spare, so rows{of} wait", "raise max_connections, or close other connections"
+    ),
+    "58": _Meaning("has an internal error{of}", "its log has details; the statement is retried"),
+    "XX": _Meaning("has an internal error{of}", "its log has details; the statement is retried"),
     # Missing rights.
     "28": _Meaning("has refused the user", f"is {URL} right?"),
-    "42501": _Meaning(f"denies the user of {URL} a right", "docs/postgresql.md, Access"),
+    "42501": _Meaning(f"denies the user in {URL} a right", "see docs/postgresql.md, Access"),
     # Errors of the table in PostgreSQL: the rows wait until someone fixes it.
     "42P01": _Meaning(
-        "has lost a table{of}",
-        "it is made again; if that does not help, a connection pooler may pool transactions, not sessions",
+        "lacks a table{of}",
+        "it is recreated; if that does not help, a connection pooler may pool transactions, not sessions",
     ),
     "42": _Meaning(
-        "cannot take rows{of} as the table is there",
-        "drop it, and the export makes it again and fills it; or docs/postgresql.md",
+        "cannot store rows{of} in the existing table",
+        "drop it, and the export recreates and fills it; or see docs/postgresql.md",
     ),
     "0A": _Meaning(
-        "cannot take rows{of} as the table is there", "drop it, and the export makes it again and fills it"
+        "cannot store rows{of} in the existing table", "drop it, and the export recreates and fills it"
     ),
     "23": _Meaning("has a constraint that refuses a row{of}", "drop the constraint: rows wait until then"),
     "23502": _Meaning(
@@ -146,7 +148,7 @@ def connect(url: str, *, within_s: int | None = None) -> psycopg.Connection:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError:  # its message may quote part of a password
         raise PostgresTroubleError(
-            f"{URL} has an option that libpq does not know, or one without a value"
+            f"{URL} has an option that libpq does not know, or an option without a value"
         ) from None
     with reported():
         connection = psycopg.connect(**{**_DEFAULTS, **given, **_OURS})  # type: ignore[arg-type]
@@ -182,11 +184,11 @@ def _doubts(encoding: str) -> Iterator[str]:
     if encoding == _UNKNOWN:
         yield (
             "PostgreSQL: the database has the encoding SQL_ASCII, so it does not know that its text is "
-            f"UTF-8: length() counts bytes, and readers have to set client_encoding to UTF8. {advice}"
+            f"UTF-8: length() counts bytes, and readers must set client_encoding to UTF8. {advice}"
         )
     elif not takes_any_text(encoding):
         yield (
-            f"PostgreSQL: the database has the encoding {encoding}. Rows with a character that it lacks are "
+            f"PostgreSQL: the database has the encoding {encoding}. Rows with characters that it lacks are "
             f"not sent there; ops.unsent_rows has them. {advice}"
         )
 
@@ -200,10 +202,10 @@ def _begin(connection: psycopg.Connection, within_s: int | None) -> None:
     is_standby, is_read_only = found or (False, False)
     if is_standby:
         raise PostgresTroubleError(
-            f"PostgreSQL is a standby, so rows wait, and {URL} has to name the primary, also after a failover"
+            f"PostgreSQL is a standby, so rows wait: {URL} must name the primary, also after a failover"
         )
     if is_read_only:
         raise PostgresTroubleError(
             "PostgreSQL is read-only, so rows wait: default_transaction_read_only is on for the server, the "
-            f"database or the user of {URL}"
+            f"database or the user in {URL}"
         )

@@ -82,15 +82,15 @@ def unfit(table: MergedTable) -> Iterator[str]:
     """Yield the reasons why PostgreSQL cannot hold a table as declared."""
     columns = columns_of(table)
     if table.name == POSITIONS or table.name.endswith(_OF_INDEX):
-        owner = "the export's own" if table.name == POSITIONS else "that of a primary key's index"
-        yield f"the name {table.name} is {owner} there"
+        owner = "the export" if table.name == POSITIONS else "a primary key's index"
+        yield f"the name {table.name} is reserved for {owner} there"
     for what, name in (("the table's name", table.name), *(("the column", name) for name in columns)):
         size = len(name.encode())
         if size > _MOST_NAME_BYTES:
             start = printable(name[:_MOST_NAME_BYTES])
             yield f"{what} {start} has {size} bytes, and names there are cut at {_MOST_NAME_BYTES}"
     for name in sorted(_OF_SYSTEM.union(STAMPS, [GONE]).intersection(columns)):
-        yield f"every table there has a column {name} of its own"
+        yield f"the column {name} is reserved there"
     for name in table.keys:
         if name not in columns:
             yield f"there is no type there for its key column {name}"

@@ -141,7 +141,7 @@ _CHUNK_ROWS = 10_000
 
 @dataclass(frozen=True)
 class _Standing:
-    """A table's state in PostgreSQL: its position (null: rows may be missing), and whether it is empty."""
+    """A table's state in PostgreSQL: its position (None: rows may be missing), and whether it is empty."""
 
     position: Position | None
     is_empty: bool
@@ -158,7 +158,7 @@ class ToPostgres:
         self._sql = Sql(exported.table)
         self._changes = changes_of(exported.table, {NAME: line_of(exported.table)})
         self._connection: psycopg.Connection | None = None
-        self._sending: Sending | None = None  # null if PostgreSQL already has the micro-batch
+        self._sending: Sending | None = None  # None if PostgreSQL already has the micro-batch
         self._receiver: Receiver | None = None
         self._look_at = 0.0  # on the monotonic clock
 
@@ -174,10 +174,12 @@ class ToPostgres:
             standing, span = self._standing(connection, locks=True), sending.span
             position = standing.position
             if position is None and not (sending.is_first and standing.is_empty):
-                raise PostgresTroubleError(f"{LABEL} lacks rows of gold.{self._sql.name}; it is filled")
+                raise PostgresTroubleError(
+                    f"{LABEL} lacks rows of gold.{self._sql.name}; the export fills it"
+                )
             if position is not None and position.is_before(span.before):
                 raise PostgresTroubleError(
-                    f"{LABEL} has gold.{self._sql.name} up to {position}; it catches up"
+                    f"{LABEL} has gold.{self._sql.name} up to {position}; the export catches up"
                 )
             if position is not None and not position.is_before(span.after):
                 connection.rollback()
@@ -287,7 +289,7 @@ class ToPostgres:
         if generation > self._exported.generation:
             raise PostgresTroubleError(
                 f"{LABEL} has rows of gold.{self._sql.name} from a lake that is newer than this one; each "
-                "lake needs a database of its own (LAKEHOUSE_POSTGRES_URL)"
+                "lake needs a database of its own (postgres.url)"
             )
         is_whole = table == self._exported.sent_as and was_empty >= is_empty
         return _Standing(Position(version, files) if is_whole else None, is_empty)

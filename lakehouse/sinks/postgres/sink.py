@@ -10,7 +10,7 @@ from lakehouse.sinks.port import Audited, Exported, Findings, Sink, SinkKind
 from lakehouse.sinks.postgres import layout as postgres_layout
 from lakehouse.streams.definition import MergedTable
 
-_WHAT_FOR = "LAKEHOUSE_POSTGRES_URL"
+_WHAT_FOR = "postgres.url"
 
 
 def _require(settings: Settings) -> None:

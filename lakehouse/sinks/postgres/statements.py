@@ -330,21 +330,21 @@ def _adopt(connection: psycopg.Connection, table: Sql, kind: str) -> None:
     place, name = f"gold.{table.name}", quoted(SCHEMA, table.name)
     if kind not in _TABLES:
         raise PostgresTroubleError(
-            f"PostgreSQL has {_OTHERS.get(kind, 'something else')} called {place}, and the export needs a "
-            "table of its own there. Rename it or drop it: the export makes the table and fills it"
+            f"PostgreSQL has {_OTHERS.get(kind, 'something else')} called {place}, but the export needs a "
+            "table of its own there. Rename it or drop it: the export creates and fills the table"
         )
     _require_rights(connection, table.name)
     there = {one: (type_, is_needed) for one, type_, is_needed in connection.execute(COLUMNS, [name])}
-    again = f"DROP TABLE {place}: the export makes it again and fills it"
+    again = f"DROP TABLE {place}: the export recreates and fills it"
     for column, type_ in table.stamped.items():
         if column in there and there[column][0] != type_:
             raise PostgresTroubleError(
-                f"PostgreSQL has {there[column][0]} for column {column} of {place}, the export {type_}. "
-                f"{again}"
+                f"PostgreSQL has type {there[column][0]} for column {column} of {place}, but the export "
+                f"needs {type_}. {again}"
             )
     if lacking := [column for column in STAMPS if column not in there]:
         raise PostgresTroubleError(
-            f"PostgreSQL has a table {place} that the export has not made: it lacks {', '.join(lacking)}. "
+            f"PostgreSQL has a table {place} that the export did not create: it lacks {', '.join(lacking)}. "
             f"Rename it, or {again}"
         )
     for column, (_, is_needed) in there.items():
@@ -369,7 +369,7 @@ def _require_key(connection: psycopg.Connection, table: Sql, again: str) -> None
         there = f"the key ({', '.join(keys[0])})" if keys else "no key"
         columns = ", ".join(quoted(name) for name in wanted)
         raise PostgresTroubleError(
-            f"PostgreSQL has gold.{table.name} with {there}, and the export needs ({', '.join(wanted)}). "
+            f"PostgreSQL has gold.{table.name} with {there}, but the export needs ({', '.join(wanted)}). "
             f"ALTER TABLE gold.{table.name} ADD PRIMARY KEY ({columns}), or {again}"
         )
 
@@ -379,6 +379,6 @@ def _require_rights(connection: psycopg.Connection, name: str) -> None:
     if lacking:
         rights = ", ".join(lacking)
         raise PostgresTroubleError(
-            f"PostgreSQL denies the user of {URL} {rights} on gold.{name}: GRANT {rights} ON gold.{name} TO "
+            f"PostgreSQL denies the user in {URL} {rights} on gold.{name}: GRANT {rights} ON gold.{name} TO "
             f"{quoted(connection.info.user)}"
         )

@@ -45,7 +45,7 @@ def compare(audited: Audited) -> Findings:
     if first and tables.committed_at(spark, path, first) > since:
         not_compared.append(
             f"gold's log begins at version {first}: rows changed before that, even within the time to "
-            "live, are not compared. Keep the log for longer than LAKEHOUSE_REDIS_TTL"
+            "live, are not compared. Set maintenance.keep_versions to more than redis.ttl"
         )
     generation, url = exported.generation, settings.redis.url.get_secret_value()
 
@@ -68,8 +68,8 @@ def compare(audited: Audited) -> Findings:
             raise
         since = tables.readable_since(spark, path, since)
         not_compared.append(
-            f"changes before {since:%F %T} UTC are not compared: VACUUM has removed them. Keep files for "
-            "longer than LAKEHOUSE_REDIS_TTL"
+            f"changes before {since:%F %T} UTC are not compared: VACUUM has removed them. Set "
+            "maintenance.keep_versions to more than redis.ttl"
         )
         look = looked(since)
     return Findings(look.compared, look.differences, look.examples, notes, not_compared)
@@ -214,11 +214,11 @@ class _Look:
         return self._said(text) if self._is_of_another(text) else "in Redis, but not in gold"
 
     def _said(self, text: str) -> str:
-        made = "Redis has the row of a newer table, made by another lake, which keeps this one out: "
+        made = "Redis has the row of a newer table from another lake, which keeps this row out: "
         return f"{made if self._is_of_another(text) else 'Redis says '}{text}"
 
 
 def _stamp(text: str) -> tuple[int, int] | None:
-    """Return the generation and version in a row's text in Redis; null if it contains none."""
+    """Return the generation and version in a row's text in Redis; None if it contains none."""
     found = STAMP.search(text)
     return None if found is None else (int(found[1]), int(found[2]))

@@ -26,15 +26,15 @@ from lakehouse.common.errors import ServiceError, SinkTroubleError
 from lakehouse.settings.redis_url import RedisUrl, parse_redis_url
 
 CLUSTER = (
-    "Redis is a cluster, and the export needs one server, or a primary with replicas behind one address "
-    "(LAKEHOUSE_REDIS_URL)"
+    "Redis is a cluster, but the export needs one server, or a primary with replicas behind one address "
+    "(redis.url)"
 )
-REPLICA = "Redis is a replica, and LAKEHOUSE_REDIS_URL has to name the primary, also after a failover"
+REPLICA = "Redis is a replica, but redis.url must name the primary, also after a failover"
 WRONG_TYPE = "WRONGTYPE"
 """Part of the error message when a command, even within a script, meets a key of another type."""
 
-_ACCESS = "docs/redis.md, Access, lists what the user of LAKEHOUSE_REDIS_URL needs"
-_REFUSED = "has refused the user of LAKEHOUSE_REDIS_URL", "are its name and password right?"
+_ACCESS = "docs/redis.md, Access, lists the rights that the user in redis.url needs"
+_REFUSED = "has refused the user in redis.url", "are its name and password right?"
 _MEANINGS = {
     "NOAUTH": _REFUSED,
     "WRONGPASS": _REFUSED,
@@ -43,18 +43,21 @@ _MEANINGS = {
     "can't access": ("denies a right", _ACCESS),
     WRONG_TYPE: (
         "has a key of another type under a name that the export uses, so rows wait",
-        "another application has written it: DEL it, or use another database for one of the two",
+        "another application has written it: delete it (DEL), or move one of the two to another database",
     ),
     "used memory > 'maxmemory'": (
         "is full, so rows wait",
-        "give it more memory, or shorten LAKEHOUSE_REDIS_TTL (docs/redis.md)",
+        "give it more memory, or shorten redis.ttl (docs/redis.md)",
     ),
     "MISCONF": ("takes no rows because it cannot save its data, so rows wait", "is its disk full?"),
     "NOREPLICAS": ("has too few replicas to take rows (min-replicas-to-write), so rows wait", "start them"),
-    "LOADING": ("is loading its data, so rows wait", "they are sent once it has"),
-    "loading the dataset": ("is loading its data, so rows wait", "they are sent once it has"),
+    "LOADING": ("is loading its data, so rows wait", "they are sent once it is ready"),
+    "loading the dataset": ("is loading its data, so rows wait", "they are sent once it is ready"),
     "BUSY ": ("is busy with another client's script, so rows wait", "SCRIPT KILL ends it"),
-    "max number of clients": ("has no connection to spare, so rows wait", "raise maxclients, or end others"),
+    "max number of clients": (
+        "has no connection to spare, so rows wait",
+        "raise maxclients, or close other connections",
+    ),
 }
 """Explanations by part of an error message: what Redis does, and the remedy.
 
@@ -95,7 +98,7 @@ def _line(error: Exception) -> str:
         does, todo = meaning
         return f"Redis {does}: {said}; {todo}"
     if isinstance(error, (redis.ConnectionError, redis.TimeoutError, OSError)):
-        return f"Redis is out of reach: {said}; is LAKEHOUSE_REDIS_URL right?"
+        return f"Redis is out of reach: {said}; is redis.url right?"
     return f"Redis has refused a command of the export: {said}"
 
 
@@ -160,20 +163,19 @@ def require_redis(url: str) -> None:
     where = parse_redis_url(url)
     for name, path in where.files.items():
         if not Path(path).exists():
-            raise ServiceError(f"LAKEHOUSE_REDIS_URL: {name} names {path}, which does not exist")
+            raise ServiceError(f"redis.url: {name} names {path}, which does not exist")
     try:
         with redis_client(url, **impatient(_REQUIRED_WITHIN_S)) as client:
             client.ping()
             server = told(client)
     except redis.AuthenticationError as error:
         raise ServiceError(
-            f"Redis at {where.address} refused the credentials of LAKEHOUSE_REDIS_URL, or requires some: "
-            f"{error}"
+            f"Redis at {where.address} refused the credentials in redis.url, or requires some: {error}"
         ) from None
     except (redis.RedisError, OSError) as error:
         raise ServiceError(
             f"no Redis at {where.address} ({what_failed(error)}); start one with `lakehouse services up` or "
-            "set LAKEHOUSE_REDIS_URL"
+            "set redis.url (LAKEHOUSE_REDIS_URL)"
         ) from None
     if server.get("cluster_enabled"):
         raise RedisTroubleError(f"{CLUSTER} ({where.address})")
@@ -202,14 +204,13 @@ def told(client: redis.Redis) -> Mapping[str, Any]:
 def _doubts(server: Mapping[str, Any]) -> Iterator[str]:
     if not server:
         yield (
-            "Redis: the user of LAKEHOUSE_REDIS_URL may not call INFO, so the export cannot notice that "
-            "another server has taken over or has evicted rows, and does not fill it again. "
-            "Give the user +info"
+            "Redis: the user in redis.url may not call INFO, so the export cannot notice a failover or "
+            "evicted rows, and does not fill Redis again. Give the user +info"
         )
     policy = server.get("maxmemory_policy", _NEVER_EVICTS)
     if server.get("maxmemory") and policy != _NEVER_EVICTS:
         yield (
-            f"Redis evicts rows once it has {server.get('maxmemory_human', server['maxmemory'])} "
+            f"Redis evicts rows once it uses {server.get('maxmemory_human', server['maxmemory'])} "
             f"(maxmemory-policy {policy}). They are written again, at most every ten minutes; with "
             "noeviction a full Redis keeps the rows that it has (docs/redis.md)"
         )

@@ -123,7 +123,7 @@ class RedisSink:
             self._impatient.ping()
 
     def evictions(self) -> str | None:
-        """Return a line on the keys that Redis has evicted since it was filled; null if there are none."""
+        """Return a line on the keys that Redis has evicted since it was filled; None if there are none."""
         with reported():
             server, mark = told(self._client), self._mark(self._client)
         known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
@@ -186,7 +186,7 @@ class RedisSink:
         return found
 
     def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
-        """Return the first of a call's keys whose type the script does not expect; null if there is none."""
+        """Return the first of a call's keys whose type the script does not expect; None if there is none."""
         with self._client.pipeline(transaction=False) as pipeline:
             for number, key in enumerate(keys):
                 if number < rows:
@@ -209,11 +209,11 @@ def as_stored(change: Change, generation: int) -> str:
 def unfit(table: MergedTable) -> Iterator[str]:
     """Yield the reasons why Redis cannot hold a table as declared."""
     for name in sorted({_GENERATION, _VERSION, _IS_DELETED}.intersection(table.export.value.values)):
-        yield f"its message has a field {name}, and every row there has one of its own"
+        yield f"its message has a field {name}, which is reserved there"
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
-    """Return the rows with these row keys from Redis, in order; null for a missing row.
+    """Return the rows with these row keys from Redis, in order; None for a missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -237,7 +237,7 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
 
 
 def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Return the latest row of each (group, member), in order; null for a missing row.
+    """Return the latest row of each (group, member), in order; None for a missing row.
 
     Raises ServiceError if Redis is unreachable.
     """

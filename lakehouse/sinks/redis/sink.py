@@ -87,9 +87,8 @@ class ToRedis:
         evicted = self._redis.evictions()
         if evicted is not None:
             self._exported.notice(
-                f"{self._exported.name}: {evicted}; rows of the last {self._kept} are written again, at most "
-                f"every {_EVICTED_EVERY_S / 60:g} minutes. Give Redis more memory, or shorten "
-                "LAKEHOUSE_REDIS_TTL"
+                f"{self._exported.name}: {evicted}; rows from the last {self._kept} are written again, at "
+                f"most every {_EVICTED_EVERY_S / 60:g} minutes. Give Redis more memory, or shorten redis.ttl"
             )
         with self._redis.filling():
             rows = self._put_again(now)
@@ -138,8 +137,8 @@ class ToRedis:
         since = tables.readable_since(exported.spark, exported.path, since)
         exported.notice(
             f"{exported.name}: Redis lacks rows of gold.{exported.table.name}; those last changed before "
-            f"{since:%F %T} UTC come back when they change, because VACUUM has removed their changes. Set "
-            "LAKEHOUSE_REDIS_TTL to less than VACUUM's retention"
+            f"{since:%F %T} UTC return only when they change, because VACUUM has removed their changes. Set "
+            "redis.ttl to less than maintenance.keep_versions"
         )
         return self._put_since(since, chosen)
 

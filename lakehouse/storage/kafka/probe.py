@@ -18,10 +18,10 @@ _DEFAULT_PORT = 9092
 _TURN_S = 0.5
 # The settings to check, by librdkafka's error code; the most specific code comes first.
 _CAUSES = (
-    (KafkaError._AUTHENTICATION, "LAKEHOUSE_KAFKA_SASL_MECHANISM, _USERNAME and _PASSWORD"),
-    (KafkaError._SSL, "LAKEHOUSE_KAFKA_SSL_CA, _CERTIFICATE and _KEY"),
-    (KafkaError._RESOLVE, "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"),
-    (KafkaError._TRANSPORT, "LAKEHOUSE_KAFKA_SECURITY_PROTOCOL"),
+    (KafkaError._AUTHENTICATION, "kafka.sasl_mechanism, kafka.sasl_username and kafka.sasl_password"),
+    (KafkaError._SSL, "kafka.ssl_ca, kafka.ssl_certificate and kafka.ssl_key"),
+    (KafkaError._RESOLVE, "kafka.bootstrap_servers"),
+    (KafkaError._TRANSPORT, "kafka.security_protocol"),
 )
 
 
@@ -95,14 +95,14 @@ def unreachable(access: KafkaAccess, why: str) -> str:
     """Return the message for unreachable brokers."""
     return (
         f"no Kafka broker at {access} ({why}); start one with `lakehouse services up` or set "
-        "LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS"
+        "kafka.bootstrap_servers (LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS)"
     )
 
 
 def refusal(access: KafkaAccess, said: str, settings: str) -> str:
     """Return the message for brokers that reject this application."""
     who = f" as {access.principal}" if access.is_sasl else ""
-    return f"the Kafka broker at {access} cannot be used{who}: {_brief(said)}; look at {settings}"
+    return f"the Kafka broker at {access} cannot be used{who}: {_brief(said)}; check {settings}"
 
 
 def _brief(said: str) -> str:
@@ -119,8 +119,7 @@ def _addresses(servers: str) -> list[tuple[str, int]]:
             host, port = port, str(_DEFAULT_PORT)
         if not host or not port.isascii() or not port.isdecimal() or int(port) > 65_535:  # noqa: PLR2004
             raise ServiceError(
-                f"LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS is {servers!r}; expected host:port, or several "
-                "separated by commas"
+                f"kafka.bootstrap_servers is {servers!r}; expected host:port, or several separated by commas"
             )
         addresses.append((host.strip("[]"), int(port)))
     return addresses

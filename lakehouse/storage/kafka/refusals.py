@@ -54,8 +54,8 @@ def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> A
     if kind is None or kind not in wanted:
         return None
     return AccessDeniedError(
-        f"{access.principal} may not {wanted[kind]}, says the Kafka broker at {access}; docs/kafka.md "
-        "lists the rights that are needed"
+        f"{access.principal} may not {wanted[kind]}: denied by the Kafka broker at {access}; docs/kafka.md "
+        "lists the required rights"
     )
 
 
@@ -82,7 +82,7 @@ def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceErr
             require_broker(access, timeout_s=3.0)
         except ServiceError as reason:
             return reason
-    return ServiceError(f"the broker at {access} failed a request: {type(error).__name__}: {error}")
+    return ServiceError(f"a request to the Kafka broker at {access} failed: {type(error).__name__}: {error}")
 
 
 def _is_of_entry(error: Exception) -> bool:

@@ -116,7 +116,7 @@ def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
         return _looked_up(access, rights)
     except KafkaException as error:
         raise ServiceError(
-            f"the Kafka broker at {access} reports no rights: {error.args[0].str()}"
+            f"the Kafka broker at {access} does not report rights: {error.args[0].str()}"
         ) from error
 
 

@@ -99,7 +99,7 @@ class RegistryClient:
 
     def register(self, subject: str, schema: Registered) -> int:
         """Register a schema, unless the subject already has it, and return its id."""
-        what = f"registering a schema of {subject}"
+        what = f"the registration of a schema for {subject}"
         answer = self._ask(what, "POST", f"/subjects/{quote(subject, safe='')}/versions", schema)
         made = _object(answer).get("id") if answer.is_success else None
         if type(made) is not int:
@@ -122,7 +122,8 @@ class RegistryClient:
         access = self._access
         if not access.url:
             raise RegistryError(
-                f"{what} is needed, but no registry is configured: set LAKEHOUSE_SCHEMA_REGISTRY_URL"
+                f"no schema registry is configured, but {what} needs one: set schema_registry.url "
+                "(LAKEHOUSE_SCHEMA_REGISTRY_URL)"
             )
         sent = None if schema is None else {"schema": schema.text, "schemaType": schema.kind}
         headers = _MEDIA | web.authorization(access.username, access.password.get_secret_value())
@@ -134,7 +135,7 @@ class RegistryClient:
             answer = self._client.ask(method, path, headers=headers, body=body)
         except (web.WebError, ValueError) as error:
             raise RegistryError(
-                f"the schema registry at {access} does not answer ({error}), and {what} is needed"
+                f"the schema registry at {access} does not answer the request for {what}: {error}"
             ) from error
         if answer.is_success or (answer.status in _CLIENT_ERRORS and answer.status not in _OF_THE_REGISTRY):
             return answer
@@ -151,11 +152,14 @@ class RegistryClient:
                 raise RegistryError(
                     f"{self._access} is not a schema registry, or it rejects this user: it answered "
                     f"{_shown(answer)} when asked for {what}, and {_shown(types)} when asked for its "
-                    "schema types; look at LAKEHOUSE_SCHEMA_REGISTRY_URL, _USERNAME and _PASSWORD"
+                    "schema types; check schema_registry.url, schema_registry.username and "
+                    "schema_registry.password"
                 )
 
     def _refused(self, what: str, answer: web.Answer) -> RegistryError:
-        return RegistryError(f"the schema registry at {self._access} refuses {what}: {_shown(answer)}")
+        return RegistryError(
+            f"the schema registry at {self._access} refuses the request for {what}: {_shown(answer)}"
+        )
 
 
 def newest_of(access: RegistryAccess, subject: str) -> Registered | None:

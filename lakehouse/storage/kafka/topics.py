@@ -87,7 +87,7 @@ def _create(
         elif error is not TopicAlreadyExistsError:
             refused.append(
                 ServiceError(
-                    f"the broker at {access} refused to create the topic {name} with "
+                    f"the Kafka broker at {access} refused to create topic {name} with "
                     f"{missing[name]} partitions: {topic['error_message'] or error.__name__}"
                 )
             )
@@ -205,7 +205,9 @@ def _described(admin: Admin, access: KafkaAccess, name: str) -> Mapping[str, Any
         return None
     if found["error_code"]:
         no = denied(access, int(found["error_code"]), {"topic": f"Describe topic {name}"})
-        raise no or ServiceError(f"the broker at {access} does not describe topic {name}: {error.__name__}")
+        raise no or ServiceError(
+            f"the Kafka broker at {access} does not describe topic {name}: {error.__name__}"
+        )
     return dict(found)
 
 

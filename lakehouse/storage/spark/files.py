@@ -110,7 +110,7 @@ def modified(spark: SparkSession, directory: str) -> dict[str, float] | None:
 def _stored(
     spark: SparkSession, directory: str, is_skipped: Callable[[str], bool]
 ) -> Iterable[Stored] | None:
-    """Return every file below a directory; null if it is neither on this machine nor in an object store.
+    """Return every file below a directory; None if it is neither on this machine nor in an object store.
 
     Names that are skipped are left out, and need not be listed.
     """

@@ -88,12 +88,13 @@ def _fetch(say: Callable[[str], object], configurations: Sequence[Configuration]
     if all(_is_whole(target, jar) for jar in expected):
         return
     megabytes = sum(jar.size for jar in expected) / 1e6
-    say(f"fetching the runtime jars: {len(expected)}, {megabytes:.0f} MB, less those in the cache")
+    say(f"fetching {len(expected)} runtime jars ({megabytes:.0f} MB), except those in the cache")
     with ivy.fetched(say, configurations) as found:
         wrong = [jar.path for jar in expected if not _is_whole(found, jar)]
         if wrong:
             raise ServiceError(
-                f"{wrong[0]} is not the jar that jars.sha256 lists; delete {ivy.cache()} and run this again"
+                f"{wrong[0]} differs from its checksum in jars.sha256; delete {ivy.cache()} and run this "
+                "again"
             )
         _replace(found, configurations)
 
@@ -135,7 +136,7 @@ def _compile(say: Callable[[str], object], configuration: Configuration) -> None
     target, what = compiled_jar(configuration), f"lakehouse/storage/spark/scala/{configuration}"
     if target.is_file():
         return
-    say(f"compiling {what} (some seconds)")
+    say(f"compiling {what} (takes a few seconds)")
     target.parent.mkdir(parents=True, exist_ok=True)
     pysparks = Path(pyspark.__file__).parent / "jars"
     needed = [*pysparks.glob("*.jar"), *require_jars("spark"), *target.parent.glob("*.jar")]

@@ -132,7 +132,7 @@ def _singleton(jvm: Any, owner: str) -> Any:
 
 
 def compiled(spark: SparkSession, name: str) -> Any | None:
-    """Return a class of lakehouse/storage/spark/scala/disk; null if the JVM lacks that jar."""
+    """Return a class of lakehouse/storage/spark/scala/disk; None if the JVM lacks that jar."""
     found = static(spark, f"org.apache.spark.sql.lakehouse.{name}")
     return None if isinstance(found, JavaPackage) else found
 

@@ -67,7 +67,7 @@ def require_jars(configuration: Configuration) -> list[Path]:
         command = "lakehouse setup --s3" if configuration == "s3" else "lakehouse setup"
         raise ServiceError(
             f"{len(missing)} of {len(expected)} {configuration} jars are missing from "
-            f"{jars_directory() / configuration}, {missing[0].name} first; run `{command}`"
+            f"{jars_directory() / configuration}, such as {missing[0].name}; run `{command}`"
         )
     return expected
 

@@ -120,7 +120,7 @@ class Metastore:
         """Change the location, comment or columns of an entry that was created here."""
         standing = self._get(entry.database, entry.table)
         if standing is None:
-            raise TableError(f"{entry.name} has been removed from the metastore meanwhile; run this again")
+            raise TableError(f"{entry.name} was removed from the metastore in the meantime; run this again")
         self._fill(standing, entry)
         with self._asking(entry.name):
             self._client.alter_table(entry.database, entry.table, standing)
@@ -196,7 +196,7 @@ class Metastore:
         except Py4JJavaError as error:
             if _is(error, "TTransportException"):
                 raise _away(self._uris, error) from None
-            raise TableError(f"{name} is refused by the metastore: {_why(error)}") from None
+            raise TableError(f"the metastore refuses {name}: {_why(error)}") from None
 
 
 @contextmanager
@@ -230,7 +230,7 @@ def _is(error: Py4JJavaError, name: str) -> bool:
 
 def _away(uris: str, error: Py4JJavaError) -> ServiceError:
     return ServiceError(
-        f"the metastore at {uris} does not answer: {_why(error)}; look at LAKEHOUSE_METASTORE"
+        f"the metastore at {uris} does not answer: {_why(error)}; check metastore (LAKEHOUSE_METASTORE)"
     )
 
 

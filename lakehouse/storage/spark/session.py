@@ -37,7 +37,7 @@ _SECRET = "spark.authenticate.secret"  # noqa: S105 - a property's name
 _OF_HOST = {"SPARK_LOCAL_HOSTNAME", "SPARK_LOCAL_IP"}
 _OF_CONNECT = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 _NO_JVM = (
-    "lakehouse calls Spark's JVM, which a session of Spark Connect does not have: {} or run it by "
+    "lakehouse calls Spark's JVM, which a Spark Connect session does not have: {} or run it with "
     "spark-submit (docs/where-it-runs.md)"
 )
 
@@ -78,7 +78,8 @@ def build_session(
     except Py4JError as error:
         spark.stop()
         raise ServiceError(
-            "Spark's JVM could not unpack and load its libraries; is the temporary directory full, or noexec?"
+            "Spark's JVM could not unpack and load its libraries; is the temporary directory full, or "
+            "mounted noexec?"
         ) from error
     return spark
 
@@ -162,7 +163,7 @@ def start_session(settings: Settings, name: str, *, brief: bool | None = None) -
 def require_jvm(spark: SparkSession) -> None:
     """Raise VersionError if Python cannot call the session's JVM."""
     if not internals.has_jvm(spark):
-        raise VersionError(_NO_JVM.format("make the session by build_session"))
+        raise VersionError(_NO_JVM.format("create the session with build_session"))
 
 
 def activate(spark: SparkSession) -> None:
@@ -210,14 +211,15 @@ def _secret(settings: Settings) -> str | None:
         return None
     if settings.spark.secret_file is None:
         raise ServiceError(
-            f"{master} needs its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that contains it"
+            f"{master} needs its secret: set spark.secret_file (LAKEHOUSE_SPARK_SECRET_FILE) to the file "
+            "that contains it"
         )
     try:
         secret = settings.spark.secret_file.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise ServiceError(f"LAKEHOUSE_SPARK_SECRET_FILE cannot be read: {error}") from error
+        raise ServiceError(f"spark.secret_file cannot be read: {error}") from error
     if not secret:
-        raise ServiceError(f"LAKEHOUSE_SPARK_SECRET_FILE names {settings.spark.secret_file}, which is empty")
+        raise ServiceError(f"spark.secret_file names {settings.spark.secret_file}, which is empty")
     return secret
 
 

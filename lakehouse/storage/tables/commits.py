@@ -101,8 +101,8 @@ class Commit:
             found = noted.get(move.application)
             if found != move.before:
                 raise PositionError(
-                    f"{move.application}: {self.path} says up to {found}, not {move.before} as this process "
-                    "has left it: another one runs the same layer. Stop one"
+                    f"{move.application}: {self.path} is at position {found}, but this process left it at "
+                    f"{move.before}: another process runs the same layer. Stop one"
                 )
 
     def expect_settings(self, settings: Mapping[str, str]) -> None:
@@ -114,8 +114,8 @@ class Commit:
             found = delta.property_in(self._txn, FIXED_PREFIX + name)
             if found != value:
                 raise PositionError(
-                    f"{self.path} is made with {name} = {found or 'none'} by now, and this process has "
-                    f"{value or 'none'}: its settings were changed elsewhere. Restart with the current ones"
+                    f"{self.path} is now made with {name} = {found or 'none'}, but this process has "
+                    f"{value or 'none'}: the setting was changed elsewhere. Restart with the current settings"
                 )
 
     def candidates(self, where: Near | Column | None) -> Candidates:

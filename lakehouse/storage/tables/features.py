@@ -112,8 +112,8 @@ def _refusal(name: str, path: str, features: str) -> TableError:
     first = features.split(", ", maxsplit=1)[0]
     return TableError(
         f"{name} at {path} has Delta's table feature {features}, which lakehouse does not support. Remove it "
-        f"(ALTER TABLE delta.`{path}` DROP FEATURE {first}, where Delta can), or give the table another name "
-        f"or use another LAKEHOUSE_LAKE, and fill it anew"
+        f"(ALTER TABLE delta.`{path}` DROP FEATURE {first}, if Delta can); or give the table another name, "
+        "or set lake (LAKEHOUSE_LAKE) to a new location, and fill it again"
     )
 
 

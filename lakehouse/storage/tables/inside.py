@@ -53,9 +53,9 @@ def refuse_paths(table: str, version: int | None, paths: Iterable[str]) -> None:
         if leads_outside(path):
             of = "the log" if version is None else f"version {version}"
             raise TableError(
-                f"{of} of the table at {table} names the file {shown(path)}, which lies outside of the table."
-                " A lake has no such tables, so it is not read. Restore it from a copy (docs/restore.md); in "
-                "place of a shallow clone, use a copy of the table's directory"
+                f"{of} of the table at {table} names the file {shown(path)}, which lies outside the table, "
+                "so the table is not read. Restore it from a copy (docs/restore.md); instead of a shallow "
+                "clone, use a copy of the table's directory"
             )
 
 

@@ -104,8 +104,8 @@ def look(path: Path, name: str) -> None:
 
 def _lost(one: Damage, name: str) -> TableError:
     return TableError(
-        f"{name} has lost what version {one.version} wrote: {one.file} {one.what}, as after a power "
-        "failure, and later versions build on it. Restore that file from a copy, or make the table again: "
+        f"{name} has lost data of version {one.version}: {one.file} {one.what}, as after a power failure, "
+        "and later versions build on it. Restore that file from a copy, or recreate the table: "
         "docs/power-and-disks.md"
     )
 

@@ -93,7 +93,7 @@ def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bo
         others = list(_leases_of(spark, path, part, commit.snapshot))
         for one in others:
             if one.until and (alone or one.alone):
-                raise TableError(f"{what} must wait: {one.what} is running, {_wait_until(one.until)}")
+                raise TableError(f"{what} must wait: {one.what} is running; {_wait_until(one.until)}")
         over = {one.key: None for one in others if not one.until}
         commit.set_properties({**over, key: value})
 
@@ -103,10 +103,10 @@ def held_part(spark: SparkSession, path: str, part: str, what: str, *, alone: bo
 
 def _wait_until(until: float) -> str:
     ahead_s = until - _LENGTH_S - time.time()
-    clocks = f" by a clock that is {ahead_s:.0f} s ahead of this one" if ahead_s > 1 else ""
+    clocks = f" by a clock {ahead_s:.0f} s ahead of this one" if ahead_s > 1 else ""
     return (
-        f"held at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC{clocks}; wait for it to end, or "
-        "until then if it was killed"
+        f"its lease lasts at least until {datetime.fromtimestamp(until, UTC):%F %T} UTC{clocks}; wait for it "
+        "to end, or until then if it was killed"
     )
 
 
@@ -142,7 +142,7 @@ def _renew(spark: SparkSession, path: str, holder: str, over: threading.Event) -
         try:
             _terms(spark, path).renew(holder)
         except (OSError, Py4JError):  # such as a full disk: the current term is still valid for a while
-            log.warning("the lease of %s was not renewed", path, exc_info=True)
+            log.warning("the lease on %s was not renewed", path, exc_info=True)
 
 
 def _held_until(spark: SparkSession, path: str, snapshot: Any) -> float:

@@ -55,11 +55,11 @@ def refuse_others(found: Mapping[str, str], spec: TableSpec) -> None:
             way_out = (
                 f"Run {rebuild} again"
                 if was == UNFINISHED
-                else f"Set {name} back to its old value, or recompute the rows by {rebuild}; its --dry-run "
+                else f"Set {name} back to its old value, or recompute the rows with {rebuild}; its --dry-run "
                 "lists the changes"
             )
             raise TableError(
-                f"{spec.qualified_name} was made with {name} = {was or 'none'}, the settings say "
+                f"{spec.qualified_name} was made with {name} = {was or 'none'}, but the settings say "
                 f"{value or 'none'}; its rows depend on it. {way_out}"
             )
 
@@ -200,19 +200,20 @@ def _refuse_foreign(spark: SparkSession, path: str) -> None:
     ]
     if foreign and LOG in found:
         raise TableError(
-            f"{foreign[-1]} is there, and may belong to a table whose log Delta does not see. Nothing was "
+            f"{foreign[-1]} exists, and may belong to a table whose log Delta does not see. Nothing was "
             "changed: docs/refused-tables.md"
         )
     if foreign:
-        raise TableError(f"{foreign[0]} is there. If you do not need it, remove it and run this again")
+        raise TableError(f"{foreign[0]} exists there. If you do not need it, remove it and run this again")
 
 
 def _refuse_later_format(spark: SparkSession, path: str, spec: TableSpec) -> None:
     found = properties(spark, path).get(FORMAT_PROPERTY, "0")
     if not found.isdecimal() or int(found) > FORMAT:
         raise TableError(
-            f"{spec.qualified_name} was written by a later version, in format {found}; this one writes "
-            f"format {FORMAT}. Install the later version again; docs/upgrades.md says how to go back"
+            f"{spec.qualified_name} was written by a later version of lakehouse, in format {found}; this "
+            f"version writes format {FORMAT}. Install the later version again; docs/upgrades.md says how to "
+            "go back"
         )
 
 
@@ -226,9 +227,9 @@ def _refuse_other_settings(spark: SparkSession, path: str, spec: TableSpec, *, i
         found = standing.get(FIXED_PREFIX + name, value)
         if found != value:
             raise TableError(
-                f"{spec.qualified_name} was made with {name} = {found}, the stream now declares {value}; its "
-                f"rows depend on it. Declare {found} again, give the table with {value} another name, or use "
-                f"another LAKEHOUSE_LAKE and fill it again"
+                f"{spec.qualified_name} was made with {name} = {found}, but the stream now declares {value}; "
+                f"its rows depend on it. Declare {found} again, give the table with {value} another name, or "
+                "set lake (LAKEHOUSE_LAKE) to a new location, and fill it again"
             )
 
 
@@ -260,11 +261,11 @@ def _way_back(spark: SparkSession, path: str, spec: TableSpec, refused: Refused)
     if version is None:
         return (
             "Restore the old declaration, with a new column beside it if needed; or give the table another "
-            "name, or use another LAKEHOUSE_LAKE, and fill it again"
+            "name, or set lake (LAKEHOUSE_LAKE) to a new location, and fill it again"
         )
     again = f", and then lakehouse rebuild {spec.layer}" if spec.layer in ("silver", "gold") else ""
     return (
-        f"Version {version + 1} of the table has changed them. Undo that: lakehouse sql --write "
+        f"Version {version + 1} of the table changed them. To undo that, run lakehouse sql --write "
         f'"RESTORE TABLE delta.`{path}` TO VERSION AS OF {version}"{again}'
     )
 

@@ -158,7 +158,7 @@ def bring_up_to_date(
         except PySparkException as error:
             if not left:
                 raise TableError(
-                    f"{name} at {path} could not be given the columns that the stream declares: "
+                    f"{name} at {path} could not be altered to the columns that the stream declares: "
                     f"{first_line(error)}"
                 ) from error
             time.sleep(_PAUSE_S)

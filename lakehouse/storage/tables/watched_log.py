@@ -48,7 +48,7 @@ class WatchedLog:
         self.version, self._stamp, self._looked_at = version, stamp, time.monotonic()
 
     def stamp(self, version: int) -> Hashable:
-        """Return what changes when a commit's file is replaced; null for a missing one."""
+        """Return what changes when a commit's file is replaced; None for a missing one."""
         found = self.files.find(commit_name(version))
         return None if found is None else found.stamp
 
@@ -57,7 +57,7 @@ class WatchedLog:
         return self.files.find(commit_name(self.version + 1)) is not None
 
     def read(self, version: int) -> tuple[LogEntry, Hashable] | None:
-        """Return a commit and the stamp of its file, null for a missing or incomplete commit.
+        """Return a commit and the stamp of its file, None for a missing or incomplete commit.
 
         Raises TableError if it names a file outside the table's directory.
         """
@@ -84,7 +84,7 @@ class WatchedLog:
         return self.files.names(LOG)
 
     def checkpoint(self, names: Sequence[str], upto: int | None = None) -> tuple[int, list[str]] | None:
-        """Return the version and files of the newest complete checkpoint (at most `upto`), null for none."""
+        """Return the version and files of the newest complete checkpoint (at most `upto`), or None."""
         found = defaultdict[tuple[int, int], list[str]](list)
         for name in names:
             if (one := _CHECKPOINT.fullmatch(name)) is not None and (upto is None or int(one[1]) <= upto):

@@ -46,9 +46,9 @@ def admitted(spark: SparkSession, lake: str, *, has_one_writer: bool, reads_only
     elif not has_one_writer:
         raise TableError(
             f"the store of {lake} ignores conditional writes (If-None-Match): it accepts a second object of "
-            "the same name, so two applications would lose each other's commits. Use a store with "
-            "conditional writes, or set LAKEHOUSE_S3_SINGLE_WRITER=true if only one application ever "
-            "writes there (`lakehouse run all`, and no writing command beside it)"
+            "the same name, so two applications would overwrite each other's commits. Use a store with "
+            "conditional writes, or set s3.single_writer = true (LAKEHOUSE_S3_SINGLE_WRITER=true) if only "
+            "one application ever writes there (`lakehouse run all`, without another writing command)"
         )
     else:
         with _alone(spark, lake):
@@ -85,7 +85,7 @@ def _alone(spark: SparkSession, lake: str) -> Iterator[None]:
     try:
         if others := terms.alive() - {me}:
             raise TableError(
-                f"{lake} already has its one writer, {_shown(min(others))}; stop it. If it was killed, its "
+                f"{lake} already has a writer, {_shown(min(others))}; stop it. If it was killed, its "
                 f"lock expires after {TERM_S:.0f} s"
             )
         terms.forget_the_dead()
@@ -101,7 +101,7 @@ def _renew(terms: Terms, me: str, over: threading.Event) -> None:
     while not over.wait(_RENEWED_EVERY_S):
         try:
             if time.monotonic() - renewed_at > TERM_S and (others := terms.alive() - {me}):
-                log.critical("the writer's lock of %s was lost to %s", terms.directory, _shown(min(others)))
+                log.critical("the writer's lock on %s was lost to %s", terms.directory, _shown(min(others)))
                 os.kill(os.getpid(), signal.SIGTERM)
                 return
             terms.renew(me)

@@ -64,13 +64,13 @@ def _by_source(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[t
 
 
 def _unknown(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[str]:
-    """Yield what is wrong with the names of tables, and keys that do not tell which source they are of."""
+    """Yield a message for each unknown table, each key of an unknown source, and each useless `emit`."""
     sources = [source.table for source in stream.sources]
     if isinstance(keys, Changes) and len(sources) > 1:
         for name in SourceKeys.model_fields:
             if name in keys.model_fields_set:
                 yield (
-                    f"{where}.{name}: the stream has several sources; give it to one of them, in "
+                    f"{where}.{name}: the stream has several sources; set the key for one of them, in "
                     f"[{where}.sources.TABLE]: {', '.join(sources)}"
                 )
     for table in keys.by_table:
@@ -85,7 +85,7 @@ def _unknown(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[str
 
 
 def _source(source: Source, at: str, given: SourceKeys) -> Source:
-    """Return the source with these keys; raises ValueError as the values of a Source do."""
+    """Return the source with these keys; raises ValueError for invalid values."""
     fields = tuple(field.of(FieldType.STRING) for field in given.fields)
     contract = replace(
         source.contract, fields=(*source.contract.fields, *fields), **given.given(*_OF_CONTRACT)
@@ -103,7 +103,7 @@ def _source(source: Source, at: str, given: SourceKeys) -> Source:
 
 
 def _exported(table: _Table, gold: Mapping[str, GoldKeys]) -> _Table:
-    """Return the table; rows that it emits as final are sent once they are, and again if corrected."""
+    """Return the table with its export keys; `emit = "final"` sends rows once final, and when corrected."""
     given = gold.get(table.name)
     if given is None:
         return table

@@ -76,9 +76,10 @@ class GoldKeys(Table):
 
 
 class Changes(SourceKeys):
-    """What can be changed of any stream.
+    """The keys that change a stream of any kind.
 
-    The keys of a source are those of the only one; `sources` has them by table if there are several.
+    The keys of SourceKeys apply to a stream's only source. For a stream with several sources, `sources` has
+    them by table.
     """
 
     enabled: bool = True
@@ -89,7 +90,7 @@ class Changes(SourceKeys):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys of sources that are given by the name of their table."""
+        """The keys of sources, by table name."""
         return self.sources
 
 
@@ -119,7 +120,7 @@ class OfKind(Table):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys of sources that are given by the name of their table."""
+        """The keys of sources, by table name."""
         return {}
 
     def stream(self, name: str) -> Stream:
@@ -132,7 +133,7 @@ class OfKind(Table):
 
 
 class OfOneTopic(OfKind, NewSource):
-    """The keys of a stream of a kind with one topic."""
+    """The keys of a stream whose kind has one topic."""
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
         """Return the stream itself."""
@@ -165,7 +166,7 @@ class WindowedSums(OfOneTopic):
 
 
 class WindowKeys(Table):
-    """One gold table of statistics: the arguments of `Windows`, with the key of messages as a template."""
+    """One gold table of statistics: the arguments of `Windows`, with the message key as a template."""
 
     by: Fields
     length: Length
@@ -180,7 +181,7 @@ class WindowKeys(Table):
     def _check_series(self) -> WindowKeys:
         columns = [field.of(FieldType.STRING).column for field in self.by]
         if unknown := [name for name in _COLUMN.findall(self.series or "") if name not in columns]:
-            raise ValueError(f"series: {{{unknown[0]}}} is not a column of the key: {', '.join(columns)}")
+            raise ValueError(f"series: {{{unknown[0]}}} is not a key column; known: {', '.join(columns)}")
         return self
 
     def windows(self) -> Windows:
@@ -270,7 +271,7 @@ class JoinedCalls(OfKind):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys of sides that are given by the name of their table."""
+        """The keys of sides, by table name."""
         return self.sources
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:

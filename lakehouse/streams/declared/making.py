@@ -1,4 +1,4 @@
-"""Makes the stream of a table `[streams.NAME]`."""
+"""Makes the stream that a table `[streams.NAME]` declares."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def stream_of(name: str, keys: Changes | OfKind) -> Stream:
     stream = by_address(keys.python, keys.arguments, f"{where}.python = {keys.python!r}")
     if stream.name != name:
         raise SettingsError(
-            f"{where}.python: the stream at {keys.python} is called {stream.name}; call its table "
+            f"{where}.python: the stream at {keys.python} is called {stream.name}; rename its table to "
             f"[streams.{stream.name}]"
         )
     return stream

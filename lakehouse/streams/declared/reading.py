@@ -1,4 +1,4 @@
-"""Reads a table `[streams.NAME]`: unknown keys, missing keys and wrong values are refused, all at once."""
+"""Reads a table `[streams.NAME]`; one error names all unknown keys, missing keys and wrong values."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Keys = TypeVar("_Keys", bound=BaseModel)
 
 
 def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ()) -> Changes | OfKind:
-    """Return the keys of the table `[streams.NAME]`: of a kind, in Python, or changes of a known stream.
+    """Return the keys of `[streams.NAME]`: of a kind, of a stream in Python, or changes to a known stream.
 
     Raises SettingsError, which names every wrong key, such as streams.payments.lenght, with the nearest known
-    ones.
+    keys.
     """
     where = f"streams.{name}"
     if "kind" in given and "python" in given:
@@ -35,7 +35,7 @@ def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ())
     if name in known:
         return _checked(Changes, where, given)
     near = f"{no_such('stream', name, known)} " if nearest(name, known) else ""
-    raise SettingsError(f"{where}: {near}a stream of your own needs kind, {', '.join(KINDS)}, or python")
+    raise SettingsError(f"{where}: {near}a stream of your own needs kind ({', '.join(KINDS)}) or python")
 
 
 def _checked(model: type[_Keys], where: str, given: Mapping[str, Any]) -> _Keys:

@@ -20,7 +20,7 @@ _COLUMN = re.compile(r"\{(\w+)\}")
 # Text, quoted names and comments, which may contain any word.
 _QUOTED = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z_]\w*(\s*\()?")
-_CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on who runs it"
+_CLOCK, _RANDOM, _USER = "it depends on the clock", "it is random", "it depends on the session"
 _REFUSED: Mapping[str, str] = {
     **dict.fromkeys(("now", "curdate", "unix_timestamp", "current_timezone"), _CLOCK),
     **dict.fromkeys(("current_date", "current_time", "current_timestamp", "localtimestamp"), _CLOCK),
@@ -31,7 +31,7 @@ _REFUSED: Mapping[str, str] = {
     "over": "it reads other rows",
     "select": "it reads other rows",
 }
-"""Functions and words that Spark accepts in a condition, but that make no rule of a single row."""
+"""Functions and words that Spark accepts in a condition, but that a rule for a single row cannot use."""
 _WITHOUT_BRACKETS = {
     *("current_date", "current_time", "current_timestamp", "localtimestamp"),
     *("current_user", "session_user", "user", "current_catalog", "current_database", "select"),
@@ -39,7 +39,7 @@ _WITHOUT_BRACKETS = {
 
 
 class RuleKeys(Table):
-    """A rule: null passes, as in a CHECK; `{column}` in the message is that column's value."""
+    """A rule: a null condition passes, as in a CHECK; `{column}` in the message is that column's value."""
 
     name: Annotated[
         str,
@@ -75,7 +75,7 @@ class SqlRules:
 
 
 def wrong_rules(key: str, rules: Sequence[RuleKeys], columns: Collection[str]) -> Iterator[str]:
-    """Yield what is wrong with rules as far as it shows without Spark; `columns` are those of the row."""
+    """Yield a message for each mistake in rules that shows without Spark; `columns` are the row's."""
     for place, rule in enumerate(rules):
         at = f"{key}.rules[{place}]"
         if rule.column not in columns:
@@ -84,7 +84,7 @@ def wrong_rules(key: str, rules: Sequence[RuleKeys], columns: Collection[str]) -
             if name not in columns:
                 yield f"{at}.message: {no_such('column', name, columns)}"
         for word, reason in _refused_words(rule.fails_when, columns):
-            yield f"{at}.fails_when: {word} cannot be in a rule, because {reason}"
+            yield f"{at}.fails_when: {word} is not allowed in a rule, because {reason}"
 
 
 def _refused_words(condition: str, columns: Collection[str]) -> Iterator[tuple[str, str]]:
@@ -97,7 +97,7 @@ def _refused_words(condition: str, columns: Collection[str]) -> Iterator[tuple[s
 
 
 def _message(template: str) -> Column:
-    """Return a message; a decimal is written without trailing zeros, and null as null."""
+    """Return a message as a Column; decimals have no trailing zeros, and null is written as null."""
     parts = [
         F.coalesce(F.col(part).cast("variant").cast("string"), F.lit("null")) if place % 2 else F.lit(part)
         for place, part in enumerate(_COLUMN.split(template))

@@ -30,7 +30,7 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def given(self, *names: str) -> dict[str, Any]:
-        """Return the values of those of these keys that are given; null, in JSON, gives none but to `to`."""
+        """Return the values of the keys that are given; a null in JSON counts as given only for `to`."""
         values = {name: getattr(self, name) for name in names if name in self.model_fields_set}
         return {name: value for name, value in values.items() if value is not None or name == "to"}
 
@@ -46,7 +46,7 @@ def _duration(least_s: int) -> AfterValidator:
 
 
 def matching(pattern: str, what: str) -> AfterValidator:
-    """Return a validator that refuses text which does not match as a whole; `what` says what is expected."""
+    """Return a validator that refuses text unless all of it matches; `what` names the expected text."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -88,7 +88,7 @@ def _check_start(at: str) -> str:
         try:
             parse_moment(at, datetime.now(UTC))
         except SettingsError as error:
-            raise ValueError(f"{error}; or {' or '.join(_START)}") from None
+            raise ValueError(f"{error}, or {' or '.join(_START)}") from None
     return at
 
 

@@ -86,7 +86,7 @@ def joined_calls(
     gap         events at most this far apart, in event time, belong to one call
     grace       how long after the gap, by the wall clock, a call waits for events before it closes
     gold_table  the table of calls; by default the stream's name
-    to          the topic for closed calls; by default that name with hyphens; null: Redis only
+    to          the topic for closed calls; by default that name with hyphens; None: Redis only
 
     Bronze and silver have one table per side, `<stream>_<payload>` by default. Gold has one row per call:
     both ends, `ts` (earliest event time, UTC), last_event_time, the earliest non-null payload of each side as

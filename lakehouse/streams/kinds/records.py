@@ -13,7 +13,7 @@ _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
 
 Named = str | Field
-"""A record field: its JSON name alone, or a Field with column, type and whether it is required."""
+"""A record field: only its JSON name, or a Field, which also has its column and type."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Records:
 
     `also` are further fields to keep in silver. `event_time` is the field with the event time; its unit and
     zone are as in a Contract. `rules` are the validation rules. `table` is the name of the bronze and silver
-    tables; null: the stream's name. `unique_by` and `sequence_by` are as in a Source; fields that they name
+    tables; None: the stream's name. `unique_by` and `sequence_by` are as in a Source; fields that they name
     are added. `deletion_key` and `deleted_if` define how a record deletes an id, as in a Source. `format` is
     the encoding of the records.
     """
@@ -75,7 +75,9 @@ def identified(source: Source, unique_by: str | None, sequence_by: str | None) -
             is_text = type_ is FieldType.STRING
             more.append(Field(name, column_of(name), type_, accepts_numbers=is_text))
         elif field.type not in {type_, FieldType.LONG} or not field.required:
-            raise ValueError(f"field {name}: as an id or sequence it must be a required {type_.value}")
+            raise ValueError(
+                f"field {name}: an id or sequence must be a required field of type {type_.value}"
+            )
     contract = replace(source.contract, fields=(*source.contract.fields, *more))
     return replace(source, contract=contract, unique_by=unique_by, sequence_by=sequence_by)
 
@@ -97,8 +99,8 @@ def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
     for field in fields:
         if field.column.lower() in names:
             raise ValueError(
-                f"field {field.name}: its column cannot be called {field.column} here; give it another one, "
-                "Field(name, column, type)"
+                f"field {field.name}: this kind has a column {field.column} of its own; set another column "
+                "for the field"
             )
 
 
@@ -110,7 +112,7 @@ def require_keys(fields: Iterable[Field], way_out: str) -> None:
 
 
 def optional(field: Field) -> Field:
-    """Return the field as an optional one."""
+    """Return the field, made optional."""
     return replace(field, required=False)
 
 
@@ -120,7 +122,7 @@ def column_of(name: str) -> str:
 
 
 def message_name_of(field: Field) -> str:
-    """Return a field's name in messages: its own, or one derived from its column if it is nested."""
+    """Return a field's name in messages: its own, or if it is nested, one derived from its column."""
     return field.path[0] if len(field.path) == 1 else json_name_of(field.column)
 
 
@@ -144,5 +146,5 @@ def label_of(length_s: int) -> str:
 
 
 def topic_of(to: str | None, by_default: str) -> str | None:
-    """Return the topic for rows: `to`, null for none; if it is empty, the default name with hyphens."""
+    """Return the topic for rows: `to`, or None for none; if it is empty, the default name with hyphens."""
     return None if to is None else to or by_default.replace("_", "-")

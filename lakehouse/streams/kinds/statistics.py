@@ -56,7 +56,7 @@ class Windows:
     absent         default values for optional key fields, by field name or column; silver keeps the null, the
                    table has the default. All other key fields are required
     gold_table     its name; by default `<stream>_<length>`, such as points_1m
-    to             the topic for its rows; by default its name with hyphens; null: Redis only
+    to             the topic for its rows; by default its name with hyphens; None: Redis only
     series         the message key; by default the key's values separated by colons
     merge_every    in a live run, how long rows may wait in silver
     comment        what a row is; catalogs show it

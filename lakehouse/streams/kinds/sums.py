@@ -64,9 +64,9 @@ def windowed_sums(
     records     the topic, or Records
     by          one or several fields, strings: gold has one row per combination of their values and window
     length      the length of the tumbling windows of event time, such as 5m
-    signed      amounts may be zero or negative; otherwise these become dead letters, by the rule not_positive
+    signed      amounts may be zero or negative; otherwise these become dead letters, rule not_positive
     gold_table  its name; by default `<stream>_<length>`, such as payments_5m
-    to          the topic for its rows; by default its name with hyphens; null: Redis only
+    to          the topic for its rows; by default its name with hyphens; None: Redis only
     group       the name under which Redis has the latest window of each key
 
     Gold has one row per key and window: the key, window_start and window_end (UTC, end exclusive),
@@ -167,7 +167,7 @@ class _Sums:
         return partials.withColumn("recomputed", F.lit(False)) if self.signed else partials
 
     def fold(self, partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
-        """Return the windows with new amounts, with these added."""
+        """Return the windows that have new amounts, with the amounts added."""
         columns = [*self.windows.keys, self.total, "count"]
         standing = current.select(*columns, F.lit(False).alias("more"))
         coming = partials.select(*columns, F.lit(True).alias("more"))
@@ -185,7 +185,7 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys whose current or new total does not fit (null); together they may."""
+        """Return the keys whose current or new total is null, because it does not fit; their sum may fit."""
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))
         both = current.select(*keys, F.col(self.total).alias("standing")).join(coming, keys)

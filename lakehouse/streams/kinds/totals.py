@@ -6,9 +6,9 @@
 A record adds its amount, positive or negative, to the total of its key. A Kafka record with that key and no
 value is a tombstone: it resets the total to zero.
 
-The records of a key are in one partition, if Kafka's key is set, and are ordered by offset. They are in
-several if partitions were added to the topic, or if records are sent without a Kafka key. Each partition then
-keeps its offset order, and partitions are merged by the greatest event time so far in each:
+If records have a Kafka key, all records with the same key are in one partition, ordered by offset. They are
+in several partitions if partitions were added to the topic, or if records have no Kafka key. Each partition
+then keeps its offset order, and partitions are merged by the greatest event time so far in each:
 
     partition 0    10:00  10:20   9:50  tombstone 10:40
     partition 1    10:30  11:00
@@ -97,12 +97,12 @@ def running_totals(
 
     name           the stream's name, and by default that of its tables
     records        the topic, or Records
-    threshold      a notification is made each time a total reaches this
-    notify         "crossing", or "every_update" for a notification at every record with a total at or above
+    threshold      a notification is made each time a total reaches it
+    notify         "crossing", or "every_update" for a notification at every record whose total is at or above
                    the threshold
     gold_table     the table of totals; by default `<stream>_totals`
     notifications  the table of notifications; by default `<stream>_notifications`
-    to             the topic for notifications; by default that name with hyphens; null: Redis only
+    to             the topic for notifications; by default that name with hyphens; None: Redis only
     group          the name under which Redis has all keys
 
     Gold has one row per key: total (null if decimal(38,9) cannot hold it), count and last_event_time (UTC) of
@@ -226,7 +226,7 @@ class Totals:
         )
 
     def events(self, clean: DataFrame) -> DataFrame:
-        """Return the rows unaggregated: crossings depend on the order of single records."""
+        """Return the rows unaggregated: crossings depend on the order of individual records."""
         return self._events.of(clean)
 
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
@@ -240,7 +240,7 @@ class Totals:
         return known.where(_comes_before()).select(self.by)
 
     def fold(self, partials: DataFrame, current: DataFrame, _progress: EventTimeProgress) -> DataFrame:
-        """Return the keys with new records, each with the list of notifications that these cause.
+        """Return the keys with new records, each with the list of notifications that the records cause.
 
         The key's current row enters the sequence as one more record, before the new ones.
         """

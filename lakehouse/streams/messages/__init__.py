@@ -1,6 +1,6 @@
 """Keys and messages, declared once for Spark and for Python; this is what a stream of your own imports.
 
-The modules below have names, JSON and paths into it.
+The package's modules handle names, JSON text and JSON paths.
 """
 
 from lakehouse.streams.messages.layout import (

@@ -49,4 +49,4 @@ def _step(name: str) -> str:
     for quote in "'\"":
         if quote not in name and "?" not in name:
             return f"[{quote}{name}{quote}]"
-    raise ValueError(f"Spark has no path to a field of an object that is called {name!r}")
+    raise ValueError(f"Spark has no path to a nested field called {name!r}")

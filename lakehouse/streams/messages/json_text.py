@@ -53,7 +53,7 @@ def is_plain(text: Column) -> Column:
 
 
 def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is no JSON")
+    raise ValueError(f"{constant} is not JSON")
 
 
 def _is_json(text: Column) -> Column:

@@ -3,10 +3,10 @@
     Key      ─ "…", Name, Millis …         environment=prod:metric=cpu:1777896000000
     Message  ─ name: Plain, Millis, Exact, Payload …     {"serviceId":"auth","windowStart":1777896000000}
 
-Calling one returns a Column over a gold row; the export writes with it. `of(row)` returns the same for a row
-in Python: readers without Spark use it to find what was exported, and to give the same answers. There, a row
-is a mapping of columns to values, with timestamps in microseconds since the epoch, UTC. Null gives null; a
-key with a null part is null.
+Calling a key or message returns a Column over a gold row, which the export writes. `of(row)` returns the same
+value for a row in Python: readers without Spark use it to find exported rows, and to give the same answers.
+There, a row is a mapping of columns to values, with timestamps in microseconds since the epoch, UTC. Null
+gives null; a key with a null part is null.
 """
 
 from __future__ import annotations

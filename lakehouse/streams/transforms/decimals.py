@@ -1,8 +1,8 @@
-"""Exact sums of decimal(38,9): a total is null only if it does not fit, even if an intermediate sum does not.
+"""Exact sums of decimal(38,9): null only if the total does not fit, whatever the intermediate sums.
 
-Spark's own sum is null as soon as an intermediate sum does not fit, even if a later return would bring it
+Spark's own sum is null as soon as an intermediate sum does not fit, even if a later amount would bring it
 back into range. So for amounts of either sign, the parts below and above 10^15 are summed separately, each
-with space for a billion of them. The two sums are joined as text, because + on two decimals of 38 digits
+with room for a billion amounts. The two sums are joined as text, because + on two decimals of 38 digits
 loses one decimal place.
 """
 

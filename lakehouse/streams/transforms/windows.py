@@ -109,7 +109,7 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the window start after which no row was cleared: event time has not passed its end."""
+        """Return the window start after which no row was cleared, as event time has not passed the end."""
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
@@ -127,7 +127,7 @@ class StatisticsWindows:
     def due_ends(self, progress: EventTimeProgress) -> tuple[datetime | None, datetime]:
         """Return the earliest and latest end of the windows that become final with this progress.
 
-        Both are included; null: no lower bound. A window with the earliest end may be final already.
+        Both are included; None: no lower bound. A window with the earliest end may be final already.
         """
         grace = timedelta(seconds=self.grace_s)
         return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)

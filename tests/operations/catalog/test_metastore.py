@@ -30,7 +30,8 @@ pytestmark = pytest.mark.soak
 SPEC = gold.spec(USER_TRANSACTIONS_5M)
 NAME = "gold.user_transactions_5m"
 AWAY = (
-    "the metastore at thrift://127.0.0.1:1 does not answer: Connection refused; look at LAKEHOUSE_METASTORE"
+    "the metastore at thrift://127.0.0.1:1 does not answer: Connection refused; check metastore "
+    "(LAKEHOUSE_METASTORE)"
 )
 
 
@@ -164,9 +165,7 @@ def test_a_metastore_that_is_silent_is_given_up_after_a_while(readable_lake: Lak
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         uri = f"thrift://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(
-            ServiceError, match="does not answer: Read timed out; look at LAKEHOUSE_METASTORE"
-        ):
+        with pytest.raises(ServiceError, match="does not answer: Read timed out; check metastore "):
             only(readable_lake, uri)
 
 

@@ -167,7 +167,7 @@ def test_a_metastore_that_is_away_is_named_in_a_line(lake: Lake) -> None:
 
     assert str(caught.value) == (
         f"the metastore at thrift://127.0.0.1:{port} does not answer: Connection refused; "
-        "look at LAKEHOUSE_METASTORE"
+        "check metastore (LAKEHOUSE_METASTORE)"
     )
 
 

@@ -160,14 +160,14 @@ def test_gold_rows_leave_with_a_tombstone(story: Story) -> None:
 @pytest.mark.parametrize(
     ("days", "said"),
     [
-        ({"gold.nothing": 1}, "there is no gold.nothing"),
-        ({"gold.product_sales": 1}, "gold.product_sales has to keep every row: they have no time"),
+        ({"gold.nothing": 1}, "there is no table gold.nothing"),
+        ({"gold.product_sales": 1}, "gold.product_sales must keep every row: its rows have no time"),
         (
             {"bronze.sales_events": 1, "silver.sales_events": 1},
-            "silver.sales_events has to keep every row: gold.product_sales is made of all of them",
+            "silver.sales_events must keep every row: gold.product_sales is computed from all of them",
         ),
-        ({SILVER: 5}, "silver.metrics_events has to keep rows at least as long as bronze.metrics_events"),
-        ({BRONZE: 6, SILVER: 5}, "silver.metrics_events has to keep rows at least as long"),
+        ({SILVER: 5}, "silver.metrics_events must keep rows at least as long as bronze.metrics_events"),
+        ({BRONZE: 6, SILVER: 5}, "silver.metrics_events must keep rows at least as long"),
     ],
 )
 def test_what_must_stay_is_refused(days: dict[str, int], said: str) -> None:

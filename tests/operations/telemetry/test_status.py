@@ -106,7 +106,8 @@ def test_a_terminal_of_80_characters_gets_what_fits_into_its_lines(tmp_path: Pat
     assert lines_at(80, tmp_path) == [
         "2026-11-22 09:00:00 UTC",
         "no Kafka broker at 127.0.0.1:1 (nothing accepts connections there); start one",
-        "with `lakehouse services up` or set LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS",
+        "with `lakehouse services up` or set kafka.bootstrap_servers",
+        "(LAKEHOUSE_KAFKA_BOOTSTRAP_SERVERS)",
         "stream        health   since                    fresh  letters  gate",
         "transactions  stopped  2026-11-22 08:12:39  2,821.0 s        1",
         "  transactions: 5 rows of gold.user_transactions_5m wait for",

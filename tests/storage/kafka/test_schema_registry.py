@@ -135,7 +135,9 @@ def test_the_same_answer_to_everything_is_about_the_registry_and_waited_for(
     ):
         client.schema(7)
     assert f"and {said} when asked for its schema types" in str(refused.value)
-    assert "LAKEHOUSE_SCHEMA_REGISTRY_URL, _USERNAME and _PASSWORD" in str(refused.value)
+    assert "check schema_registry.url, schema_registry.username and schema_registry.password" in str(
+        refused.value
+    )
 
 
 @pytest.mark.parametrize("status", [407, 408, 425, 429, 500, 502, 503, 504])
@@ -146,7 +148,7 @@ def test_a_registry_in_trouble_is_waited_for_without_another_question(status: in
         pytest.raises(RegistryError) as refused,
     ):
         client.schema(7)
-    assert f"refuses schema 7: {status}, \ufffd later" in str(refused.value)
+    assert f"refuses the request for schema 7: {status}, \ufffd later" in str(refused.value)
     assert server.paths == ["/schemas/ids/7"]
 
 
@@ -155,7 +157,7 @@ def test_a_registry_whose_trouble_begins_with_the_second_question_is_waited_for(
     with (
         answering(answers) as server,
         RegistryClient(server.access) as client,
-        pytest.raises(RegistryError, match="refuses schema 7: 503"),
+        pytest.raises(RegistryError, match="refuses the request for schema 7: 503"),
     ):
         client.schema(7)
 

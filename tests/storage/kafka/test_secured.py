@@ -71,16 +71,16 @@ def test_a_user_is_let_in_by_a_password_or_a_certificate(secured: Secured) -> No
     [
         (
             {"password": SecretStr("wrong")},
-            "cannot be used as User:lakehouse: .*invalid credentials.*look at LAKEHOUSE_KAFKA_SASL_MECHANISM",
+            "cannot be used as User:lakehouse: .*invalid credentials.*check kafka.sasl_mechanism",
         ),
         (
             {"ca": SecretStr(Authority().pem)},
-            "cannot be used as User:lakehouse: .*certificate verify failed.*look at LAKEHOUSE_KAFKA_SSL_CA",
+            "cannot be used as User:lakehouse: .*certificate verify failed.*check kafka.ssl_ca",
         ),
         ({"mechanism": "PLAIN"}, "cannot be used as User:lakehouse: .*SCRAM-SHA-512.*_SASL_MECHANISM"),
         pytest.param(
             {"protocol": "PLAINTEXT"},
-            "cannot be used: connection closed by peer.*look at LAKEHOUSE_KAFKA_SECURITY_PROTOCOL",
+            "cannot be used: connection closed by peer.*check kafka.security_protocol",
             marks=pytest.mark.soak,  # librdkafka waits for some seconds
         ),
         ({"servers": "127.0.0.1:1"}, "no Kafka broker at 127.0.0.1:1 .nothing accepts connections there"),
@@ -102,7 +102,7 @@ def test_a_certificate_that_has_expired_or_is_missing_is_named(secured: Secured)
     expired = replace(secured.admin, certificate=SecretStr(certificate), key=SecretStr(key))
 
     for one in (stranger, expired):
-        with pytest.raises(ServiceError, match=r"cannot be used: .*look at LAKEHOUSE_KAFKA_SSL_CA"):
+        with pytest.raises(ServiceError, match=r"cannot be used: .*check kafka.ssl_ca"):
             require_broker(one, timeout_s=5)
 
 
@@ -184,7 +184,7 @@ def test_a_missing_right_is_named_with_its_user_and_its_resource(
         do(secured.user, topic)
 
     assert str(refusal.value).startswith(
-        f"User:lakehouse may not {said.format(topic=topic)}, says the Kafka broker at {secured.user}; "
+        f"User:lakehouse may not {said.format(topic=topic)}: denied by the Kafka broker at {secured.user}; "
     )
 
 
@@ -206,7 +206,7 @@ def test_what_may_not_be_made_is_named_after_the_rest_was_made(secured: Secured)
     grant(secured.admin, "lakehouse", [Right(one, "topic", mine, "") for one in ("Create", "Describe")])
     grant(secured.admin, "lakehouse", [Right("Describe", "topic", other, "")])
 
-    with pytest.raises(AccessDeniedError, match=f"User:lakehouse may not Create topic {re.escape(other)}, "):
+    with pytest.raises(AccessDeniedError, match=f"User:lakehouse may not Create topic {re.escape(other)}: "):
         create_topics(secured.user, {other: 1, mine: 1})
 
     assert describe_topic(secured.user, mine) is not None

@@ -115,7 +115,7 @@ def test_each_right_that_is_taken_away_is_named_by_run_and_status_while_the_rest
     with running([command, *pages, *arguments], secured.user, tmp_path / "run") as run:
         run.await_output("running")
         for number, (right, step, said) in enumerate(RIGHTS):
-            text = f"User:lakehouse may not {said}, says the Kafka broker"
+            text = f"User:lakehouse may not {said}: denied by the Kafka broker"
             revoke(secured.admin, "lakehouse", right)
             secured.produce("calls", 100 + number)
             run.await_output(text)

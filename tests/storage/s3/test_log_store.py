@@ -128,7 +128,7 @@ def test_a_store_without_conditional_writes_is_refused_or_has_one_writer(store: 
             one.await_output(" in version ")
             second = subprocess.run(driver("two", 1), env=alone, capture_output=True, text=True, check=False)
             assert second.returncode == 1
-            assert f"already has its one writer, process {one.pid} on" in second.stderr
+            assert f"already has a writer, process {one.pid} on" in second.stderr
             reading = subprocess.run(
                 [str(BIN / "lakehouse"), "sql", "SELECT 1 AS one"], env=alone, check=False
             )

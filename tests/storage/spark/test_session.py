@@ -97,8 +97,8 @@ def test_where_pyspark_would_use_spark_connect_nothing_starts(
     with pytest.raises(VersionError) as refused:
         build_session(lake_settings, "remote")
     assert str(refused.value) == (
-        "lakehouse calls Spark's JVM, which a session of Spark Connect does not have: "
-        f"unset {name} or run it by spark-submit (docs/where-it-runs.md)"
+        "lakehouse calls Spark's JVM, which a Spark Connect session does not have: "
+        f"unset {name} or run it with spark-submit (docs/where-it-runs.md)"
     )
 
 
@@ -107,6 +107,6 @@ def test_a_session_of_spark_connect_is_refused_by_the_lake() -> None:
     with pytest.raises(VersionError) as refused:
         Lake(cast("SparkSession", remote), "lake")
     assert str(refused.value) == (
-        "lakehouse calls Spark's JVM, which a session of Spark Connect does not have: "
-        "make the session by build_session or run it by spark-submit (docs/where-it-runs.md)"
+        "lakehouse calls Spark's JVM, which a Spark Connect session does not have: "
+        "create the session with build_session or run it with spark-submit (docs/where-it-runs.md)"
     )

@@ -123,8 +123,14 @@ def test_a_jvm_without_the_secret_is_let_in_only_where_authentication_is_off(tmp
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        ("", f"{_MASTER} needs its secret: set LAKEHOUSE_SPARK_SECRET_FILE to the file that contains it"),
-        ("/dev/null", "LAKEHOUSE_SPARK_SECRET_FILE names /dev/null, which is empty"),
+        (
+            "",
+            (
+                f"{_MASTER} needs its secret: set spark.secret_file (LAKEHOUSE_SPARK_SECRET_FILE) to the "
+                "file that contains it"
+            ),
+        ),
+        ("/dev/null", "spark.secret_file names /dev/null, which is empty"),
     ],
 )
 def test_a_standalone_master_without_its_secret_is_a_line(tmp_path: Path, file: str, said: str) -> None:

@@ -31,6 +31,6 @@ def test_a_later_format_is_refused_by_writers_and_readers(lake: Lake, later: str
     set_format(lake, path, later)
     for ensure in (lake.ensure, lake.ensure_source):
         with pytest.raises(
-            TableError, match=rf"gold.numbers was written by a later version, in format {later}"
+            TableError, match=rf"gold.numbers was written by a later version of lakehouse, in format {later}"
         ):
             ensure(SPEC)

@@ -145,7 +145,7 @@ def test_what_a_running_server_has_opened_is_looked_at_again_with_each_commit(tm
     log.refresh()
     served._looked = 0.0
     commit.write_text(text)
-    with pytest.raises(TableAwayError, match="which lies outside of the table"):
+    with pytest.raises(TableAwayError, match="which lies outside the table"):
         served.snapshot()
-    with pytest.raises(TableError, match="which lies outside of the table"):
+    with pytest.raises(TableError, match="which lies outside the table"):
         log.refresh()

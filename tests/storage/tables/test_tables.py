@@ -98,7 +98,7 @@ def test_a_place_with_something_else_in_it_is_left_alone_and_the_way_out_is_name
 
     monkeypatch.setattr(time, "sleep", sleep_elsewhere)
 
-    said = f"silver.numbers could not be created.* at {table}: {name} is there"
+    said = f"silver.numbers could not be created.* at {table}: {name} exists"
     with pytest.raises(TableError, match=said) as caught:
         Lake(spark, str(tmp_path)).ensure(SPEC)
     assert ("remove it" in str(caught.value)) == is_of_no_table

@@ -79,10 +79,7 @@ def test_names_are_made_of_json_names_and_lengths() -> None:
         ),
         (
             lambda: windowed_sums("s", "t", by="standing", value="v", length="1m"),
-            (
-                "field standing: its column cannot be called standing here; give it another one, Field(name, "
-                "column, type)"
-            ),
+            ("field standing: this kind has a column standing of its own; set another column for the field"),
         ),
     ],
 )
