@@ -260,7 +260,9 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
             f"`lakehouse dead-letters list --status all` lists the letters"
         )
     if len(found) > 1:
-        raise QueryError(f"several dead letters have an id that begins with {beginning!r}; give more of it")
+        raise QueryError(
+            f"several dead letters have an id that begins with {beginning!r}; give more characters"
+        )
     return found[0]
 
 
