@@ -157,7 +157,7 @@ def _of_others(
             return standing, None
         over = replace(standing, what="no further alerts")
         return None, Notification(over, AlertStatus.RESOLVED, now, 0.0)
-    what = f"and {count:,} more: a rule sends at most {MOST_FIRING} alerts one by one"
+    what = f"and {count:,} more: a rule sends at most {MOST_FIRING} alerts individually"
     if standing is not None:
         return replace(standing, what=what), None
     alert = Alert(rule.name, (), now, True, rule.severity.value, what)  # noqa: FBT003

@@ -172,7 +172,7 @@ def _of_letters(rule: DeadLetterRule, stream: str, facts: Facts) -> Judged | Non
     if landed is None:
         return _judged(labels, None, "the number of landed records is unknown")
     share = landed.letters / landed.records if landed.records else 0.0
-    what = f"{landed.letters:,} dead letters of {landed.records:,} records of {stream} in the last "
+    what = f"{landed.letters:,} of {landed.records:,} records of {stream} became dead letters in the last "
     return _judged(labels, share > rule.over, f"{what}{rule.within_s:,.0f} s", share)
 
 

@@ -131,7 +131,7 @@ class Publisher:
             f"alerts to topic {self.topic}",
             self.close,
             f"alerts to topic {self.topic} were taken over by another `lakehouse alert`; only one may run at "
-            "a time, unless their topics differ (LAKEHOUSE_ALERTS_TOPIC)",
+            "a time, unless their topics (alerts.topic) differ",
         )
 
 

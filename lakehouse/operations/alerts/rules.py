@@ -208,5 +208,5 @@ def _line(problem: str, location: tuple[int | str, ...], message: str, raw: dict
     if problem == "extra_forbidden":
         return f"{where}unknown key {key}; known: {', '.join(sorted(model.model_fields))}"
     if problem in {"union_tag_invalid", "union_tag_not_found"}:
-        return f"{where}kind is one of {', '.join(sorted(_KINDS))}"
+        return f"{where}kind must be one of {', '.join(sorted(_KINDS))}"
     return f"{where}{key}: {message}" if key else f"{where}{message.removeprefix('Value error, ')}"

@@ -78,7 +78,7 @@ class Kept:
 
     def __str__(self) -> str:
         before, after = self.files[0].files, self.files[1].files
-        said = [f"{self.rows:,} rows were too old"] if self.rows else []
+        said = [f"{self.rows:,} rows were past retention"] if self.rows else []
         said += [f"{before:,} files became {after:,}"] if after != before else []
         said += [f"{self.removed:,} old files removed"] if self.removed else []
         if self.held is not None:

@@ -188,7 +188,7 @@ class _Since:
         for one in self._pinned.subjects:
             if one.view == view:
                 return one
-        raise TableError(f"`near` has {view}, which the step does not name")
+        raise TableError(f"`near` names {view}, which the step does not read")
 
     def _type_of(self, view: str, column: str) -> DataType:
         return self._subject(view).spec.schema[column].dataType

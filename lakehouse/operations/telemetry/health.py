@@ -104,11 +104,11 @@ def _of_partitions(
             last = _last([query for query in queries if query.layer == "bronze"])
             found.append(_waiting(what, last, now - oldest, now, limit))
         elif (of_unknown_age := _of_unknown_age(of_topic)) is not None:
-            found.append(Health(Word.UNKNOWN, f"{what}, their age is unknown: {of_unknown_age}"))
+            found.append(Health(Word.UNKNOWN, f"{what}; their age is unknown: {of_unknown_age}"))
         held = [one.open_transaction for one in of_topic if one.open_transaction is not None]
         if held and now - (first := min(held, key=lambda one: one.since)).since > limit:
             hidden = f"up to {sum(one.offsets for one in held):,} records of {topic}"
-            what = f"an open transaction of the producer {first.producer} hides {hidden}"
+            what = f"an open transaction of producer {first.producer} hides {hidden}"
             found.append(Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since))
     return found
 
@@ -132,7 +132,7 @@ def _of_layer(
     if lag.records and lag.layer in unrun:
         return _stopped(what, unrun[lag.layer], now - oldest)
     if (of_unknown_age := _of_unknown_age([lag])) is not None:
-        return Health(Word.UNKNOWN, f"{what}, their age is unknown: {of_unknown_age}")
+        return Health(Word.UNKNOWN, f"{what}; their age is unknown: {of_unknown_age}")
     if not lag.records or oldest <= limit:
         return None
     last = _last([query for query in queries if query.name == lag.query])
@@ -143,7 +143,7 @@ def _lacking(query: QueryState) -> Health:
     """Return the health of an export whose stores lack rows."""
     stores, verb = " and ".join(query.behind), "lack" if len(query.behind) > 1 else "lacks"
     what = f"{stores} {verb} rows that {query.name} sent to other stores: unavailable or full"
-    return Health(Word.BEHIND, f"{what}, refilled once reachable")
+    return Health(Word.BEHIND, f"{what}; refilled once available")
 
 
 def _last(queries: Sequence[QueryState]) -> datetime | None:
