@@ -148,7 +148,7 @@ class Actions:
     def _give_up(self) -> None:
         if self._running is not None:
             action = self._running.action
-            action.lines.append(f"stopped after {self._deadline_s:g} s, the limit of --action-hours")
+            action.lines.append(f"stopped after {self._deadline_s:g} s, the limit set by --action-hours")
             _log.warning("action %s of %s took more than %g s", action.id, action.actor, self._deadline_s)
             self._end(self._running)
 

@@ -180,7 +180,7 @@ class Lookups:
         except NoTableError as error:
             raise Problem(HTTPStatus.NOT_FOUND, f"{error}: nothing has been written to it yet") from error
         except (TableAwayError, LakehouseError) as error:
-            _log.warning("the requested store is away: %s", error)
+            _log.warning("the requested store is unavailable: %s", error)
             raise away(str(error)) from error
 
 
