@@ -308,7 +308,7 @@ def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
 
 def _parts(wanted: Wanted) -> _Parts:
     if len(wanted.samples) != 1:
-        raise SettingsError(f"this kind reads one topic; got samples of {', '.join(wanted.samples)}")
+        raise SettingsError(f"this kind reads one topic; got samples for {', '.join(wanted.samples)}")
     ((topic, records),) = wanted.samples.items()
     fields = fields_of(records)
     time = choose_time(fields, wanted.time)

@@ -41,7 +41,7 @@ def suite_text(
         names = "make_suite, required, rows, unique"
         begins = f"unix_micros(window_start) % {window_s * 1_000_000} = 0"
         windows = (
-            f'        rows(KEY, "windows begin where they should", "{begins}"),\n'
+            f'        rows(KEY, "windows are aligned", "{begins}"),\n'
             '        rows(KEY, "every window has a record", "count >= 1"),\n'
         )
     columns = ", ".join(map(text, key)) + ("," if len(key) == 1 else "")
