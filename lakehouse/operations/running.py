@@ -201,7 +201,7 @@ def _lines(
 def _telemetry(
     streams: Sequence[Stream], settings: Settings, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
-    """Yield the run's metrics and the port that serves them; null if they are not served.
+    """Yield the run's metrics and the port that serves them; None if they are not served.
 
     The same port serves the streams' backlog.
     """

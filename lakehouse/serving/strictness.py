@@ -23,7 +23,7 @@ from lakehouse.serving.problems import Problem
 
 
 def path_of(scope: Scope) -> str | None:
-    """Return the path of a request's route as declared, or null if no route matched."""
+    """Return the path of a request's route as declared, or None if no route matched."""
     return getattr(scope.get("route"), "path", None)
 
 

@@ -33,7 +33,7 @@ class ChosenTime:
 
 
 def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
-    """Return the event-time field; null if no field looks like one.
+    """Return the event-time field; None if no field looks like one.
 
     Raises SettingsError if the named field does not exist, or its values are not times.
     """

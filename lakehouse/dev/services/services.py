@@ -158,7 +158,7 @@ def local_services(
 
 
 def administrator(settings: Settings) -> KafkaAccess | None:
-    """Return the administrator's access to this home's running secured broker; null if there is none."""
+    """Return the administrator's access to this home's running secured broker; None if there is none."""
     kafka = _kafka(settings)
     record = read_record(kafka)
     return None if record is None or not kafka.secure else kafka.access(record.port)

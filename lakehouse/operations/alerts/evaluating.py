@@ -44,7 +44,7 @@ class AlertStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A rule's result for one set of labels; `is_so`: the condition holds (null: unknown)."""
+    """A rule's result for one set of labels; `is_so`: the condition holds (None: unknown)."""
 
     labels: Labels
     is_so: bool | None
@@ -98,7 +98,7 @@ def evaluate(
 ) -> tuple[dict[Key, Alert], list[Notification]]:
     """Return the state as of `now`, and the notifications with resolved alerts first.
 
-    `judged` maps rule names to results, null if a rule's data is unavailable. No alert fires early if the
+    `judged` maps rule names to results, None if a rule's data is unavailable. No alert fires early if the
     clock goes back.
     """
     after: dict[Key, Alert] = {}

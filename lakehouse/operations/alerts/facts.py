@@ -84,7 +84,7 @@ def step(
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
-    """Return a rule's results, or null if its data is unavailable."""
+    """Return a rule's results, or None if its data is unavailable."""
     if isinstance(rule, MetricRule):
         windows = facts.windows.get(rule.name)
         return None if windows is None else _of_metric(rule, windows, now)

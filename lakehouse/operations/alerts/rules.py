@@ -49,7 +49,7 @@ _Checked = TypeVar("_Checked", bound=_Rule)
 
 
 class _OfStream(_Rule):
-    """A rule on one stream, or on every stream if `stream` is null."""
+    """A rule on one stream, or on every stream if `stream` is None."""
 
     stream: str | None = None
 
@@ -57,7 +57,7 @@ class _OfStream(_Rule):
 class MetricRule(_Rule):
     """A statistic of gold.metrics_1m was over or under a threshold in each of the last `windows` minutes.
 
-    If `service` is null, the rule is evaluated for each service with the metric. A series whose newest window
+    If `service` is None, the rule is evaluated for each service with the metric. A series whose newest window
     ended more than `stale_s` seconds ago is not evaluated.
     """
 

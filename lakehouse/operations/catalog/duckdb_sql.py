@@ -100,7 +100,7 @@ def _register(
 
 
 def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> str | None:
-    """Return the message for a missing table, with suggestions; null for any other error.
+    """Return the message for a missing table, with suggestions; None for any other error.
 
     If the statement names no existing table of a schema, DuckDB reports the whole schema as missing.
     """

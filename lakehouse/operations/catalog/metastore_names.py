@@ -111,7 +111,7 @@ def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
 
 
 def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
-    """Return a table's metastore entry; null if the table does not exist yet."""
+    """Return a table's metastore entry; None if the table does not exist yet."""
     if not lake.exists(spec.layer, spec.name):
         return None
     path = lake.path(spec.layer, spec.name)

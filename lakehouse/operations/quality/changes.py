@@ -229,7 +229,7 @@ def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str
 
 
 def _size_of(type_: DataType) -> int | None:
-    """Return the bucket width of a timestamp (microseconds) or long column; null for other types."""
+    """Return the bucket width of a timestamp (microseconds) or long column; None for other types."""
     if isinstance(type_, TimestampType):
         return _MINUTE_US
     return _NUMBERS if isinstance(type_, LongType) else None

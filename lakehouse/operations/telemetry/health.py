@@ -34,7 +34,7 @@ def health_of(
 ) -> Health:
     """Return a stream's health: the worst word that applies.
 
-    `unrun` maps each layer that no process runs to when it last ran (null: unknown). A stream is behind if a
+    `unrun` maps each layer that no process runs to when it last ran (None: unknown). A stream is behind if a
     record waits longer than `lag_limit`, or if a store lacks rows that others have. It is stale if its newest
     event is older than `fresh`. Rows held back by a closed gate do not count as waiting. `refused` holds the
     latest reports of silver's refusals, if letters are open.
@@ -114,7 +114,7 @@ def _of_partitions(
 
 
 def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
-    """Return why the age of the backlog is unknown; null if it is known, or if nothing waits."""
+    """Return why the age of the backlog is unknown; None if it is known, or if nothing waits."""
     return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
 
 

@@ -42,7 +42,7 @@ _BEARER = "bearer "
 
 @dataclass(frozen=True)
 class Access:
-    """Access rules: `tokens` is null if no token is required; a request's Host must be one of `hosts`.
+    """Access rules: `tokens` is None if no token is required; a request's Host must be one of `hosts`.
 
     `is_https`: browsers reach the server only over HTTPS, its own or a proxy's. `refusals` limits the rate of
     requests without a valid token, per address.
@@ -61,7 +61,7 @@ class Access:
 
     @cached_property
     def sessions(self) -> Sessions | None:
-        """The sessions of token holders; null if no token is required."""
+        """The sessions of token holders; None if no token is required."""
         return None if self.tokens is None else Sessions(self.tokens)
 
 
@@ -179,7 +179,7 @@ class Entrance:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """Return a request's bearer token, or null if it has none."""
+    """Return a request's bearer token, or None if it has none."""
     given = headers.get("authorization", "")
     return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
 
