@@ -30,7 +30,7 @@ def path_of(scope: Scope) -> str | None:
 def parameters_of(request: Request) -> dict[str, bool] | None:
     """Return the query parameters of a request's route, and whether each may be repeated.
 
-    Null if no route matched.
+    None if no route matched.
     """
     route = request.scope.get("route")
     return dict(_declared(route.dependant)) if isinstance(route, APIRoute) else None

@@ -131,7 +131,7 @@ def read(lake: Lake, table: str) -> Lateness:
     made_with = tables.properties_of(found).get(f"lakehouse.{SETTING}")
     if made_with is None:
         raise TableError(
-            f"it is unknown with which {SETTING} {table} was made: its property lakehouse.{SETTING} is "
+            f"it is unknown which {SETTING} {table} was made with: its property lakehouse.{SETTING} is "
             "missing. Set it to the original number of seconds (ALTER TABLE … SET TBLPROPERTIES)"
         )
     number = noted.get(_number(table))

@@ -1,6 +1,6 @@
 """The input of the rules (facts), and the evaluation of each rule on it. No I/O.
 
-Null means unknown; values known to be absent are omitted.
+None means unknown; values known to be absent are omitted.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class Log:
     def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
         """Return the files of an earlier version, in the order in which a new reader reads them.
 
-        Null if the log no longer has that version.
+        None if the log no longer has that version.
         """
         self._asked.add(version)
         if version not in self._starts:
