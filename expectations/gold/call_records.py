@@ -23,7 +23,7 @@ def suite() -> ExpectationSuite:
         unique(KEYS),
         required(KEYS, (*KEYS, *COUNTS, "last_event_time", "status", "was_closed")),
         rows(KEYS, "calls are open or closed", "status IN ('open', 'closed')"),
-        rows(KEYS, "open calls and only these have no closed_at", "(status = 'open') = (closed_at IS NULL)"),
+        rows(KEYS, "exactly the open calls have no closed_at", "(status = 'open') = (closed_at IS NULL)"),
         rows(KEYS, "calls close after their last event", "closed_at > last_event_time"),
         rows(
             KEYS,
@@ -32,7 +32,7 @@ def suite() -> ExpectationSuite:
         ),
         rows(
             KEYS,
-            "payloads come from events of their side",
+            "payloads come from events on their side",
             " AND ".join(f"({side} IS NULL OR {side}_events > 0)" for side in SIDES.values()),
         ),
         rows(KEYS, "calls begin before they end", "ts <= last_event_time"),

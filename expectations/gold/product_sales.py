@@ -60,13 +60,13 @@ def suite() -> ExpectationSuite:
         "gold.product_sales",
         unique(KEYS),
         required(KEYS, (*KEYS, "count", "partitions", "made_anew")),
-        rows(KEYS, "sales are counted from 0", "count >= 0"),
+        rows(KEYS, "counts of sales are not negative", "count >= 0"),
         rows(
             KEYS,
-            "products without a sale and only these have no last event",
+            "exactly the products without sales have no last event",
             "(last_event_time IS NULL) = (count = 0)",
         ),
-        rows(KEYS, "without a sale there is no total", "count <> 0 OR total = 0"),
+        rows(KEYS, "products without sales have a total of zero", "count <> 0 OR total = 0"),
         no_rows(
             "every product has an event in silver",
             _IN_SILVER,

@@ -30,16 +30,16 @@ def suite() -> ExpectationSuite:
         "gold.sales_notifications",
         unique(KEYS),
         required(KEYS, (*KEYS, "value", "crossing", "event_time")),
-        rows(KEYS, "crossings count from 1", "crossing >= 1"),
+        rows(KEYS, "crossings are numbered from 1", "crossing >= 1"),
         no_rows("totals have reached the threshold", below, step=below),
         no_rows(
-            "every notification has its sale in silver",
+            "every notification has a sale in silver",
             unsold,
             step=unsold,
             near={"silver_sales_events": ("event_time", "event_time", "event_time")},
         ),
         no_rows(
-            "every product has its row in product_sales",
+            "every product has a row in product_sales",
             f"SELECT {names} FROM {{batch}} JOIN ({_MERGED}) USING (partition) "
             f"LEFT ANTI JOIN gold_product_sales USING (product) WHERE offset <= last_offset",
             # The step includes notifications ahead of product_sales: they do not change when it catches up.

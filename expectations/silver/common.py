@@ -21,14 +21,14 @@ def accepted(source: Source) -> list[Expectation]:
     return [
         unique(COORDINATES),
         required(COORDINATES, (*(field.column for field in fields), "event_time", *COORDINATES)),
-        *([rows(COORDINATES, "required texts are not empty", not_empty)] if texts else []),
+        *([rows(COORDINATES, "required strings are not empty", not_empty)] if texts else []),
         no_rows(
-            "no event is further ahead than is tolerated",
+            "no event is further ahead than future_tolerance",
             "SELECT topic, partition, offset, event_time FROM {batch} "
             "WHERE event_time > (SELECT timestampadd(SECOND, future_tolerance_s, now) FROM limits)",
         ),
         no_rows(
-            "every row has its bronze row",
+            "every row has a bronze row",
             "SELECT topic, partition, offset FROM {batch} "
             f"LEFT ANTI JOIN bronze_{source.table} USING (topic, partition, offset)",
         ),

@@ -38,11 +38,11 @@ def suite() -> ExpectationSuite:
         rows(KEY, "streams are known", f"stream IN ({_texts(stream.name for stream in streams)})"),
         rows(KEY, "stages are known", f"stage IN ({_texts([STAGE])})"),
         rows(KEY, "statuses are known", f"status IN ({_texts(STATUSES)})"),
-        rows(KEY, "there has been an attempt", "attempts >= 1"),
-        rows(KEY, "there is a reason", "size(reasons) >= 1"),
+        rows(KEY, "every letter has an attempt", "attempts >= 1"),
+        rows(KEY, "every letter has a reason", "size(reasons) >= 1"),
         rows(KEY, "every reason has a rule", "NOT exists(reasons, reason -> reason.rule IS NULL)"),
         rows(KEY, "the last attempt is not before the first", "first_seen <= last_attempt"),
-        no_rows("few of a topic's records are open", _open_rate(streams, most=0.1), severity="warn"),
+        no_rows("few records of a topic are open letters", _open_rate(streams, most=0.1), severity="warn"),
     )
 
 

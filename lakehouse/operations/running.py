@@ -159,17 +159,15 @@ def _check(layers: Sequence[LayerName], options: RunOptions, *, standby: bool) -
     trigger = options.trigger
     check_trigger(trigger)
     if standby and trigger == AVAILABLE_NOW:
-        raise SettingsError(
-            f"--standby waits for its turn to run on; with --trigger {trigger} none is needed"
-        )
+        raise SettingsError(f"--standby is for live runs: omit it with --trigger {trigger}")
     if options.skip and not {"bronze", "silver"} & set(layers):
         raise SettingsError(
-            "--skip passes over records that bronze reads or silver judges: use it with one of these layers, "
-            "or with all"
+            "--skip applies to records that bronze reads or silver judges: use it with one of these layers, "
+            "or with all layers"
         )
     if options.is_backfill and "silver" not in layers:
         raise SettingsError(
-            "--backfill says how silver judges records: use it with silver, or with all layers"
+            "--backfill changes how silver judges records: use it with silver, or with all layers"
         )
 
 
@@ -203,7 +201,7 @@ def _lines(
 def _telemetry(
     streams: Sequence[Stream], settings: Settings, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
-    """Yield the run's metrics and the port that serves them; null if they are not served.
+    """Yield the run's metrics and the port that serves them; None if they are not served.
 
     The same port serves the streams' backlog.
     """

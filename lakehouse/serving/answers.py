@@ -18,9 +18,9 @@ _JSON = "application/json"
 
 @dataclass(frozen=True)
 class Origin:
-    """The source of a response; both numbers are null if the table does not exist yet.
+    """The source of a response; both numbers are None if the table does not exist yet.
 
-    `is_final`: whether everything in the response is final and will not change; null if unknown.
+    `is_final`: whether everything in the response is final and will not change; None if unknown.
     """
 
     source: str

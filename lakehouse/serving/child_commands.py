@@ -47,8 +47,8 @@ class ActionStatus(StrEnum):
 class Action:
     """One run of a command: its caller, times (UTC), output and exit code.
 
-    `result` is the JSON object printed on standard output; null for any other output. `cancelled_by` is the
-    caller who cancelled it; null if it was not cancelled.
+    `result` is the JSON object printed on standard output; None for any other output. `cancelled_by` is the
+    caller who cancelled it; None if it was not cancelled.
     """
 
     id: str
@@ -124,7 +124,7 @@ class Actions:
             return action
 
     def cancel(self, id_: str, actor: str) -> Action | None:
-        """Ask an action to stop, which may take a while; return the action, or null if it is unknown."""
+        """Ask an action to stop, which may take a while; return the action, or None if it is unknown."""
         running = self._running
         if running is not None and running.action.id == id_ and running.action.cancelled_by is None:
             _log.info("%s cancels action %s of %s", actor, id_, running.action.actor)
@@ -133,7 +133,7 @@ class Actions:
         return self.get(id_)
 
     def get(self, id_: str) -> Action | None:
-        """Return an action, or null if it is unknown."""
+        """Return an action, or None if it is unknown."""
         return self._actions.get(id_)
 
     def newest(self) -> list[Action]:
@@ -148,7 +148,7 @@ class Actions:
     def _give_up(self) -> None:
         if self._running is not None:
             action = self._running.action
-            action.lines.append(f"stopped after {self._deadline_s:g} s, the limit of --action-hours")
+            action.lines.append(f"stopped after {self._deadline_s:g} s, the limit set by --action-hours")
             _log.warning("action %s of %s took more than %g s", action.id, action.actor, self._deadline_s)
             self._end(self._running)
 

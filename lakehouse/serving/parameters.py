@@ -46,7 +46,7 @@ def micros(parameter: str, text: str) -> int:
 
 
 def iso(millis: int | None) -> str | None:
-    """Format epoch milliseconds as ISO 8601 UTC, or as digits outside the years 1 to 9999; null if null."""
+    """Format epoch milliseconds as ISO 8601 UTC, or as digits outside the years 1 to 9999; None if None."""
     if millis is None:
         return None
     try:
@@ -97,13 +97,13 @@ Cursor = Annotated[
 
 @dataclass(frozen=True)
 class Paging:
-    """The page that a request asks for: the maximum number of items, and the cursor (null: first page)."""
+    """The page that a request asks for: the maximum number of items, and the cursor (None: first page)."""
 
     limit: int
     cursor: str | None
 
     def after(self, name: str, types: Sequence[type]) -> tuple[Any, ...] | None:
-        """Return the cursor's values, null for the first page; raises Problem 400 for an invalid cursor."""
+        """Return the cursor's values, None for the first page; raises Problem 400 for an invalid cursor."""
         return None if self.cursor is None else from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:

@@ -23,14 +23,14 @@ from lakehouse.serving.problems import Problem
 
 
 def path_of(scope: Scope) -> str | None:
-    """Return the path of a request's route as declared, or null if no route matched."""
+    """Return the path of a request's route as declared, or None if no route matched."""
     return getattr(scope.get("route"), "path", None)
 
 
 def parameters_of(request: Request) -> dict[str, bool] | None:
     """Return the query parameters of a request's route, and whether each may be repeated.
 
-    Null if no route matched.
+    None if no route matched.
     """
     route = request.scope.get("route")
     return dict(_declared(route.dependant)) if isinstance(route, APIRoute) else None

@@ -94,9 +94,9 @@ def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], 
             with redis_client(redis_url, **impatient(redis_timeout_s)) as client:
                 client.ping()
         except (redis.RedisError, OSError):
-            reasons.append("Redis does not answer (LAKEHOUSE_REDIS_URL)")
+            reasons.append("Redis does not answer (redis.url)")
         if not gold.versions():
-            reasons.append("no gold table can be read (LAKEHOUSE_LAKE)")
+            reasons.append("no gold table can be read (lake)")
         return Readiness(len(reasons) < 2, tuple(reasons))  # noqa: PLR2004 - Redis and gold
 
     return look

@@ -60,9 +60,9 @@ Rows = Mapping[str, DataFrame]
 
 @dataclass(frozen=True)
 class Message:
-    """The message for a row of a gold or side table, to a topic or, if that is null, only to stores.
+    """The message for a row of a gold or side table, to a topic or, if that is None, only to stores.
 
-    `value` is JSON; null for a tombstone. For stores such as Redis, `key` is the row's key in the store.
+    `value` is JSON; None for a tombstone. For stores such as Redis, `key` is the row's key in the store.
     """
 
     table: str
@@ -120,7 +120,7 @@ class Folding:
     ) -> None:
         """Process one micro-batch: the records of each source, by table name.
 
-        `now` is the clock's time while gold is merged; null: the landing time.
+        `now` is the clock's time while gold is merged; None: the landing time.
         """
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
@@ -261,7 +261,7 @@ class Folding:
     def _merge(
         self, table: GoldTable, clean: DataFrame, now: datetime, left: DataFrame | None, *, twice: bool
     ) -> None:
-        """Merge clean rows into a table; `left` holds rows removed from silver, null if there are none."""
+        """Merge clean rows into a table; `left` holds rows removed from silver, None if there are none."""
         partials = table.preaggregate(clean).localCheckpoint()
         gone = None if left is None else table.preaggregate(left).localCheckpoint()
         facts = Facts.of(table, partials if gone is None else partials.unionByName(gone))

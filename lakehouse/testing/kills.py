@@ -48,7 +48,7 @@ def write_batch(step: Step, batch: Batch, *, now: datetime) -> BatchResult:
 
 
 def take_next(step: Step, *, now: datetime) -> BatchResult | None:
-    """Let a step plan and write its next micro-batch; null if there is none."""
+    """Let a step plan and write its next micro-batch; None if there is none."""
     batch = step.plan({})
     return None if batch is None else write_batch(step, batch, now=now)
 

@@ -12,7 +12,7 @@ from lakehouse.common.record_lines import Record
 from lakehouse.streams.definition import Source, Stream
 
 Given: TypeAlias = Record | Mapping[str, Any] | str | bytes | None
-"""A record, or its value: an object (Decimals keep all digits), text, bytes, or null (a tombstone)."""
+"""A record, or its value: an object (Decimals keep all digits), text, bytes, or None (a tombstone)."""
 
 Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
 """The records of one micro-batch; for a stream with several topics, optionally by topic."""
@@ -28,7 +28,7 @@ def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
 
 
 def moment(time: datetime | str | None) -> datetime:
-    """Convert a datetime or ISO 8601 text to UTC; without a zone it is UTC, null is the current time."""
+    """Convert a datetime or ISO 8601 text to UTC; without a zone it is UTC, None is the current time."""
     if time is None:
         return datetime.now(UTC)
     found = datetime.fromisoformat(time) if isinstance(time, str) else time

@@ -92,7 +92,9 @@ class SameGold:
                 way = _way(clean, Random(f"{seed} {number}"), keep_order=keep_order)
                 wrong = _differences(stream, self._merged(stream, clean, way, clock), expected)
                 if wrong:
-                    said = [f"gold of {stream.name} is not that of one batch (seed={seed}, way {number})"]
+                    said = [
+                        f"gold of {stream.name} differs from that of one batch (seed={seed}, way {number})"
+                    ]
                     raise AssertionError("\n".join([*said, *_described(way), *wrong]))
 
     def _merged(
@@ -131,7 +133,7 @@ class SameGold:
             raise AssertionError(f"no record of {stream.name} is clean, so gold is empty")
         wrong = [line for check in checks for line in _said(check)]
         if wrong:
-            raise AssertionError("\n".join([f"{stream.name} is not the same after crashes", *wrong]))
+            raise AssertionError("\n".join([f"gold of {stream.name} differs after crashes", *wrong]))
 
 
 def _clean_rows(judging: Folding, records: Batch, now: datetime) -> dict[str, pa.Table]:

@@ -64,7 +64,7 @@ def test_clean_records_dead_letters_gold_and_messages_are_shown(run: Try) -> Non
     assert "silver.transactions, clean records (1)" in said
     assert "1    │ ann     │ 1.500000000 │ 2026-03-29T01:05:00Z" in said
     assert "3    │ not_positive │ amount │ amount must be above 0, not 0" in said
-    assert """4    │ not_json     │        │ the value is not one JSON text: {"userId":""" in said
+    assert """4    │ not_json     │        │ the value is not valid JSON: {"userId":""" in said
     assert "gold.user_transactions_5m (1)" in said
     assert "ann     │ 2026-03-29T01:05:00Z │ 2026-03-29T01:10:00Z │ 1.500000000  │ 1" in said
     assert "gold.user_transactions_5m, sent to aggregated-transactions (1)" in said

@@ -45,10 +45,10 @@ CASES = {
             "keys are unique": {_VIEW: [_OPEN, _OPEN]},
             "required columns have values": _changed(was_closed="NULL"),
             "calls are open or closed": _changed(status=text("ringing")),
-            "open calls and only these have no closed_at": _changed(closed_at="NULL"),
+            "exactly the open calls have no closed_at": _changed(closed_at="NULL"),
             "calls close after their last event": _changed(closed_at=at("11:40:00")),
             "every call has an event": _changed(analytics_events="0", analytics="NULL"),
-            "payloads come from events of their side": _changed(metrics=text("7")),
+            "payloads come from events on their side": _changed(metrics=text("7")),
             "calls begin before they end": _changed(last_event_time=at("11:39:59")),
             "every call begins with an event in silver": {
                 "silver_call_metrics": [{**_PAIR, "event_time": at("11:58:00.000001")}]

@@ -60,13 +60,13 @@ CASES = {
             "streams are known": _changed(stream=text("weather")),
             "stages are known": {_VIEW: [_REPLAYED, _letter(0, stage="gold")]},
             "statuses are known": _changed(status=text("lost")),
-            "there has been an attempt": _changed(attempts="0"),
-            "there is a reason": _changed(reasons="array()"),
+            "every letter has an attempt": _changed(attempts="0"),
+            "every letter has a reason": _changed(reasons="array()"),
             "every reason has a rule": _changed(
                 reasons="array(named_struct('rule', NULL, 'column', NULL, 'message', 'no'))"
             ),
             "the last attempt is not before the first": _changed(last_attempt=at("11:59:01")),
-            "few of a topic's records are open": {"bronze_metrics_events": _landed(9)},
+            "few records of a topic are open letters": {"bronze_metrics_events": _landed(9)},
         },
     )
 }

@@ -109,11 +109,9 @@ CASES = {
         bad={
             "keys are unique": {_TOTALS: [_SOLD_AND_RETURNED, _SOLD_AND_RETURNED]},
             "required columns have values": _changed(made_anew="NULL"),
-            "sales are counted from 0": _changed(count="-1", last_event_time=at("11:50:00")),
-            "products without a sale and only these have no last event": _changed(
-                last_event_time=at("11:50:00")
-            ),
-            "without a sale there is no total": _changed(total="0.000000001"),
+            "counts of sales are not negative": _changed(count="-1", last_event_time=at("11:50:00")),
+            "exactly the products without sales have no last event": _changed(last_event_time=at("11:50:00")),
+            "products without sales have a total of zero": _changed(total="0.000000001"),
             "every product has an event in silver": {
                 _TOTALS: [_STARTED_AGAIN, _SOLD_AND_RETURNED, {**_STARTED_AGAIN, "product": text("p4")}]
             },
@@ -134,10 +132,10 @@ CASES = {
         bad={
             "keys are unique": {"gold_sales_notifications": [_CROSSING, _CROSSING]},
             "required columns have values": _notified(event_time="NULL"),
-            "crossings count from 1": _notified(crossing="0"),
+            "crossings are numbered from 1": _notified(crossing="0"),
             "totals have reached the threshold": _notified(value="1999.999999999"),
-            "every notification has its sale in silver": _notified(offset="3"),
-            "every product has its row in product_sales": {_TOTALS: [_SOLD_AND_RETURNED]},
+            "every notification has a sale in silver": _notified(offset="3"),
+            "every product has a row in product_sales": {_TOTALS: [_SOLD_AND_RETURNED]},
             "the newest row is recent": later(),
         },
     ),

@@ -102,7 +102,7 @@ def test_from_a_copy_that_is_adopted_no_row_goes_back_and_none_is_missing(moved:
     checks = moved.copy.audited()
     assert [check.differences for check in checks] == [0, 0]
     assert checks[0].notes[0].endswith("has sent version 3, and this copy of it ends at version 1")
-    with pytest.raises(PositionError, match="an older copy of it was restored"):
+    with pytest.raises(PositionError, match="an older copy was restored"):
         moved.copy.run()
     moved.adopt()
     with pytest.raises(

@@ -50,4 +50,4 @@ def test_a_source_without_a_required_text_expects_none() -> None:
 
     found = {one.description for one in accepted(replace(SOURCE, contract=numbers))}
 
-    assert "required texts are not empty" in {one.description for one in accepted(SOURCE)} - found
+    assert "required strings are not empty" in {one.description for one in accepted(SOURCE)} - found

@@ -159,7 +159,7 @@ def test_a_catch_up_that_refuses_too_much_says_what_and_why_and_exits_with_3(
 
     share = "silver.metrics_events: 999 of 1,000 records refused (99.9 %)"
     causes = [
-        f"991 not_json, such as {topic}/0/100: the value is not one JSON text: {{",
+        f"991 not_json, such as {topic}/0/100: the value is not valid JSON: {{",
         (
             f"8 wrong_type of value, such as {topic}/0/1091: value must be a number, not a string: "
             r'"12\u{202e}"'
@@ -168,7 +168,7 @@ def test_a_catch_up_that_refuses_too_much_says_what_and_why_and_exits_with_3(
     assert ended.returncode == 3, ended.stderr
     assert ended.stdout.splitlines()[-4:] == [share, *(f"  {cause}" for cause in causes), "caught up"]
     assert ended.stderr == (
-        f"error: {share} in this run, more than LAKEHOUSE_RUN_REFUSED_LIMIT, 5 %: {'; '.join(causes)}. "
+        f"error: {share} in this run, more than run.refused_limit allows (5 %): {'; '.join(causes)}. "
         "`lakehouse dead-letters list --stream metrics` shows them\n"
     )
     (noted,) = newest(settings.lake, limit=10, kinds=[Kind.REFUSED])

@@ -76,7 +76,7 @@ def test_a_table_of_a_later_version_is_named(settings: Settings, spark: SparkSes
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('lakehouse.format' = '7')")
     faults = found(settings)
     assert faults.keys() == {"lake"}
-    assert faults["lake"].found == "bronze.metrics_events has format 7, and this version knows 1"
+    assert faults["lake"].found == "bronze.metrics_events has format 7, but this version supports only 1"
 
 
 def test_an_old_java_and_a_damaged_jar_are_named(
@@ -101,7 +101,8 @@ def test_an_old_java_and_a_damaged_jar_are_named(
     assert {name: one.state for name, one in faults.items()} == {"Java": "fail", "jars of spark": "fail"}
     assert faults["Java"].found == f"11.0.22 ({java})"
     assert (
-        faults["jars of spark"].found == "1 are missing or not as locked, spark/delta-storage-4.4.0.jar first"
+        faults["jars of spark"].found
+        == "1 are missing or differ from the lock file, such as spark/delta-storage-4.4.0.jar"
     )
     assert faults["jars of spark"].todo == "run `lakehouse setup`"
 

@@ -45,7 +45,7 @@ DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
     "silver.call_metrics": (
         ("topic", "partition", "offset"),
         "event_time = event_time + INTERVAL 1 DAY",
-        "no event is further ahead than is tolerated",
+        "no event is further ahead than future_tolerance",
     ),
     "gold.product_sales": (
         ("product",),
@@ -60,7 +60,7 @@ DAMAGES: Mapping[str, tuple[tuple[str, ...], str | None, str]] = {
 }
 """By table: its key, what is done to one row (null: it is there twice), and the expectation that says so."""
 
-UNMET: Mapping[str, set[str]] = {"silver.dead_letters": {"few of a topic's records are open"}}
+UNMET: Mapping[str, set[str]] = {"silver.dead_letters": {"few records of a topic are open letters"}}
 """By table: what warns in the lake, where 15 % of the records are malformed."""
 
 Invoke = Callable[..., Result]

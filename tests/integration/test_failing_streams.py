@@ -264,12 +264,14 @@ def test_a_step_takes_less_if_the_heap_was_full_and_fails_alone_if_it_cannot(lak
     assert said[0].startswith(f"{GOLD} failed in micro-batch ")
     assert said[0].endswith(
         f"which reads silver.transactions {first} to {first + 4}: the heap was full (driver memory 2g); "
-        "retrying with a quarter of that"
+        "retrying with a quarter of the input"
     )
     assert len(said) == 1  # of 4 commits it takes 4, and then one after the other
 
     lake.produce()
-    with pytest.raises(HeapError, match=f"^{GOLD} failed in micro-batch .*It cannot take less") as raised:
+    with pytest.raises(
+        HeapError, match=f"^{GOLD} failed in micro-batch .*The micro-batch cannot be smaller"
+    ) as raised:
         lake.catch_up([needing_two_gigabytes(beyond=0), SALES])
     assert "OutOfMemoryError" in str(raised.value.__cause__)
     assert (lake.sold, lake.spent) == (lake.events, lake.events - 1)

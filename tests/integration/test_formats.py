@@ -237,8 +237,8 @@ def test_bytes_that_look_like_ids_cost_few_requests_and_crowd_out_no_schema(
     ]
     assert looked_up == list(range(schemas.MOST_MISSING))
     assert of_ids[5 + 1_499] == (
-        "schema 901499 was not looked up: too many others of the micro-batch have no schema; "
-        "replay the record to have it looked up"
+        "schema 901499 was not looked up: too many other ids in the micro-batch have no schema; "
+        "replay the record to look it up"
     )
     assert {rules for _, rules in refused_rules(settings)} == {("unknown_schema",)}
 

@@ -139,7 +139,7 @@ def test_a_catch_up_lands_everything_and_exports_nothing_while_a_suite_does_not_
     assert gated.count(SILVER) > landed
     assert gated.sent() == before
     (closed,) = gated.said
-    assert closed.startswith("gate of transactions closed, nothing is exported: gold.user_transactions_5m: ")
+    assert closed.startswith("gate of transactions closed; nothing is exported: gold.user_transactions_5m: ")
     code, reasons = gated.health()
     assert code == 1
     assert reasons[0].startswith("gold.user_transactions_5m: ")

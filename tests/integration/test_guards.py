@@ -114,7 +114,7 @@ def test_a_table_that_was_recreated_under_its_reader_is_refused(
         message = refusal(spark, settings, layer)
 
     assert message.startswith(f"{filled} was made from another {table} (id ")
-    assert "it was deleted and recreated" in message
+    assert f"{table} was deleted and recreated" in message
     assert f"or delete {pipeline.path_of(settings, filled)} (and the tables made from it)" in message
     assert pipeline.run_layers(spark, settings, layer) == []
 
@@ -378,7 +378,7 @@ def test_a_topic_that_was_deleted_and_made_again_is_refused(
 
     other = settings.changed({"topics": {**settings.topics, SOURCE.topic: f"{topic}-2"}})
     create_topics(settings.kafka.access, {f"{topic}-2": 4})
-    assert f"has read topic {topic}, the settings say {topic}-2" in refusal(spark, other, "bronze")
+    assert f"has read topic {topic}, but the settings say {topic}-2" in refusal(spark, other, "bronze")
 
 
 def test_a_topic_that_is_made_again_under_a_living_step_is_refused_before_its_records_land(

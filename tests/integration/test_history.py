@@ -185,7 +185,7 @@ def test_a_letter_is_resent_once_one_row_of_silver_stands_in_its_place(
     assert done == Resolved(asked=4, resent=2, unmatched=1, ambiguous=1)
     with pytest.raises(QueryError, match="already resolves another letter"):
         by_record(2, 4)
-    with pytest.raises(QueryError, match=r"silver\.transactions has no row of .*/0/17"):
+    with pytest.raises(QueryError, match=r"silver\.transactions has no row for .*/0/17"):
         by_record(2, 17)
     with pytest.raises(QueryError, match="no open letter is selected"):
         by_record(0, 8)

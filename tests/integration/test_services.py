@@ -184,7 +184,7 @@ def test_a_home_that_others_may_write_is_refused_and_nothing_is_started(home: Pa
     assert isinstance(ended.exception, ServiceError)
     assert str(ended.exception) == (
         f"the local services are not started or stopped in {home}: everybody may write to it (mode 0777). "
-        "Make it yours (chown, chmod go-w), or set LAKEHOUSE_HOME to another directory"
+        "Make it yours (chown, chmod go-w), or set `home` (LAKEHOUSE_HOME) to another directory"
     )
     assert list(home.iterdir()) == []
 
@@ -269,7 +269,7 @@ def test_a_home_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "file").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LAKEHOUSE_HOME", str(tmp_path / "file" / "home"))
-    assert "set LAKEHOUSE_HOME" in failure("up")
+    assert "set `home` (LAKEHOUSE_HOME)" in failure("up")
 
 
 @pytest.mark.parametrize("servers", ["127.0.0.1:{closed}", "127.0.0.1:{silent}", "no-such-host.invalid:9092"])

@@ -138,7 +138,7 @@ def test_a_record_that_cannot_be_judged_is_named_skipped_and_accepted_once_it_ca
 
     with recorded(landed.lake, "a test"):
         notices = skip(spark, landed, stream, re.findall(r"--skip (\S+)", said))
-    told = [f"{SILVER} has skipped {one}: 1 dead letters by the rule skipped" for one in (third, fifth)]
+    told = [f"{SILVER} has skipped {one}: 1 dead letters with the rule skipped" for one in (third, fifth)]
     assert notices == told
     assert [one.message for one in newest(landed.lake, limit=9) if one.kind == "skip"] == told
     assert in_silver(landed) == [0, 1, 2, 4, 6, 7]
@@ -196,7 +196,7 @@ def test_layers_that_read_no_records_of_kafka_cannot_skip_any(
     lake_settings: Settings, layer: LayerName
 ) -> None:
     options = RunOptions(AVAILABLE_NOW, skip=[LostRange("t", 0, 1, 1)])
-    with pytest.raises(SettingsError, match=r"^--skip passes over records that bronze reads or silver"):
+    with pytest.raises(SettingsError, match=r"^--skip applies to records that bronze reads or silver"):
         run_layers(lake_settings, [layer], [], options)
 
 

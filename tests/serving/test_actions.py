@@ -160,7 +160,7 @@ def test_an_action_that_takes_too_long_is_ended_and_says_so() -> None:
 
     action = asyncio.run(scenario())
     assert (action.status, action.exit_code) == (ActionStatus.FAILED, -15)
-    assert action.lines[-1] == "stopped after 0.01 s, the limit of --action-hours"
+    assert action.lines[-1] == "stopped after 0.01 s, the limit set by --action-hours"
 
 
 def test_an_action_is_this_installations_command_whatever_lies_where_the_server_was_started(

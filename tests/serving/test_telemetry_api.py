@@ -19,8 +19,8 @@ from tests.support.served_lakes import NOWHERE, MakeClient, ServedLake, letter, 
 from tests.support.streams import METRICS_1M, STREAMS
 
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0"}
-NO_REDIS = "Redis does not answer (LAKEHOUSE_REDIS_URL)"
-NO_GOLD = "no gold table can be read (LAKEHOUSE_LAKE)"
+NO_REDIS = "Redis does not answer (redis.url)"
+NO_GOLD = "no gold table can be read (lake)"
 
 
 def samples(text: str) -> dict[str, float]:

@@ -51,7 +51,7 @@ class _Shown:
 
 _SHOWN = {
     "metrics": _Shown(
-        "clean events = events that its windows count",
+        "clean events = events counted in windows",
         """
         SELECT count(*), (SELECT sum(count) FROM gold.metrics_1m) FROM silver.metrics_events
         """,
@@ -64,7 +64,7 @@ _SHOWN = {
         """,
     ),
     "calls": _Shown(
-        "clean events of both topics = events that its calls count",
+        "clean events of both topics = events counted in calls",
         """
         SELECT (SELECT count(*) FROM silver.call_analytics) + (SELECT count(*) FROM silver.call_metrics),
                (SELECT sum(analytics_events + metrics_events) FROM gold.call_records)
@@ -78,7 +78,7 @@ _SHOWN = {
         """,
     ),
     "sales": _Shown(
-        "sum of sales since each product's last tombstone = sum of its totals",
+        "sum of sales since each product's last tombstone = sum of totals",
         """
         SELECT sum(value), (SELECT sum(total) FROM gold.product_sales)
         FROM silver.sales_events
@@ -94,11 +94,11 @@ _SHOWN = {
         """,
     ),
     "transactions": _Shown(
-        "sum of clean amounts = sum of its windows' totals",
+        "sum of clean amounts = sum of the windows' totals",
         """
         SELECT sum(amount), (SELECT sum(total_amount) FROM gold.user_transactions_5m) FROM silver.transactions
         """,
-        "gold.user_transactions_5m, the greatest totals",
+        "gold.user_transactions_5m, the largest totals",
         """
         SELECT user_id, window_start, total_amount, count
         FROM gold.user_transactions_5m ORDER BY total_amount DESC LIMIT 5
@@ -148,7 +148,7 @@ def summarise(lake: Lake, done: Done, console: Console) -> None:
     pipeline_s = sum(done.layer_s.values())
     console.print(
         f"{total:,} events through all four layers in {pipeline_s:.1f} s ({seconds}): "
-        f"{total / pipeline_s:,.0f} events/s (a cold Spark, start-up left out)",
+        f"{total / pipeline_s:,.0f} events/s (cold Spark, without start-up)",
         style="bold",
     )
 

@@ -39,8 +39,8 @@ _SHAPES: Mapping[str, Mapping[str, float]] = {
     "transactions": {"hot_user": 0.1},
 }
 _STEPS = {
-    "bronze": "land Kafka records as they came",
-    "silver": "clean them, quarantine the rest",
+    "bronze": "land Kafka records unchanged",
+    "silver": "keep clean records, quarantine the rest",
     "gold": "merge them into tables",
     "export": "push changed rows to Kafka and Redis",
 }
@@ -66,7 +66,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
     stop_services(settings)  # services of an earlier run would lose their files
     shutil.rmtree(home, ignore_errors=True)
     console.print("lakehouse demo: four streams from Kafka to gold and out again", style="bold")
-    console.print(f"everything lies under {home}")
+    console.print(f"all files are under {home}")
     began = time.monotonic()
     with local_services(
         settings, brief=True, on_progress=lambda message: console.print(f"  {message}")

@@ -45,10 +45,10 @@ def serve_until_stopped(settings: Settings, port: int, console: Console) -> None
             if found:
                 address = found[1]
                 console.print()
-                console.print(f"{address} answers, and all layers run; Ctrl-C stops both")
+                console.print(f"{address} answers, and all layers are running; Ctrl-C stops both")
                 send = f"curl -X POST '{address}/produce?events=1000&stream=metrics'"
-                console.print(f"events to look at: {send}", soft_wrap=True)
-        console.print("stopping: work in progress is finished")
+                console.print(f"to send events: {send}", soft_wrap=True)
+        console.print("stopping; work in progress finishes first")
 
 
 class _Child:

@@ -33,7 +33,7 @@ class ChosenTime:
 
 
 def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
-    """Return the event-time field; null if no field looks like one.
+    """Return the event-time field; None if no field looks like one.
 
     Raises SettingsError if the named field does not exist, or its values are not times.
     """
@@ -104,7 +104,9 @@ def choose_payload(topic: str, others: Sequence[Seen], fields: Mapping[str, Sequ
     elsewhere = {field.path for name, found in fields.items() if name != topic for field in found}
     own = [field for field in others if field.path not in elsewhere]
     if not own:
-        raise SettingsError(f"the samples of {topic} have no field of their own to be the payload")
+        raise SettingsError(
+            f"the samples of {topic} have no field that other topics lack, so none can be the payload"
+        )
     return max(own, key=lambda field: (field.type is FieldType.JSON, len(field.values)))
 
 

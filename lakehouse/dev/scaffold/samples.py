@@ -186,7 +186,7 @@ def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> lis
 
 
 def time_of(field: Seen) -> Time | None:
-    """Return the format of a field's times in this century; null if its values are not such times."""
+    """Return the format of a field's times in this century; None if its values are not such times."""
     if field.type is FieldType.STRING and not field.accepts_numbers:
         for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
             if all(_is_likely(int(value), unit) for value in field.values):

@@ -38,7 +38,7 @@ _NO_TIME = "guess: no field looks like a time, so Kafka's timestamp is the event
 class Wanted:
     """A request for a new stream: its name, sample records by topic, and the fields that the user named.
 
-    `by`, `value` and `time` name the key fields, the value field and the event-time field; if empty or null,
+    `by`, `value` and `time` name the key fields, the value field and the event-time field; if empty or None,
     they are guessed.
     """
 
@@ -299,7 +299,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return times a second and a day after the record's; the first is null if the record has no time."""
+    """Return times a second and a day after the record's; the first is None if the record has no time."""
     if time is None:
         return None, "2100-01-01T00:00:00Z"
     at = time.time.of(_at(record, time.field.names))
@@ -308,7 +308,7 @@ def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
 
 def _parts(wanted: Wanted) -> _Parts:
     if len(wanted.samples) != 1:
-        raise SettingsError(f"this kind reads one topic; got samples of {', '.join(wanted.samples)}")
+        raise SettingsError(f"this kind reads one topic; got samples for {', '.join(wanted.samples)}")
     ((topic, records),) = wanted.samples.items()
     fields = fields_of(records)
     time = choose_time(fields, wanted.time)

@@ -35,13 +35,13 @@ def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) ->
 def suite_text(
     table: str, key: Sequence[str], required: Sequence[str], *, window_s: int | None = None
 ) -> str:
-    """Return the module of a gold table's suite; `window_s` is the length of its windows, null if none."""
+    """Return the module of a gold table's suite; `window_s` is the length of its windows, None if none."""
     names, windows = "make_suite, required, unique", ""
     if window_s is not None:
         names = "make_suite, required, rows, unique"
         begins = f"unix_micros(window_start) % {window_s * 1_000_000} = 0"
         windows = (
-            f'        rows(KEY, "windows begin where they should", "{begins}"),\n'
+            f'        rows(KEY, "windows are aligned", "{begins}"),\n'
             '        rows(KEY, "every window has a record", "count >= 1"),\n'
         )
     columns = ", ".join(map(text, key)) + ("," if len(key) == 1 else "")

@@ -120,7 +120,7 @@ class KafkaServer(Service):
         if "," in str(self.data):
             raise ServiceError(
                 f"kafka: {self.data} has a comma, at which Kafka would split it; choose another "
-                "LAKEHOUSE_HOME"
+                "`home` (LAKEHOUSE_HOME)"
             )
 
     def configure(self, port: int) -> None:

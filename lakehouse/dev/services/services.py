@@ -158,7 +158,7 @@ def local_services(
 
 
 def administrator(settings: Settings) -> KafkaAccess | None:
-    """Return the administrator's access to this home's running secured broker; null if there is none."""
+    """Return the administrator's access to this home's running secured broker; None if there is none."""
     kafka = _kafka(settings)
     record = read_record(kafka)
     return None if record is None or not kafka.secure else kafka.access(record.port)
@@ -385,7 +385,7 @@ def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[s
         if (reason := foreign(home)) is not None:  # a service's settings can run code
             raise ServiceError(
                 f"the local services are not started or stopped in {home}: {reason}. Make it yours (chown, "
-                "chmod go-w), or set LAKEHOUSE_HOME to another directory"
+                "chmod go-w), or set `home` (LAKEHOUSE_HOME) to another directory"
             )
         with (home / "services.lock").open("a") as file:
             _acquire(file.fileno(), home, interrupts, on_progress)
@@ -393,7 +393,7 @@ def _locked(home: Path, interrupts: DeferredInterrupts, on_progress: Callable[[s
     except OSError as error:
         raise ServiceError(
             f"the local services cannot use their files in {home}: {error}; make it writable or "
-            "set LAKEHOUSE_HOME to another directory"
+            "set `home` (LAKEHOUSE_HOME) to another directory"
         ) from error
 
 

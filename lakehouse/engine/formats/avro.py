@@ -173,11 +173,11 @@ def _refusal(one: int, it: _Writer) -> Column:
         return wire.refusal("undecodable", f"schema {one} {it}")
     after, most = F.col(f"_avro_{one}.{AFTER}"), it.projection.most
     undecodable = wire.refusal("undecodable", f"the value is not a record of schema {one}, or is truncated")
-    trailing = wire.refusal("trailing_bytes", f"bytes follow the record of schema {one}")
+    trailing = wire.refusal("trailing_bytes", f"extra bytes follow the record of schema {one}")
     found = F.when(after.isNull(), undecodable).when(after != F.lit(_END), trailing)
     if most is None:
         return found
-    large = f"the value may have too many items for schema {one}, of which at most {most:,} bytes are read"
+    large = f"the value may have too many items: at most {most:,} bytes are read with schema {one}"
     return F.when(_is_large(most), wire.refusal("undecodable", large)).otherwise(found)
 
 

@@ -143,7 +143,7 @@ def _brackets(text: str) -> int:
 
 
 def _too_deep() -> UnusableError:
-    return UnusableError(f"is nested too deep: at most {MOST_NESTED} records, arrays and maps in each other")
+    return UnusableError(f"is nested too deeply: at most {MOST_NESTED} levels of records, arrays and maps")
 
 
 class _Parser:
@@ -235,7 +235,7 @@ class _Parser:
     def _array(self, item: AvroType) -> AvroType:
         if not item.least:
             raise UnusableError(
-                "has an array whose items take no bytes, so that a few bytes may be any number of items"
+                "has an array whose items take no bytes, so a few bytes could be any number of items"
             )
         return _made("array", [item], nested=1, least=1)
 

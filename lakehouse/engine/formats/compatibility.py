@@ -77,7 +77,8 @@ def findings(source: Source, schema: Registered) -> list[Finding]:
     """
     wanted = KINDS[source.format]
     if schema.kind != wanted:
-        return [Finding(f"the schema is of {schema.kind}; {source.topic} has {source.format}, so {wanted}")]
+        needed = f"{source.topic} has {source.format}, which needs {wanted}"
+        return [Finding(f"the schema's type is {schema.kind}; {needed}")]
     if schema.kind == "PROTOBUF":
         return list(_of_protobuf(source, schema.text))
     if schema.kind == "AVRO":
@@ -89,7 +90,7 @@ def findings(source: Source, schema: Registered) -> list[Finding]:
     try:
         parsed = json.loads(schema.text)
     except RecursionError as error:
-        raise ValueError("its JSON is nested too deep") from error
+        raise ValueError("its JSON is nested too deeply") from error
     return list(_judged(source, lambda path: _in_json(parsed, path), _JSON_TYPES, _JSON_TIMES))
 
 
@@ -104,12 +105,14 @@ def _judged(
         found = find(field.path)
         if found is None:
             if field.required:
-                yield Finding(f"{field.name} is required, and the schema does not have it")
+                yield Finding(f"{field.name} is required, but the schema lacks it")
             continue
         fits = fitting.get(field.type, found.types) | (_NUMBERS_TOO if field.accepts_numbers else frozenset())
         yield from _of_types(field.name, found, fits, field.type.value)
         if field.required and found.may_lack:
-            yield Finding(f"{field.name} is required, and a record may lack it or have null", breaks=False)
+            yield Finding(
+                f"{field.name} is required, but in the schema it may be absent or null", breaks=False
+            )
     found = find(contract.event_time_path)
     if found is not None:
         local = _LOCAL_TIMES if contract.event_time_zone else frozenset()
@@ -156,9 +159,9 @@ def _of_protobuf(source: Source, text: str) -> Iterator[Finding]:
         wanted = Wanted(field.column, field.path, field.type.value, field.required, field.scale)
         found = taken(descriptor, field.path, taker(wanted))
         if not found.is_there and field.required:
-            yield Finding(f"{field.name} is required, and the schema does not have it")
+            yield Finding(f"{field.name} is required, but the schema lacks it")
         elif found.is_open and field.required:
-            yield Finding(f"{field.name} is required, and a record may lack it", breaks=False)
+            yield Finding(f"{field.name} is required, but in the schema it may be absent", breaks=False)
         elif found.is_there and not found.is_open and found.get is None and not field.accepts_numbers:
             yield Finding(f"{field.name} must be a {field.type.value}, but has another type in the schema")
     time = taken(descriptor, source.contract.event_time_path, time_taker(Times((), 1, 0, 0)))

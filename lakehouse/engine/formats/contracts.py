@@ -95,8 +95,8 @@ def tree_of(contract: Contract) -> Tree:
 
 def _both(path: Sequence[str]) -> SettingsError:
     return SettingsError(
-        f"{printable('.'.join(path))}: the contract has fields in an object, and the object itself as a "
-        "field, which no schema can express; leave out one of them"
+        f"{printable('.'.join(path))}: the contract has both this object and fields inside it, which no "
+        "schema can express; leave out one or the other"
     )
 
 

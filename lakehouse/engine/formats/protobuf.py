@@ -153,7 +153,7 @@ def compiled(text: str) -> bytes:
     if done.returncode == -signal.SIGXCPU:
         raise ValueError(f"it takes more than {_MOST_CPU_S} s of CPU time")
     if done.returncode < 0:
-        raise ValueError(f"the compiler was ended by {signal.Signals(-done.returncode).name}")
+        raise ValueError(f"the compiler was killed by {signal.Signals(-done.returncode).name}")
     if done.returncode:
         raise ValueError(_complaint(done.stderr.decode(errors="replace")))
     return done.stdout
@@ -163,6 +163,6 @@ def _complaint(said: str) -> str:
     """Return the compiler's first error, without log lines, warnings and stack traces."""
     lines = [line.strip() for line in said.splitlines()]
     if _TRACE in lines:
-        return f"the compiler fails: {lines[-1].partition(':')[0]}"
+        return f"the compiler failed: {lines[-1].partition(':')[0]}"
     found = [line for line in lines if line and not _NO_COMPLAINT.search(line)]
-    return found[0][:_LONGEST] if found else "the compiler gives no reason"
+    return found[0][:_LONGEST] if found else "the compiler gave no reason"

@@ -61,7 +61,7 @@ class _Out:
     def spend(self, characters: int) -> None:
         self.left -= characters
         if self.left < 0:
-            raise UnfitError("undecodable", "would be too much JSON for its size in bytes")
+            raise UnfitError("undecodable", "would become too much JSON for its size in bytes")
 
     def deeper(self) -> None:
         self.depth += 1

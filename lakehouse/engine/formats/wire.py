@@ -81,7 +81,7 @@ def _id() -> Column:
 def not_framed() -> Column:
     """Return an array of reasons against a value without a header; null for a value with one."""
     message = with_value(
-        "the value does not begin with a zero and the four bytes of a schema's id",
+        "the value does not begin with a zero byte and a four-byte schema id",
         shown_bytes(F.col("value")),
     )
     return F.when(~is_framed(), F.array(reason("not_framed", None, message)))
@@ -111,7 +111,7 @@ def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
 
 def unasked() -> Column:
     """Return the reasons against a value whose schema was not looked up."""
-    why = ": too many others of the micro-batch have no schema; replay the record to have it looked up"
+    why = ": too many other ids in the micro-batch have no schema; replay the record to look it up"
     message = F.concat(F.lit("schema "), _id(), F.lit(f" was not looked up{why}"))
     return F.array(reason("unknown_schema", None, message))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from lakehouse.common.errors import PositionError
+from lakehouse.engine.layers.step import Allow
 from lakehouse.engine.progress import parts
 from lakehouse.engine.progress.parts import Part
 from lakehouse.sinks.outgoing import as_inserted
@@ -62,8 +63,8 @@ class ChangeReading:
         if sent is not None and sent.version > newest + 1:
             raise PositionError(
                 f"{self._query} has sent version {sent.version - 1} of {self._path}, which ends at "
-                f"version {newest}: an older copy of it was restored. Restore the newer one, or delete it, "
-                "run again to rebuild it, and then once with --allow resend"
+                f"version {newest}: an older copy was restored. Restore the newer copy; or delete the table, "
+                f"run again to rebuild it, and then once with --allow {Allow.RESEND}"
             )
         first = self.position or parts.beginning(self._spark, self._path)
         if self._ahead is not None:

@@ -39,8 +39,8 @@ def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed 
     more = ", and perhaps more" if len(found) >= MOST_FOUND else ""
     skips = " ".join(f"--skip {place}" for place in places)
     way_out = (
-        f"If it persists, `lakehouse run silver {skips} --trigger available-now` makes them dead letters "
-        f"({SKIPPED}) and continues; `lakehouse dead-letters replay --rule {SKIPPED}` retries them"
+        f"If it persists, `lakehouse run silver {skips} --trigger available-now` turns them into dead "
+        f"letters ({SKIPPED}) and continues; `lakehouse dead-letters replay --rule {SKIPPED}` retries them"
     )
     return Blamed(f"{what} {', '.join(places)}{more}", way_out)
 

@@ -149,8 +149,8 @@ class _Export(Step):
         if Allow.RESEND not in self._allow:
             raise TableError(
                 f"{self.name} has not sent changes of gold.{self._table.name} up to version {rest.lost}, and "
-                f"VACUUM has removed them. Pass --allow {Allow.RESEND} once: then every row that may have "
-                "changed since is sent in its newest state; deletions up to that version are not sent"
+                f"VACUUM has removed them. Run once with --allow {Allow.RESEND} to send the newest state of "
+                "every row that may have changed since; deletions up to that version are not sent"
             ) from error
         self._lost = rest.lost
         return rest.feed, rest.part

@@ -111,10 +111,10 @@ class Noted:
 
     def _another(self, other: Progress) -> PositionError:
         return PositionError(
-            f"rows of another {self.table} (table id {other.table}) were sent to topic {self.topic}; the one "
-            f"at {self.path} has {tables.table_id(self.spark, self.path)}: it was deleted and recreated. "
-            "Continuing would send every row again: restore that table, or run once with --allow "
-            f"{Allow.RESEND}"
+            f"rows of another {self.table} (table id {other.table}) were sent to topic {self.topic}; the "
+            f"table at {self.path} has id {tables.table_id(self.spark, self.path)}: it was deleted and "
+            "recreated. Continuing would send every row again: restore the old table, or run once with "
+            f"--allow {Allow.RESEND}"
         )
 
     def _of_another_lake(self, sender: str, sent_before: Progress) -> PositionError:
@@ -122,9 +122,9 @@ class Noted:
             at = from_micros(1000 * adopted_ms(sent_before.table))
             return PositionError(
                 f"a copy of {self.table} was adopted at {at:%F %T} UTC and has sent rows since; the "
-                f"table at {self.path} is older. Run that copy; docs/backups.md"
+                f"table at {self.path} is older. Run that copy instead (docs/backups.md)"
             )
         return PositionError(
-            f"rows of {self.table} were sent by the lake that this one is a copy of. Run `lakehouse "
-            "run all --adopt`, so that no row returns to an older version; docs/backups.md"
+            f"rows of {self.table} were sent by the lake that this one is a copy of. Run `lakehouse run all "
+            "--adopt`, which lets no row revert to an older version (docs/backups.md)"
         )

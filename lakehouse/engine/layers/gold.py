@@ -114,7 +114,7 @@ def _tell_foreign(
     gone = total([rows_of(file) for file in entry.of("remove")])
     rows = "" if gone is None else f", in files of {gone:,} rows"
     text = (
-        f"{table} version {entry.version} was changed by another writer ({writer}: {operation}{rows}). "
+        f"another writer changed {table} in version {entry.version} ({writer}: {operation}{rows}). "
         f"{query} ignores that change. `lakehouse audit` lists the differences, `lakehouse rebuild silver` "
         "repairs them"
     )

@@ -110,7 +110,7 @@ class _LettersExport(Step):
         if refused:
             self._notice(
                 f"{self.name}: {refused:,} letters are not sent to {self._sink.topic}: their records have "
-                f"returned from a dead-letter topic more than {MOST_ROUNDS} times. They stay in "
+                f"returned from a dead-letter topic more than {MOST_ROUNDS} times. They remain in "
                 f"{DEAD_LETTERS.qualified_name}; find out what copies that topic to an input of this stream"
             )
 

@@ -310,7 +310,7 @@ class _Cleaning(TableStep):
 
     def _tell_skipped(self, skipping: Mapping[OffsetRange, int]) -> None:
         for one, count in skipping.items():
-            told = f"{self.name} has skipped {one}: {count:,} dead letters by the rule {SKIPPED}"
+            told = f"{self.name} has skipped {one}: {count:,} dead letters with the rule {SKIPPED}"
             details = {"range": str(one), "records": count}
             note(Kind.SKIP, told, stream=self._stream.name, layer="silver", table=self.name, details=details)
             self._notice(told)

@@ -206,7 +206,7 @@ class TableStep(Step):
             return None
         if self._last is not None and taken.begins not in (self._last.begins, self._last.ends):
             raise PositionError(
-                f"{self.name} has continued in another process, which runs the same layer. Stop one"
+                f"{self.name} has continued in another process that runs the same layer. Stop one of them"
             )
         self._last = taken
         return self._batch(taken)

@@ -225,24 +225,24 @@ class TopicReading:
             has_read = any(sources_in(noted, self._query))
             if not has_read and tables.has_rows(self._lake.spark, self._path):
                 raise PositionError(
-                    f"{self._query} has rows, but no recorded offsets of {self._topic}: "
-                    "another program wrote them. Use another LAKEHOUSE_LAKE, or delete "
-                    f"{self._path} (and the tables made from it) and run again"
+                    f"{self._query} has rows, but no recorded offsets of {self._topic}: another program "
+                    f"wrote these rows. Use another `lake` (LAKEHOUSE_LAKE), or delete {self._path} (and "
+                    "the tables made from it) and run again"
                 )
             return
         mine = offsets_in(noted, self._query, source)
         name, _, id_ = sorted(others)[0].rpartition(":")
         if name != self._topic and not mine:
             raise PositionError(
-                f"{self._query} has read topic {name}, the settings say {self._topic}. Set its topic "
-                "as it was, or use another LAKEHOUSE_LAKE for the other topic"
+                f"{self._query} has read topic {name}, but the settings say {self._topic}. Change the topic "
+                "back, or use another `lake` (LAKEHOUSE_LAKE) for the new topic"
             )
         if not is_there:
             raise self._runs_back(offsets_in(noted, self._query, f"{name}:{id_}"), "is gone")
         if not mine:
             raise PositionError(
                 f"topic {self._topic} was deleted and recreated: {self._query} has read the one with id "
-                f"{id_}, this one has {source.rpartition(':')[2]}. {self._new_topic}"
+                f"{id_}; the new one has {source.rpartition(':')[2]}. {self._new_topic}"
             )
 
     def _first(self, noted: Offsets, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
@@ -279,7 +279,7 @@ class TopicReading:
         tables.note(self._lake.spark, self._path, moves)
         self._permitted.on_notice(
             f"{self._query} begins at offsets {_shown(at)} of {self._topic}, as its key `start` says "
-            f"({self._start}); earlier records are left out"
+            f"({self._start}); earlier records are skipped"
         )
         return at
 
@@ -326,8 +326,8 @@ class TopicReading:
     @property
     def _new_topic(self) -> str:
         return (
-            "Its records would reuse coordinates in the tables. Use another LAKEHOUSE_LAKE for them, "
-            f"or delete {self._path} and the tables made from it, and run again"
+            "Its records would reuse coordinates in the tables. Use another `lake` (LAKEHOUSE_LAKE) for "
+            f"them, or delete {self._path} and the tables made from it, and run again"
         )
 
 

@@ -131,7 +131,7 @@ def read(lake: Lake, table: str) -> Lateness:
     made_with = tables.properties_of(found).get(f"lakehouse.{SETTING}")
     if made_with is None:
         raise TableError(
-            f"{table} does not say under which {SETTING} it was made: its property lakehouse.{SETTING} is "
+            f"it is unknown which {SETTING} {table} was made with: its property lakehouse.{SETTING} is "
             "missing. Set it to the original number of seconds (ALTER TABLE … SET TBLPROPERTIES)"
         )
     number = noted.get(_number(table))
@@ -190,7 +190,7 @@ def _chain(lake: Lake, table: str, table_id: str, number: int) -> list[Allowance
     while wanted is not None:
         if wanted not in by_number:
             raise TableError(
-                f"{LATENESS.qualified_name} has no row {wanted}, which {table} names, so its allowed "
+                f"{LATENESS.qualified_name} has no row {wanted}, to which {table} refers, so its allowed "
                 "lateness is unknown. Restore ops.lateness from a backup"
             )
         row = by_number[wanted]

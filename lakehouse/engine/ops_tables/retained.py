@@ -58,7 +58,7 @@ RETAINED_IDS = TableSpec(
         ("bar", "long", "The greatest sequence covered by deletions; null: the silver row was deleted."),
         ("until", "timestamp", "When its last deletion without a sequence was sent, UTC; null: none."),
         ("since", "timestamp", "When its first version was sent, UTC; null: bar is null."),
-        ("sequence_by", "string", "The setting sequence_by under which the bar holds."),
+        ("sequence_by", "string", "The setting sequence_by for which the bar holds."),
     ),
     stats=("table_id",),
     comment="One row per id whose silver row, or dead letters, were deleted by retention.",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SCHEMA = described(
     ("table", "string", "The gold table, as layer.name."),
-    ("topic", "string", "The topic, or store, without the row."),
+    ("topic", "string", "The topic or store that lacks the row."),
     ("row_key", "string", "The row's key; empty for a range of changes."),
     ("version", "long", "The table's version with the row, or the last one of the range."),
     ("value_sha256", "string", "SHA-256 of the message's value."),

@@ -342,15 +342,15 @@ class _State:
             if reached is not None and reached.version > self.newest[name] + 1:
                 raise PositionError(
                     f"{query} has read version {reached.version - 1} of {name}, which ends at version "
-                    f"{self.newest[name]}: an older copy of it was restored. Restore the newer one, or "
+                    f"{self.newest[name]}: an older copy was restored. Restore the newer copy, or "
                     f"{way_out}"
                 )
             others = sorted(sources_in(self.noted, query) - set(self.ids.values()))
             if position is None and others:
                 raise PositionError(
-                    f"{query} was made from another {name} (id {', '.join(others)}; {path} has {id_}): it "
-                    f"was deleted and recreated, or {target.path} belongs to another lake. Restore tables "
-                    f"that belong together, or {way_out}"
+                    f"{query} was made from another {name} (id {', '.join(others)}; {path} has {id_}): "
+                    f"{name} was deleted and recreated, or {target.path} belongs to another lake. Restore "
+                    f"tables that belong together, or {way_out}"
                 )
         if not self.is_resumed and not any(self.positions.values()) and not self.reading.is_known_empty:
             self._refuse_unknown_rows()
@@ -376,14 +376,14 @@ class _State:
         younger_ms = read.committed_ms - noted_ms
         if read.is_given_up and younger_ms > 0:
             raise PositionError(
-                f"{query} has read version {read.version} of {name}, which was lost in a power failure after "
-                f"that; its rows will be written again, and would count twice. To continue, {way_out}"
+                f"{query} has read version {read.version} of {name}, which a power failure then destroyed; "
+                f"its rows will be written again, and would count twice. To continue, {way_out}"
             )
         if younger_ms > _CLOCKS_DIFFER_MS:
             raise PositionError(
-                f"{query} had read version {read.version} of {name} before that version was written: an "
-                "older copy of it was restored, and has grown since. Rows written in between would be "
-                f"missed. Restore the newer one, or {way_out}"
+                f"{query} read a version {read.version} of {name} before the present one was written: an "
+                "older copy was restored, and has grown since. Rows written in between would be missed. "
+                f"Restore the newer copy, or {way_out}"
             )
 
     def _refuse_unknown_rows(self) -> None:
@@ -400,7 +400,7 @@ class _State:
             )
             raise PositionError(
                 f"{' and '.join(one.name for one in filled)} has rows, but no recorded position of "
-                f"{query}: another program wrote them, or a table that belongs to them was deleted. "
+                f"{query}: another program wrote these rows, or a table that belongs to them was deleted. "
                 "Starting from the beginning would write rows twice. Restore tables that belong together, or "
                 f"delete {rows} (and the tables made from it) and run again to rebuild it"
             )

@@ -258,7 +258,7 @@ def _reasons(source: Source) -> Column:
     conflict = said(CONFLICTING, f" has other values with the same {other} in ", at("best"))
     deleted = said(SUPERSEDED, " was deleted by ", at("deleter"))
     is_coming = F.col("rank") == _COMING
-    nothing = F.concat(F.lit("no record has had the id "), shown(F.col("id")), F.lit(" that it deletes"))
+    nothing = F.concat(F.lit("the record deletes an id that no record has had: "), shown(F.col("id")))
     deletes = F.concat(F.lit("the record deletes "), shown(F.col("id")))
     by_deletion = F.when(F.col("takes"), F.array(reason(DELETION, column, deletes))).otherwise(
         F.array(reason(NOTHING_TO_DELETE, column, nothing))

@@ -57,7 +57,7 @@ SCHEMA = described(
     ("sequence", "long", "The record's sequence; null if unknown, or if its source has no sequence_by."),
     ("ingested_at", "timestamp", "When the record landed, UTC."),
     ("event_time", "timestamp", "The record's event time, UTC; null if unknown."),
-    ("own_time", "timestamp", "The record's own time, UTC; null if it was not sound by itself as it landed."),
+    ("own_time", "timestamp", "The record's own time, UTC; null if it was invalid by itself on landing."),
     ("admitted", ADMITTED, "When a replay admitted it into silver; null if none did."),
 )
 
@@ -260,7 +260,9 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
             f"`lakehouse dead-letters list --status all` lists the letters"
         )
     if len(found) > 1:
-        raise QueryError(f"several dead letters have an id that begins with {beginning!r}; give more of it")
+        raise QueryError(
+            f"several dead letters have an id that begins with {beginning!r}; give more characters"
+        )
     return found[0]
 
 

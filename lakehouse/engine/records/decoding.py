@@ -36,7 +36,7 @@ def reason_against(column: str) -> Column:
 def reason_of(field: Field) -> Column:
     """Return the reason why a decoded field is invalid, or null; covers values that JSON cannot hold."""
     lacks = F.array_contains(LACKS, F.lit(field.column))
-    message = F.lit(f"the schema of the record has no {field.name}")
+    message = F.lit(f"the record's schema has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))
     against = reason_against(field.column)
     found = found.when(against.isNotNull(), against)

@@ -249,9 +249,7 @@ def _against_marked(source: Source) -> Column:
     """Return the reason against a marked record whose id cannot be read, or null."""
     column = source.id_column
     if name := header_of(source.unique_by):
-        message = with_value(
-            f"the deletion has no header {name} with text in UTF-8", shown(header_text(name))
-        )
+        message = with_value(f"the deletion has no header {name} with UTF-8 text", shown(header_text(name)))
     else:
         field = _id_field(source)
         said = f"the deletion has no {field.name} that is a string or whole number"
@@ -270,5 +268,5 @@ def _against_sequence(source: Source) -> Column:
             return F.lit(None)
         kind = F.col(type_column(field.column))
         is_there, value, said = kind.isNotNull() & (kind != "VOID"), as_written(field.path), field.name
-    message = with_value(f"{said} of the deletion is not a 64-bit whole number", value)
+    message = with_value(f"the deletion's {said} is not a 64-bit whole number", value)
     return F.when(is_there & sequence_of(source).isNull(), reason("bad_sequence", column, message))

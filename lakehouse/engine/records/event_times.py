@@ -158,7 +158,7 @@ def _forms(contract: Contract) -> str:
     unit, zone = contract.event_time_unit, contract.event_time_zone
     kind = "a number" if unit == "s" else "an integer, or its digits" if unit in AS_DIGITS else "an integer"
     number = f"epoch {_NAMES[unit]} ({kind})"
-    return f"{number} or ISO 8601 {'with an offset' if zone is None else f'(without an offset: of {zone})'}"
+    return f"{number} or ISO 8601 {'with an offset' if zone is None else f'(without an offset: in {zone})'}"
 
 
 def _bounds(source: Source) -> str:

@@ -80,11 +80,11 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
     has_value = F.col("_value").isNotNull()
     if name := header_of(source.unique_by):
         broken = F.when(~F.is_valid_utf8(header_text(name)), shown_bytes(header_text(name).cast("binary")))
-        message = with_value(f"the record has no header {name} with text in UTF-8", broken)
+        message = with_value(f"the record has no header {name} with UTF-8 text", broken)
         found.append(F.when(has_value & F.col(ID).isNull(), reason("missing_id", ID, message)))
     if name := header_of(source.sequence_by):
         message = with_value(
-            f"the record has no header {name} with a whole number of 64 bits", shown(header_text(name))
+            f"the record has no header {name} with a 64-bit whole number", shown(header_text(name))
         )
         found.append(F.when(has_value & F.col(SEQUENCE).isNull(), reason("bad_sequence", SEQUENCE, message)))
     return tuple(found)
@@ -140,7 +140,7 @@ def is_sound_alone(reasons: Column) -> Column:
 def retained_reason(source: Source) -> Column:
     """Return the reason against a judged record if retention has removed the row or letters of its id."""
     name = header_of(source.unique_by) or source.unique_by
-    text = F.concat(F.lit(f"retention has taken the records of {name} "), shown(F.col(OF_ID)))
+    text = F.concat(F.lit(f"retention has deleted the records with {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)
 
 

@@ -134,7 +134,7 @@ def skipped(rows: DataFrame, source: Source) -> DataFrame:
     columns = {
         field.name: kept.get(field.name, nothing.cast(field.dataType)) for field in silver_schema(source)
     }
-    columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("passed over by --skip, unread")))
+    columns["reasons"] = F.array(reason(SKIPPED, None, F.lit("skipped by --skip, unread")))
     columns["raw"] = F.struct(*(F.col(name).alias(_LETTERS_NAMES.get(name, name)) for name in _RAW))
     if source.id_column is not None:
         ids = {identity.OF_ID: nothing.cast("string"), identity.OF_SEQUENCE: nothing.cast("long")}
@@ -172,7 +172,7 @@ def _verdict(source: Source) -> Kept:
         unread.when(~F.col("_utf8"), F.array(reason("not_utf8", None, not_utf8)))
         .when(
             ~F.col("_json"),
-            F.array(reason("not_json", None, with_value("the value is not one JSON text", text))),
+            F.array(reason("not_json", None, with_value("the value is not valid JSON", text))),
         )
         .when(
             F.col("_record").isNull(),
@@ -361,7 +361,7 @@ def _future_reason(tolerance_s: int) -> Column:
     message = F.concat(
         F.lit("event time "),
         F.col("event_time").cast("string"),
-        F.lit(f" is more than {tolerance_s} s ahead of the landing at "),
+        F.lit(f" is more than {tolerance_s} s ahead of its landing at "),
         F.col("ingested_at").cast("string"),
     )
     return F.when(F.col("event_time") > latest, reason("future", "event_time", message))

@@ -186,9 +186,10 @@ class StreamLoop:
         is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
             blamed = self._blamed(slot, batch)
-            skip = "" if blamed is None else f"; or pass over {blamed.records}: {blamed.way_out}"
+            skip = "" if blamed is None else f", or skip {blamed.records}: {blamed.way_out}"
             error = HeapError(
-                f"{slot.name} failed in {where}. It cannot take less; give Spark more memory{skip}"
+                f"{slot.name} failed in {where}. The micro-batch cannot be smaller; give Spark more "
+                f"memory{skip}"
             )
             error.__cause__ = cause
             self._failed(slot, error, batch)
@@ -197,7 +198,7 @@ class StreamLoop:
         slot.limit, slot.too_large = max(1, batch.size // _SMALLER), batch.size
         self._common.troubles.tell(
             Failure(slot.name, self.name, cause, _where(batch)),
-            f"{slot.name} failed in {where}; retrying with a quarter of that",
+            f"{slot.name} failed in {where}; retrying with a quarter of the input",
         )
         return True
 
@@ -220,7 +221,7 @@ class StreamLoop:
             try:
                 found = slot.step.blamed(batch)
             except Exception:
-                log.debug("records at which %s fails were not found", slot.name, exc_info=True)
+                log.debug("the records at which %s fails could not be found", slot.name, exc_info=True)
                 return None
             slot.blamed = None if has_ended(self._lake.spark) else found
         return slot.blamed
@@ -304,7 +305,7 @@ def _let_go(held: ExitStack) -> None:
     try:
         held.close()
     except (Py4JError, OSError):
-        log.debug("rows were not unpersisted", exc_info=True)
+        log.debug("rows could not be unpersisted", exc_info=True)
 
 
 @dataclass

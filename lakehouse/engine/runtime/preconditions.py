@@ -65,21 +65,21 @@ def _warn_of_unlimited_topics(
     found = unlimited(settings.kafka.access, topics)
     if found.untold:
         notice(
-            f"{', '.join(found.untold)}: the broker does not tell "
-            f"{settings.kafka.access.principal} the limits of "
-            "these topics, so Kafka's own are assumed (docs/kafka.md, DescribeConfigs)"
+            f"{', '.join(found.untold)}: the broker does not show "
+            f"{settings.kafka.access.principal} the limits of these topics, so Kafka's defaults are assumed "
+            "(docs/kafka.md, DescribeConfigs)"
         )
     if found.packed:
         notice(
-            f"{', '.join(found.packed)}: the broker limits the compressed size of records; unpacked, one may "
-            "be a thousand times as large and not fit in memory. Set the topic's compression.type to "
-            "uncompressed to limit their real size (docs/kafka.md)"
+            f"{', '.join(found.packed)}: the broker limits the compressed size of records; a decompressed "
+            "record may be a thousand times as large and not fit in memory. Set the topic's compression.type "
+            "to uncompressed to limit their real size (docs/kafka.md)"
         )
     if found.undated:
         notice(
-            f"{', '.join(found.undated)}: the broker accepts any timestamp. Records with one in nanoseconds, "
-            "or before 1582, land slowly, and their event time must be in the value. Set the topic's "
-            "message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/kafka.md)"
+            f"{', '.join(found.undated)}: the broker accepts any timestamp. Records with a timestamp in "
+            "nanoseconds, or before 1582, land slowly, and their event time must be in the value. Set the "
+            "topic's message.timestamp.before.max.ms and message.timestamp.after.max.ms (docs/kafka.md)"
         )
 
 

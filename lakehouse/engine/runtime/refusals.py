@@ -145,7 +145,7 @@ def warning(stream: str, refusals: Refusals, when: str) -> str:
     """Return the warning that too many records were refused."""
     causes = f": {'; '.join(map(str, refusals.causes))}" if refusals.causes else ""
     return (
-        f"{refusals} {when}, more than LAKEHOUSE_RUN_REFUSED_LIMIT, {percent(refusals.limit)}{causes}. "
+        f"{refusals} {when}, more than run.refused_limit allows ({percent(refusals.limit)}){causes}. "
         f"`lakehouse dead-letters list --stream {stream}` shows them"
     )
 

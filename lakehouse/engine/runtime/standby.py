@@ -145,7 +145,7 @@ class _Run:
                         self._look_after(self._turn)
                     self._say()
             except (OSError, Py4JError):  # for example, a full disk; the next renewal may succeed
-                log.warning("the run's term was not renewed", exc_info=True)
+                log.warning("the run's term could not be renewed", exc_info=True)
 
     def _look_after(self, turn: Stop) -> None:
         """End the turn if another active run began earlier, or if this run renewed its term too late."""

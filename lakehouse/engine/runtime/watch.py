@@ -20,7 +20,7 @@ def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
         try:
             tell(*args, **kwargs)
         except Exception:
-            log.exception("an observer of the run has failed")
+            log.exception("an observer of the run failed")
 
     return told
 

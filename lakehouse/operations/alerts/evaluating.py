@@ -44,7 +44,7 @@ class AlertStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A rule's result for one set of labels; `is_so`: the condition holds (null: unknown)."""
+    """A rule's result for one set of labels; `is_so`: the condition holds (None: unknown)."""
 
     labels: Labels
     is_so: bool | None
@@ -98,7 +98,7 @@ def evaluate(
 ) -> tuple[dict[Key, Alert], list[Notification]]:
     """Return the state as of `now`, and the notifications with resolved alerts first.
 
-    `judged` maps rule names to results, null if a rule's data is unavailable. No alert fires early if the
+    `judged` maps rule names to results, None if a rule's data is unavailable. No alert fires early if the
     clock goes back.
     """
     after: dict[Key, Alert] = {}
@@ -157,7 +157,7 @@ def _of_others(
             return standing, None
         over = replace(standing, what="no further alerts")
         return None, Notification(over, AlertStatus.RESOLVED, now, 0.0)
-    what = f"and {count:,} more: a rule sends at most {MOST_FIRING} alerts one by one"
+    what = f"and {count:,} more: a rule sends at most {MOST_FIRING} alerts individually"
     if standing is not None:
         return replace(standing, what=what), None
     alert = Alert(rule.name, (), now, True, rule.severity.value, what)  # noqa: FBT003

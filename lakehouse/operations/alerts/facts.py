@@ -1,6 +1,6 @@
 """The input of the rules (facts), and the evaluation of each rule on it. No I/O.
 
-Null means unknown; values known to be absent are omitted.
+None means unknown; values known to be absent are omitted.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def step(
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
-    """Return a rule's results, or null if its data is unavailable."""
+    """Return a rule's results, or None if its data is unavailable."""
     if isinstance(rule, MetricRule):
         windows = facts.windows.get(rule.name)
         return None if windows is None else _of_metric(rule, windows, now)
@@ -172,7 +172,7 @@ def _of_letters(rule: DeadLetterRule, stream: str, facts: Facts) -> Judged | Non
     if landed is None:
         return _judged(labels, None, "the number of landed records is unknown")
     share = landed.letters / landed.records if landed.records else 0.0
-    what = f"{landed.letters:,} dead letters of {landed.records:,} records of {stream} in the last "
+    what = f"{landed.letters:,} of {landed.records:,} records of {stream} became dead letters in the last "
     return _judged(labels, share > rule.over, f"{what}{rule.within_s:,.0f} s", share)
 
 

@@ -55,7 +55,7 @@ class Audits:
 
 
 def _is_clean(details: str | None) -> bool | None:
-    """Return whether an audit was clean; null if the event's details are not those of an audit."""
+    """Return whether an audit was clean; None if the event's details are not those of an audit."""
     try:
         return bool(json.loads(details or "")["clean"])
     except (ValueError, LookupError, TypeError):

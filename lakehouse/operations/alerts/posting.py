@@ -57,7 +57,7 @@ class Posting:
         try:
             return web.trusted(self.ca.get_secret_value())
         except ValueError as error:
-            raise SettingsError(f"alerts.webhook_ca has no certificates in PEM: {error}") from None
+            raise SettingsError(f"alerts.webhook_ca has no PEM certificates: {error}") from None
 
 
 PLAIN = Posting()

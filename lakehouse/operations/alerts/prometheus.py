@@ -95,7 +95,9 @@ def _of_stream(rule: StreamRule) -> tuple[str, str]:
         expression = f"max by (stream) (lakehouse_freshness_seconds{of}) > {rule.seconds:.15g}"
         return expression, f"the newest event of {name} is {{{{ $value }}}} s old"
     if isinstance(rule, DeadLetterRule):
-        return _letters(rule), f"{{{{ $value | humanizePercentage }}}} of {name} become dead letters"
+        return _letters(
+            rule
+        ), f"{{{{ $value | humanizePercentage }}}} of the records of {name} become dead letters"
     if isinstance(rule, GateRule):
         return f"min by (stream) (lakehouse_gate_open{of}) == 0", f"the gate of {name} is closed"
     if isinstance(rule, HealthRule):
@@ -157,9 +159,9 @@ def _burn(target: InGold, times: float, long: str, short: str, severity: str) ->
         "expr": f"{_LATE}:ratio_{long} > {limit} and {_LATE}:ratio_{short} > {limit}",
         "labels": {"severity": severity, "window": long},
         "annotations": {
-            "summary": f"{{{{ $labels.stream }}}}: records are not in gold within {target.within_s:g} s in "
-            f"{{{{ $value | humanizePercentage }}}} of the last {long}, {times:g} times what "
-            f"an objective of {target.objective:g} allows"
+            "summary": f"{{{{ $labels.stream }}}}: records took longer than {target.within_s:g} s to reach "
+            f"gold in {{{{ $value | humanizePercentage }}}} of the last {long}, more than {times:g}x what "
+            f"the objective {target.objective:g} allows"
         },
     }
 

@@ -131,7 +131,7 @@ class Publisher:
             f"alerts to topic {self.topic}",
             self.close,
             f"alerts to topic {self.topic} were taken over by another `lakehouse alert`; only one may run at "
-            "a time, unless their topics differ (LAKEHOUSE_ALERTS_TOPIC)",
+            "a time, unless their topics (alerts.topic) differ",
         )
 
 
@@ -145,7 +145,7 @@ def read_state(
 def read_whole_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[Key, Alert], Beat | None]:
-    """Return the state topic's alerts and its beat (null if there is none)."""
+    """Return the state topic's alerts and its beat (None if there is none)."""
     beat: Beat | None = None
     alerts, foreign = dict[bytes, Alert](), list[int]()
     partition = TopicPartition(state_topic(topic), 0)
@@ -174,7 +174,7 @@ def read_whole_state(
 
 
 def _beat_in(value: bytes | None) -> Beat | None:
-    """Return a record's beat, or null if the record is not a beat."""
+    """Return a record's beat, or None if the record is not a beat."""
     try:
         said = json.loads(value or b"")
         return Beat(datetime.fromisoformat(said["at"]).astimezone(UTC), float(said["every_s"]))

@@ -49,7 +49,7 @@ _Checked = TypeVar("_Checked", bound=_Rule)
 
 
 class _OfStream(_Rule):
-    """A rule on one stream, or on every stream if `stream` is null."""
+    """A rule on one stream, or on every stream if `stream` is None."""
 
     stream: str | None = None
 
@@ -57,7 +57,7 @@ class _OfStream(_Rule):
 class MetricRule(_Rule):
     """A statistic of gold.metrics_1m was over or under a threshold in each of the last `windows` minutes.
 
-    If `service` is null, the rule is evaluated for each service with the metric. A series whose newest window
+    If `service` is None, the rule is evaluated for each service with the metric. A series whose newest window
     ended more than `stale_s` seconds ago is not evaluated.
     """
 
@@ -208,5 +208,5 @@ def _line(problem: str, location: tuple[int | str, ...], message: str, raw: dict
     if problem == "extra_forbidden":
         return f"{where}unknown key {key}; known: {', '.join(sorted(model.model_fields))}"
     if problem in {"union_tag_invalid", "union_tag_not_found"}:
-        return f"{where}kind is one of {', '.join(sorted(_KINDS))}"
+        return f"{where}kind must be one of {', '.join(sorted(_KINDS))}"
     return f"{where}{key}: {message}" if key else f"{where}{message.removeprefix('Value error, ')}"

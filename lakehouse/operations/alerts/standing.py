@@ -25,7 +25,7 @@ from lakehouse.storage.spark.query_errors import what_of
 class Standing:
     """The firing alerts, oldest first, and the latest notifications as sent, newest first.
 
-    `beat` holds the time of the last evaluation; null if there is no beat.
+    `beat` holds the time of the last evaluation; None if there is no beat.
     """
 
     firing: tuple[Alert, ...] = ()
@@ -33,7 +33,7 @@ class Standing:
     beat: Beat | None = None
 
     def unwatched(self, now: datetime) -> str | None:
-        """Return a message if the rules have not been evaluated recently, else null."""
+        """Return a message if the rules have not been evaluated recently, else None."""
         if self.beat is not None and self.beat.is_fresh(now):
             return None
         last = "" if self.beat is None else f"; the last evaluation was at {self.beat.at:%F %T} UTC"
@@ -62,7 +62,7 @@ def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
 
 
 def threshold_of(rule: Rule) -> float | None:
-    """Return a rule's threshold, or null if it has none."""
+    """Return a rule's threshold, or None if it has none."""
     names = ("over", "under", "records", "seconds")
     return next((number for name in names if (number := getattr(rule, name, None)) is not None), None)
 

@@ -143,7 +143,7 @@ def watch(
             for one in watched.look(now()):
                 on_told(one)
             if is_away:
-                warn("alerts are sent again")
+                warn("alerts are being sent again")
             is_away = False
         except FencedError:
             raise

@@ -66,7 +66,7 @@ class Webhook:
 
     @property
     def trouble(self) -> str | None:
-        """Why notifications are not being delivered; null if they are."""
+        """Why notifications are not being delivered; None if they are."""
         has_ended = self._thread.ident is not None and not self._thread.is_alive()
         if has_ended and not self._stopping.is_set():
             return f"{self._name} is no longer served: its thread has ended"

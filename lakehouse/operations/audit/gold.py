@@ -37,9 +37,9 @@ def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
     if not isinstance(kept, GoldTable) or kept.total is None:
         return []
     rows = found.where(F.col(kept.total).isNull()).count()
-    return [f"{rows:,} rows with a total that overflows its type, see ops.keys_set_aside"] if rows else []
+    return [f"{rows:,} rows with a total that overflows its type; see ops.keys_set_aside"] if rows else []
 
 
 def _left_out(cut: GoldCut, kept: MergedTable) -> list[str]:
     since = cut.since[kept.name]
-    return [] if since is None else [f"rows before {since:%F %T} UTC are not compared: retention"]
+    return [] if since is None else [f"rows before {since:%F %T} UTC are not compared, because of retention"]

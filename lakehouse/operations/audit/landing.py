@@ -122,9 +122,11 @@ def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]
         empty = end - first - (row.sent if row else 0) - compacted - skipped
         where = f"{topic}-{partition}"
         if row and row.expired:
-            notes.append(f"{where}: {row.expired:,} rows of offsets before {first}, which Kafka has expired")
+            notes.append(
+                f"{where}: {row.expired:,} rows have offsets before {first}, which have expired in Kafka"
+            )
         if compacted:
-            notes.append(f"{where}: {compacted:,} rows of records that compaction has removed from Kafka")
+            notes.append(f"{where}: {compacted:,} rows have records that compaction has removed from Kafka")
         if empty:
             notes.append(
                 f"{where}: {empty:,} offsets of [{first}, {end}) have no record: transaction markers, "

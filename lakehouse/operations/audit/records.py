@@ -62,7 +62,7 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
         totals = {} if sums is None else {name: value or 0 for name, value in sums.asDict().items()}
         open_rows = totals.pop("to_be_closed", 0)
         to_close = (
-            [f"{open_rows:,} open letters of replayed records are still to be closed"] if open_rows else []
+            [f"{open_rows:,} open letters of replayed records remain to be closed"] if open_rows else []
         )
         note = (
             "bronze {bronze:,}; silver {silver:,}, of these {replayed:,} replayed; dead letters {open:,} "

@@ -79,7 +79,9 @@ def _refuse_more_than_reading(connection: duckdb.DuckDBPyConnection, statement: 
     if len(kinds) != 1:
         raise QueryError(f"expected one statement, not {len(kinds)}")
     if kinds[0] not in _READING:
-        raise QueryError(f"DuckDB can only read, not {kinds[0]}; to change tables, use Spark with --write")
+        raise QueryError(
+            f"DuckDB is read-only here and refuses {kinds[0]}; to change tables, use Spark with --write"
+        )
 
 
 def _register(
@@ -98,7 +100,7 @@ def _register(
 
 
 def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> str | None:
-    """Return the message for a missing table, with suggestions; null for any other error.
+    """Return the message for a missing table, with suggestions; None for any other error.
 
     If the statement names no existing table of a schema, DuckDB reports the whole schema as missing.
     """

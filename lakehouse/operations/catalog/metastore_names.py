@@ -111,7 +111,7 @@ def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
 
 
 def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
-    """Return a table's metastore entry; null if the table does not exist yet."""
+    """Return a table's metastore entry; None if the table does not exist yet."""
     if not lake.exists(spec.layer, spec.name):
         return None
     path = lake.path(spec.layer, spec.name)
@@ -176,11 +176,11 @@ class _Keeper:
                 self._tell(one)
             self._told.pop("", None)
         except Exception as error:  # noqa: BLE001 - if the thread ended, tables would stay unregistered
-            self._once("", f"names are not up to date: {_line(error)}")
+            self._once("", f"names in the metastore are not up to date: {_line(error)}")
 
     def _tell(self, one: Registered) -> None:
         if one.outcome is Outcome.REFUSED:
-            self._once(one.table, f"names are not up to date: {one.about}")
+            self._once(one.table, f"names in the metastore are not up to date: {one.about}")
         else:
             self._told.pop(one.table, None)
         if one.outcome in (Outcome.NEW, Outcome.CHANGED):

@@ -156,7 +156,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
-    """Return the class of the first plan node that does more than read; null if there is none."""
+    """Return the class of the first plan node that does more than read; None if there is none."""
     plans = [internals.parsed(spark, statement)]
     while plans:
         plan = plans.pop()

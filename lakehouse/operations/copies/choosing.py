@@ -59,7 +59,7 @@ def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
             return [one for one in chosen if one.version >= 0]
         if time.monotonic() > deadline:
             raise TableError(
-                f"{disturbed} is still being rebuilt, repaired or maintained; copy the lake after that"
+                f"{disturbed} is still being rebuilt, repaired or maintained; copy the lake afterwards"
             )
         time.sleep(_LOOK_S)
 

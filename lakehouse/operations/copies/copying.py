@@ -87,7 +87,7 @@ class Copying:
             ) from error
         raise TableError(
             f"files of {self.lake.root} were removed faster than they could be copied. Set "
-            "LAKEHOUSE_MAINTENANCE_KEEP_VERSIONS to longer than a copy takes, and rerun it"
+            "maintenance.keep_versions to longer than a copy takes, and rerun it"
         )
 
     def _standing(self) -> Marker:
@@ -123,7 +123,7 @@ class Copying:
             )
 
     def _attempt(self, standing: Marker) -> Marker | None:
-        """Copy everything once; null if files were removed meanwhile, so newer versions must be chosen."""
+        """Copy everything once; None if files were removed meanwhile, so newer versions must be chosen."""
         self.done = Counted()
         notes, at = self._notes(), markers.now()
         chosen = choose(self.lake, self.streams)
@@ -170,7 +170,7 @@ class Copying:
         return Copied(tables.table_id(self.lake.spark, self.lake.path(one.layer, one.name)), one.version)
 
     def _copy_files(self, one: Chosen) -> dict[str, int] | None:
-        """Copy a table's files except its log, and return them; null if some were removed meanwhile."""
+        """Copy a table's files except its log, and return them; None if some were removed meanwhile."""
         lying, there = _files(self.lake, one), _files(self.to, one)
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         self.done.tables += 1

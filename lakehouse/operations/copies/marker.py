@@ -32,7 +32,7 @@ class Copied:
 class Marker:
     """A copy's original (`of`), when its versions were chosen (`at`, ISO 8601 UTC), and its tables.
 
-    `tables` is null if the copy was never finished. `towards` holds the versions being copied, or those that
+    `tables` is None if the copy was never finished. `towards` holds the versions being copied, or those that
     a killed run was copying.
     """
 
@@ -48,7 +48,7 @@ class Marker:
 
 
 def read(spark: SparkSession, root: str) -> Marker | None:
-    """Return a copy's marker; null if the lake is not a copy. Raises TableError if it cannot be read."""
+    """Return a copy's marker; None if the lake is not a copy. Raises TableError if it cannot be read."""
     file = _file(root)
     if not storage.exists(spark, file):
         return None

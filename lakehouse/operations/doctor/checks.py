@@ -110,7 +110,9 @@ def _java() -> Iterator[Finding]:
     if major < _JAVA_LEAST:
         yield Finding("Java", "fail", text, advice)
     elif major not in _JAVA_TESTED:
-        yield Finding("Java", "warn", f"{text}, which is untested", f"Java {_JAVA_LEAST} is best tested")
+        yield Finding(
+            "Java", "warn", f"{text}, which is untested", f"Java {_JAVA_LEAST} is the version tested most"
+        )
     else:
         yield Finding("Java", "ok", text)
 
@@ -129,7 +131,7 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, "warn", found, todo)
     there = [extra for extra, modules in BRINGS.items() if all(map(find_spec, modules))]
     absent = sorted(BRINGS.keys() - set(there))
-    text = f"installed: {', '.join(there) or 'none'}; not: {', '.join(absent) or 'none'}"
+    text = f"installed: {', '.join(there) or 'none'}; not installed: {', '.join(absent) or 'none'}"
     yield Finding("extras", "ok", text)
 
 
@@ -143,7 +145,7 @@ def _open_files() -> Iterator[Finding]:
     if most != resource.RLIM_INFINITY and most < _FILES:
         yield Finding("open files", "warn", f"at most {most:,}", f"{_FILES:,} or more: ulimit -Hn 65536")
     else:
-        yield Finding("open files", "ok", "any number" if most == resource.RLIM_INFINITY else f"{most:,}")
+        yield Finding("open files", "ok", "unlimited" if most == resource.RLIM_INFINITY else f"{most:,}")
 
 
 def _jars(settings: Settings) -> Iterator[Finding]:
@@ -155,10 +157,10 @@ def _jars(settings: Settings) -> Iterator[Finding]:
         wrong = damaged_jars([name])
         is_needed = name != "kafka"  # needed only by local services
         if wrong:
-            found = f"{len(wrong)} are missing or not as locked, {wrong[0]} first"
+            found = f"{len(wrong)} are missing or differ from the lock file, such as {wrong[0]}"
             yield Finding(f"jars of {name}", "fail" if is_needed else "warn", found, f"run `{todo}`")
         else:
-            yield Finding(f"jars of {name}", "ok", "all as locked")
+            yield Finding(f"jars of {name}", "ok", "all match the lock file")
     compiled = compiled_jar("disk" if is_local(settings.lake) else "s3")
     if not compiled.is_file():
         yield Finding("compiled jar", "fail", f"{compiled.name} is missing", "run `lakehouse setup`")
@@ -169,7 +171,9 @@ def _kafka(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
         require_broker(settings.kafka.access, _BROKER_S)
         held = look_up(settings.kafka.access, rights_of_pipeline(streams, settings))
     except LakehouseError as error:
-        todo = "start it (`lakehouse services up` on a laptop), or correct LAKEHOUSE_KAFKA_… (docs/kafka.md)"
+        todo = (
+            "start it (`lakehouse services up` on a laptop), or correct the settings kafka.… (docs/kafka.md)"
+        )
         yield Finding("Kafka", "fail", first_line(error), todo)
         return
     yield Finding("Kafka", "ok", f"{settings.kafka.access} answers {settings.kafka.access.principal}")
@@ -215,13 +219,13 @@ def _lake(settings: Settings, streams: Sequence[Stream]) -> Iterator[Finding]:
         names = specs(streams) if is_there else ()
         formats = {spec.qualified_name: direct.noted_format(lake, spec) for spec in names}
     except (LakehouseError, OSError, ValueError) as error:
-        todo = "correct LAKEHOUSE_LAKE, or this user's permissions and AWS_…"
+        todo = "correct `lake` (LAKEHOUSE_LAKE), or this user's permissions and AWS_…"
         yield Finding("lake", "fail", f"{lake}: {first_line(error)}", todo)
         return
     found = {name: number for name, number in formats.items() if number is not None}
     newer = sorted(name for name, number in found.items() if number > FORMAT)
     if newer:
-        text = f"{newer[0]} has format {found[newer[0]]}, and this version knows {FORMAT}"
+        text = f"{newer[0]} has format {found[newer[0]]}, but this version supports only {FORMAT}"
         yield Finding("lake", "fail", text, "reinstall the later version of lakehouse (docs/upgrades.md)")
     elif not is_there:
         yield Finding("lake", "ok", f"{lake} does not exist yet; the first run creates it")
@@ -237,7 +241,7 @@ def _writable(lake: Path) -> Iterator[Finding]:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".doctor-") as file:
             ahead_s = os.fstat(file.fileno()).st_mtime - time.time()
     except OSError as error:
-        todo = f"give user {os.getuid()} write access, or set LAKEHOUSE_LAKE to another place"
+        todo = f"give user {os.getuid()} write access, or set `lake` (LAKEHOUSE_LAKE) to another place"
         yield Finding("lake is writable", "fail", f"{place}: {error.strerror}", todo)
         return
     yield Finding("lake is writable", "ok", str(place))

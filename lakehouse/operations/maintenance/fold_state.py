@@ -25,7 +25,7 @@ from lakehouse.streams.definition import GoldTable, Stream
 
 @dataclass(frozen=True)
 class Cleared:
-    """The number of rows cleared in a table, and the time (UTC) before which they end; null: unknown."""
+    """The number of rows cleared in a table, and the time (UTC) before which they end; None: unknown."""
 
     table: str
     rows: int
@@ -57,7 +57,7 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable) -> Cleared:
 
 
 def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | None:
-    """Return the earliest time (UTC) that a record still to be merged can have; null: unknown."""
+    """Return the earliest time (UTC) that a record still to be merged can have; None: unknown."""
     spark, query = lake.spark, f"gold.{table.name}"
     target = lake.path("gold", table.name)
     watermarks = []

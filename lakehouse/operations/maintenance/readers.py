@@ -17,8 +17,8 @@ _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 class Reader:
     """A query that reads a table: a layer reads its appends; an export reads its change feed.
 
-    `fills` is the layer and name of the table that the query writes; null for an export. `topic` is an
-    export's topic; null if it has none.
+    `fills` is the layer and name of the table that the query writes; None for an export. `topic` is an
+    export's topic; None if it has none.
     """
 
     query: str
@@ -33,14 +33,14 @@ class Reader:
 
 @dataclass(frozen=True)
 class Held:
-    """A reader with an unread version, and when it was committed (UTC; null: it has left the log)."""
+    """A reader with an unread version, and when it was committed (UTC; None: it has left the log)."""
 
     reader: str
     since: datetime | None
 
 
 def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
-    """Return the reader's position in the table at the path; null if it has never read the table."""
+    """Return the reader's position in the table at the path; None if it has never read the table."""
     if reader.fills is None:
         progress = sent.noted(lake.spark, path, reader.topic)
         is_this = progress is not None and progress.is_of(tables.table_id(lake.spark, path))
@@ -51,7 +51,7 @@ def position_of(lake: Lake, reader: Reader, path: str) -> Position | None:
 
 
 def held_by(lake: Lake, readers: Iterable[Reader], path: str) -> Held | None:
-    """Return the reader with the oldest unread version; null if all readers have read everything."""
+    """Return the reader with the oldest unread version; None if all readers have read everything."""
     waiting = [held for reader in readers if (held := _unread(lake, reader, path)) is not None]
     return min(waiting, key=lambda held: held.since or _UNKNOWN, default=None)
 

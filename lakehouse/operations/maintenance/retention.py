@@ -49,9 +49,9 @@ _SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 @dataclass(frozen=True)
 class Cut:
-    """The condition for rows to delete from a table, and their entry in ops.retention; null: no entry.
+    """The condition for rows to delete from a table, and their entry in ops.retention; None: no entry.
 
-    `stay` holds the `id` of rows to keep despite the condition; null: none. `frozen` holds, for each source,
+    `stay` holds the `id` of rows to keep despite the condition; None: none. `frozen` holds, for each source,
     the ids with deleted rows or letters, in the form that `retained.note_ids` expects.
     """
 
@@ -62,7 +62,7 @@ class Cut:
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
-"""Returns a table's cut as of now (UTC); null if no row may be deleted."""
+"""Returns a table's cut as of now (UTC); None if no row may be deleted."""
 
 
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
@@ -123,7 +123,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the greatest own event time (UTC) among valid records at these offsets; null if none."""
+    """Return the greatest own event time (UTC) among valid records at these offsets; None if none."""
     times = silver.sound_times(lake, source, within(gone))
     found = times.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else tables.from_micros(found.micros)
@@ -237,7 +237,7 @@ def ops_cut(column: str, days: int) -> CutMaker:
 
 
 def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:
-    """Return the last midnight (UTC) before `oldest` and before every row that may change; null: unknown."""
+    """Return the last midnight (UTC) before `oldest` and before every row that may change; None: unknown."""
     bounds = [oldest]
     for table in made:
         reached = out_of_reach(lake, stream, table)

@@ -45,7 +45,7 @@ class Task:
     """A table to maintain, and its readers.
 
     `made_by` is the gold table whose micro-batches rewrite the table's files: the table itself, or a side
-    table's main table; null for any other table. `cut` selects the rows that are too old; null: all rows are
+    table's main table; None for any other table. `cut` selects the rows that are too old; None: all rows are
     kept.
     """
 
@@ -78,7 +78,7 @@ class Kept:
 
     def __str__(self) -> str:
         before, after = self.files[0].files, self.files[1].files
-        said = [f"{self.rows:,} rows were too old"] if self.rows else []
+        said = [f"{self.rows:,} rows were past retention"] if self.rows else []
         said += [f"{before:,} files became {after:,}"] if after != before else []
         said += [f"{self.removed:,} old files removed"] if self.removed else []
         if self.held is not None:
@@ -179,7 +179,7 @@ class Keeper:
         self._most_bytes = most_bytes
 
     def keep(self, task: Task, now: datetime, *, dry_run: bool = False) -> Kept | None:
-        """Maintain a table and return the result; null if the table does not exist.
+        """Maintain a table and return the result; None if the table does not exist.
 
         A dry run changes nothing. Raises TableError if another process holds the table's lease, and a Delta
         conflict error if another writer rewrites its files during every attempt.

@@ -188,7 +188,7 @@ class _Since:
         for one in self._pinned.subjects:
             if one.view == view:
                 return one
-        raise TableError(f"`near` has {view}, which the step does not name")
+        raise TableError(f"`near` names {view}, which the step does not read")
 
     def _type_of(self, view: str, column: str) -> DataType:
         return self._subject(view).spec.schema[column].dataType
@@ -229,7 +229,7 @@ def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str
 
 
 def _size_of(type_: DataType) -> int | None:
-    """Return the bucket width of a timestamp (microseconds) or long column; null for other types."""
+    """Return the bucket width of a timestamp (microseconds) or long column; None for other types."""
     if isinstance(type_, TimestampType):
         return _MINUTE_US
     return _NUMBERS if isinstance(type_, LongType) else None

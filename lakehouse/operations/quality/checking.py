@@ -41,7 +41,7 @@ _RESULT_FORMAT = {
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return a table's own suite, or the default suite for a stream's table; null if there is none.
+    """Return a table's own suite, or the default suite for a stream's table; None if there is none.
 
     Raises TableError if the suite's module does not return an ExpectationSuite.
     """

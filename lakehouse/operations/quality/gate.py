@@ -120,7 +120,7 @@ class SuiteGate:
         self._known[state.stream] = state
         note_gate(self._lake, state)
         reasons = "; ".join(f"{what}: {why}" for what, why in broken.items())
-        closed = f"gate of {state.stream} closed, nothing is exported: {reasons}"
+        closed = f"gate of {state.stream} closed; nothing is exported: {reasons}"
         opened = f"gate of {state.stream} open{' again' * (before is not None)}"
         told = opened if state.is_open else closed
         found = {"is_open": state.is_open, "reasons": broken}

@@ -76,7 +76,7 @@ class HistoryRow:
 
 @dataclass(frozen=True)
 class Trend:
-    """An expectation's results in several runs, null for runs that did not check it."""
+    """An expectation's results in several runs, None for runs that did not check it."""
 
     table: str
     expectation: str

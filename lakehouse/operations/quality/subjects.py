@@ -43,7 +43,7 @@ LIMITS_VIEW = "limits"
 class Subject:
     """A table that can have a suite: its spec, and the time column of its rows.
 
-    `suites` is the package that contains its suite. `declared` is the stream's declaration of the table; null
+    `suites` is the package that contains its suite. `declared` is the stream's declaration of the table; None
     if it belongs to no stream.
     """
 
@@ -108,7 +108,7 @@ class PinnedTables:
                     self._take(subject, (versions or {}).get(subject.name))
 
     def _take(self, subject: Subject, version: int | None) -> None:
-        """Pin a table at a version (null: the newest); a table that does not exist yet is skipped."""
+        """Pin a table at a version (None: the newest); a table that does not exist yet is skipped."""
         found = tables.snapshot(self.spark, self._path(subject))
         if delta.version_of(found) >= 0:
             self.versions[subject.name] = delta.version_of(found) if version is None else version

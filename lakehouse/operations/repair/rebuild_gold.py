@@ -34,7 +34,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class WindowSpan:
-    """The time range [first, end), UTC; a null bound is open."""
+    """The time range [first, end), UTC; a bound of None is open."""
 
     first: datetime | None = None
     end: datetime | None = None

@@ -59,7 +59,7 @@ _RENAMED = "_renamed"
 
 @dataclass(frozen=True)
 class Landed:
-    """A range of Kafka timestamps, [since, until), UTC; a null bound is open.
+    """A range of Kafka timestamps, [since, until), UTC; a bound of None is open.
 
     A record without a timestamp is selected by its landing time.
     """
@@ -90,7 +90,7 @@ class SilverRebuilt:
     `newly_refused` counts letters that are new or open again, `newly_accepted` letters that are now replayed,
     and `skipped` records skipped with --skip, which were not validated. `made_anew`: silver had been made
     with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the smallest and
-    largest event time (UTC), old or new, of inserted, removed and changed rows; null if there are none.
+    largest event time (UTC), old or new, of inserted, removed and changed rows; None if there are none.
     """
 
     judged: int = 0

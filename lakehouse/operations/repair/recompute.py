@@ -35,7 +35,7 @@ class GoldCut:
     """A gold table, its side tables, and the silver rows aggregated into them.
 
     By table name, `found` holds the gold rows, `versions` the version, and `merged` the silver rows. `found`
-    excludes rows whose first time (UTC) is before `since`; null: excludes none. `finality` is null unless the
+    excludes rows whose first time (UTC) is before `since`; None: excludes none. `finality` is None unless the
     table has an EventClock.
     """
 

@@ -85,7 +85,7 @@ def resolve_by_record(
     with _holding(lake, source):
         rows = tables.read(lake.spark, silver.paths_of(lake, source).clean).where(within([record]))
         if rows.isEmpty():
-            raise QueryError(f"{name} has no row of {place}, so that record cannot resolve the letter")
+            raise QueryError(f"{name} has no row for {place}, so that record cannot resolve the letter")
         if _free(lake, rows.select(*_KEYS)).isEmpty():
             raise QueryError(f"{place} already resolves another letter, or has an open letter itself")
         pairs = selected.select("id", F.lit(place).alias("place"))

@@ -48,7 +48,7 @@ def open_transactions(
 
 
 def _described(admin: Admin, producer_id: int) -> tuple[str, int] | None:
-    """Return a producer's transactional id and its transaction's start in ms; null if unavailable."""
+    """Return a producer's transactional id and its transaction's start in ms; None if unavailable."""
     try:
         listed = admin.list_transactions(producer_id_filters=[producer_id])
         names = [one.transactional_id for of_broker in listed.values() for one in of_broker]
@@ -70,7 +70,7 @@ Coordinate = tuple[str, int]
 class Ends:
     """A partition's first existing offset, and the offset after its last committed record.
 
-    `open_transaction` is the transaction that hides later records; null if there is none.
+    `open_transaction` is the transaction that hides later records; None if there is none.
     """
 
     first: int

@@ -38,7 +38,7 @@ _Other = TypeVar("_Other")
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A data file: rows (null without statistics), bytes, write time, newest time and first landing."""
+    """A data file: rows (None without statistics), bytes, write time, newest time and first landing."""
 
     records: int | None
     size_bytes: int
@@ -51,7 +51,7 @@ class FileFacts:
 class CommitFacts:
     """The effect of a commit on a table's rows.
 
-    `added` holds the row count of each file with new rows, in log order; null without statistics. `rewrites`:
+    `added` holds the row count of each file with new rows, in log order; None without statistics. `rewrites`:
     existing rows were removed or changed. `feed` is the commit's change feed: the paths of its change files
     or, if it has none, the row counts of the added and removed files.
     """
@@ -102,7 +102,7 @@ class Log:
 
     @property
     def rows(self) -> int | None:
-        """The table's row count from file statistics; null if a file has none."""
+        """The table's row count from file statistics; None if a file has none."""
         return total([file.records for file in self.files.values()])
 
     @property
@@ -112,7 +112,7 @@ class Log:
 
     @property
     def newest(self) -> datetime | None:
-        """The greatest time in the time column, to the millisecond; null if there are no rows."""
+        """The greatest time in the time column, to the millisecond; None if there are no rows."""
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
@@ -139,7 +139,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield the effects of the commits from version `first` on; null for commits no longer in the log."""
+        """Yield the effects of the commits from version `first` on; None for commits no longer in the log."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
@@ -158,7 +158,7 @@ class Log:
         return self._files.each(function, items)
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
-        """Return the row count of each file in the commit's change feed; null for a missing file."""
+        """Return the row count of each file in the commit's change feed; None for a missing file."""
         return tuple(self._rows_in(one) if isinstance(one, str) else one for one in commit.feed)
 
     def _rows_in(self, path: str) -> int | None:
@@ -173,7 +173,7 @@ class Log:
     def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
         """Return the files of an earlier version, in the order in which a new reader reads them.
 
-        Null if the log no longer has that version.
+        None if the log no longer has that version.
         """
         self._asked.add(version)
         if version not in self._starts:
@@ -261,7 +261,7 @@ def _facts(entry: LogEntry) -> CommitFacts:
 
 
 def from_ms(ms: int) -> datetime | None:
-    """Return the UTC time `ms` milliseconds after the epoch; null if it is out of range."""
+    """Return the UTC time `ms` milliseconds after the epoch; None if it is out of range."""
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:

@@ -214,7 +214,7 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
     ("refused_ratio", "Share of judged records that silver refused, as last noted.", _TABLE, _refused),
     (
         "refused_over_limit",
-        "Whether the refused share exceeds LAKEHOUSE_RUN_REFUSED_LIMIT.",
+        "Whether the refused share exceeds the setting run.refused_limit.",
         _TABLE,
         _refused_over,
     ),
@@ -226,5 +226,5 @@ _METRICS: tuple[tuple[str, str, list[str], Callable[[StreamState], _Samples]], .
         _audits,
     ),
     ("layer_processes", "Processes that run a layer of a stream.", ["stream", "layer"], _layers_run),
-    ("health", "1 for the word of a stream's health, else 0.", ["stream", "word"], _health),
+    ("health", "1 for the word that describes a stream's health, else 0.", ["stream", "word"], _health),
 )

@@ -34,7 +34,7 @@ def health_of(
 ) -> Health:
     """Return a stream's health: the worst word that applies.
 
-    `unrun` maps each layer that no process runs to when it last ran (null: unknown). A stream is behind if a
+    `unrun` maps each layer that no process runs to when it last ran (None: unknown). A stream is behind if a
     record waits longer than `lag_limit`, or if a store lacks rows that others have. It is stale if its newest
     event is older than `fresh`. Rows held back by a closed gate do not count as waiting. `refused` holds the
     latest reports of silver's refusals, if letters are open.
@@ -104,17 +104,17 @@ def _of_partitions(
             last = _last([query for query in queries if query.layer == "bronze"])
             found.append(_waiting(what, last, now - oldest, now, limit))
         elif (of_unknown_age := _of_unknown_age(of_topic)) is not None:
-            found.append(Health(Word.UNKNOWN, f"{what}, their age is unknown: {of_unknown_age}"))
+            found.append(Health(Word.UNKNOWN, f"{what}; their age is unknown: {of_unknown_age}"))
         held = [one.open_transaction for one in of_topic if one.open_transaction is not None]
         if held and now - (first := min(held, key=lambda one: one.since)).since > limit:
             hidden = f"up to {sum(one.offsets for one in held):,} records of {topic}"
-            what = f"an open transaction of the producer {first.producer} hides {hidden}"
+            what = f"an open transaction of producer {first.producer} hides {hidden}"
             found.append(Health(Word.BEHIND, f"{what} since {first.since:%F %T} UTC", first.since))
     return found
 
 
 def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
-    """Return why the age of the backlog is unknown; null if it is known, or if nothing waits."""
+    """Return why the age of the backlog is unknown; None if it is known, or if nothing waits."""
     return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
 
 
@@ -132,7 +132,7 @@ def _of_layer(
     if lag.records and lag.layer in unrun:
         return _stopped(what, unrun[lag.layer], now - oldest)
     if (of_unknown_age := _of_unknown_age([lag])) is not None:
-        return Health(Word.UNKNOWN, f"{what}, their age is unknown: {of_unknown_age}")
+        return Health(Word.UNKNOWN, f"{what}; their age is unknown: {of_unknown_age}")
     if not lag.records or oldest <= limit:
         return None
     last = _last([query for query in queries if query.name == lag.query])
@@ -143,7 +143,7 @@ def _lacking(query: QueryState) -> Health:
     """Return the health of an export whose stores lack rows."""
     stores, verb = " and ".join(query.behind), "lack" if len(query.behind) > 1 else "lacks"
     what = f"{stores} {verb} rows that {query.name} sent to other stores: unavailable or full"
-    return Health(Word.BEHIND, f"{what}, refilled once reachable")
+    return Health(Word.BEHIND, f"{what}; refilled once available")
 
 
 def _last(queries: Sequence[QueryState]) -> datetime | None:

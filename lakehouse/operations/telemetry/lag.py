@@ -117,7 +117,7 @@ class Observer:
             return {}, what_of(error)
 
     def _lake_away(self) -> str | None:
-        """Return why the lake cannot be read; null if it can."""
+        """Return why the lake cannot be read; None if it can."""
         lake = self._settings.lake
         try:
             self._was_there = (self._was_there and self._files.is_far) or self._files.exist()
@@ -126,7 +126,7 @@ class Observer:
         return None if self._was_there else f"there is no lake at {lake} yet"
 
     def _look_at_lake(self) -> str | None:
-        """Read new commits of all tables; return why shared tables cannot be read, null if they can."""
+        """Read new commits of all tables; return why shared tables cannot be read, None if they can."""
         shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
         looks: list[Callable[[], str | None]] = [
             *(one.refresh for one in self._streams),
@@ -145,7 +145,7 @@ def _log_of(settings: Settings, spec: TableSpec) -> Log:
 
 
 def _reason(what: str, look: Callable[[], None]) -> str | None:
-    """Call `look`, and return why it failed; null if it succeeded."""
+    """Call `look`, and return why it failed; None if it succeeded."""
     try:
         look()
     except Exception as error:  # noqa: BLE001 - a damaged table may cause any error

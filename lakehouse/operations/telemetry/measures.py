@@ -18,7 +18,7 @@ from lakehouse.storage.tables.specs import Position
 
 @dataclass(frozen=True)
 class Unread:
-    """The number of unread rows (null: unknown, see `reason`), the time of the oldest, and their commits."""
+    """The number of unread rows (None: unknown, see `reason`), the time of the oldest, and their commits."""
 
     rows: int | None
     since_ms: int | None = None
@@ -31,7 +31,7 @@ _RowsOf = Callable[[CommitFacts], Sequence[int | None]]
 
 
 def unread_appends(log: Log, position: Position | None) -> Unread:
-    """Return the unread appends after a position (null: all rows).
+    """Return the unread appends after a position (None: all rows).
 
     Commits that change or remove rows are skipped, as readers skip them. In a reader's initial snapshot, a
     file with several landing times counts as read once the reader has reached it.
@@ -40,7 +40,7 @@ def unread_appends(log: Log, position: Position | None) -> Unread:
 
 
 def unread_changes(log: Log, position: Position | None) -> Unread:
-    """Return the unread changes after a position (null: all rows of the table)."""
+    """Return the unread changes after a position (None: all rows of the table)."""
     return _unread(log, position, log.feed_rows)
 
 
@@ -156,7 +156,7 @@ def table_state(name: str, log: Log) -> TableState:
 
 
 def event_times(name: str, log: Log) -> EventTimes | None:
-    """Return a silver table's greatest own event time and its watermark; null if it has no event time.
+    """Return a silver table's greatest own event time and its watermark; None if it has no event time.
 
     During a backfill, the watermark is the one that will apply afterwards.
     """
@@ -172,7 +172,7 @@ def event_times(name: str, log: Log) -> EventTimes | None:
 
 
 def _age_s(ms: int | None, now: datetime) -> float | None:
-    """Return the age in seconds of a time in ms since the epoch; null if it is not a plausible write time.
+    """Return the age in seconds of a time in ms since the epoch; None if it is not a plausible write time.
 
     Producers may write any number: -1 for none, microseconds, the far future.
     """

@@ -22,12 +22,12 @@ def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
 
 
 def position(log: Log, query: str, source: Log) -> Position | None:
-    """Return a query's position in `source`, as recorded in its target's `log`; null if there is none."""
+    """Return a query's position in `source`, as recorded in its target's `log`; None if there is none."""
     return position_in(log.transactions, application(query, source.table_id or ""))
 
 
 def written_at(log: Log, query: str) -> datetime | None:
-    """Return when the query last wrote a micro-batch to its target table (UTC); null if it never did."""
+    """Return when the query last wrote a micro-batch to its target table (UTC); None if it never did."""
     prefix = application(query, "")
     at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
     return None if at is None else from_ms(at)
@@ -36,7 +36,7 @@ def written_at(log: Log, query: str) -> datetime | None:
 class ExportProgress:
     """The progress of an export, from its note in the lake, as of the last `refresh`.
 
-    `position` is null before the first micro-batch, or if the note belongs to another table. `behind` names
+    `position` is None before the first micro-batch, or if the note belongs to another table. `behind` names
     the stores that were unavailable or full and lack rows up to the position. `at` (UTC) is the note's time.
     """
 

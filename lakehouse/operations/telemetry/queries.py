@@ -14,7 +14,7 @@ from lakehouse.streams.definition import Stream
 class StreamQuery:
     """A query that reads tables (qualified names) or, in bronze, a topic (its default name).
 
-    `target` is the table that it writes, whose log holds its progress; null for an export.
+    `target` is the table that it writes, whose log holds its progress; None for an export.
     """
 
     layer: LayerName

@@ -77,7 +77,7 @@ def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[R
 def unrun(
     queries: Sequence[QueryState], runs: Sequence[Run], stops: Mapping[str, datetime], now: datetime
 ) -> dict[str, datetime | None]:
-    """Return the layers of a stream that no process runs, and since when (UTC; null: unknown).
+    """Return the layers of a stream that no process runs, and since when (UTC; None: unknown).
 
     `stops` maps each layer to the time when it was last stopped. A layer with a micro-batch in the last ten
     seconds counts as running, possibly in a process with another HOME.

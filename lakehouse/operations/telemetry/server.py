@@ -94,7 +94,7 @@ def serving(
     except OSError as error:
         raise ServiceError(
             f"telemetry cannot be served at {host}:{port} ({error.strerror}); "
-            "choose another with --telemetry-port, or 0 for any free one"
+            "choose another port with --telemetry-port or telemetry.port; 0 is any free one"
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="telemetry", daemon=True)
     thread.start()
@@ -222,7 +222,7 @@ class _Handler(BaseHTTPRequestHandler):
                 200 if found.is_ready else 503, "ready" if found.is_ready else "not ready", found.reasons
             )
         else:
-            self._say(404, "unknown", ("there are /metrics, /health/live and /health/ready",))
+            self._say(404, "unknown", ("this server has /metrics, /health/live and /health/ready",))
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

@@ -31,7 +31,7 @@ class OpenLetters:
         self.by_stream: Mapping[str, int] | None = None
 
     def refresh(self) -> None:
-        """Read new files; `by_stream` is null until all files have been read."""
+        """Read new files; `by_stream` is None until all files have been read."""
         self.by_stream = None
         if not self._log.refresh():
             self._counts, self.by_stream = {}, {}
@@ -60,7 +60,7 @@ class Gates:
         self._last: dict[str, GateState] = {}
 
     def of(self, stream: str) -> StreamGate | None:
-        """Return a stream's gate; null if it has never been checked."""
+        """Return a stream's gate; None if it has never been checked."""
         last = self._last.get(stream)
         return None if last is None else StreamGate(last.is_open, last.changed_at, last.reasons)
 
@@ -115,7 +115,7 @@ class AuditsAndStops:
         self._refused: dict[tuple[str, str], Refused] = {}
 
     def audit_of(self, stream: str) -> Audit | None:
-        """Return a stream's latest audit; null if none was found."""
+        """Return a stream's latest audit; None if none was found."""
         return self._audits.get(stream)
 
     def stops_of(self, stream: str) -> Mapping[str, datetime]:
@@ -160,7 +160,7 @@ def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
 
 
 def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
-    """Return the refusals in an event's details; null if the details are of another kind."""
+    """Return the refusals in an event's details; None if the details are of another kind."""
     try:
         causes = tuple(
             f"{one['count']:,} {one['rule']}" + (f" of {one['column']}" if one["column"] else "")

@@ -1,6 +1,6 @@
 """Observations of the pipeline from outside its driver, as plain values that do not need Spark.
 
-Times are UTC. An unknown number is null, and its object then has a `reason`. Once caught up, a backlog is
+Times are UTC. An unknown number is None, and its object then has a `reason`. Once caught up, a backlog is
 exactly 0 records and 0 seconds.
 """
 
@@ -40,7 +40,7 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Health:
-    """A stream's health, the reason, and since when it applies (null: unknown).
+    """A stream's health, the reason, and since when it applies (None: unknown).
 
     `is_unrun`: the reason says that no process runs the stream or some of its layers.
     """
@@ -71,7 +71,7 @@ class PartitionLag:
 
     `position` is the offset after the last landed record, `end` the one after the last committed record.
     `seconds` is the age of the first unread record by the Kafka timestamp of its batch. `open_transaction` is
-    the transaction that hides records from `end` on; null if there is none.
+    the transaction that hides records from `end` on; None if there is none.
     """
 
     topic: str
@@ -104,7 +104,7 @@ class LayerLag:
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as of its newest commit; `rows` is null if a file has no statistics."""
+    """A table as of its newest commit; `rows` is None if a file has no statistics."""
 
     name: str
     version: int
@@ -119,7 +119,7 @@ class QueryState:
     """The progress of a query, as recorded in its target table or, for an export, in its note.
 
     `done` is the version of its target table, or the last version that it has sent; `done_at` is the time of
-    its last micro-batch. Both are null before the first. `behind` names the stores of an export that lack
+    its last micro-batch. Both are None before the first. `behind` names the stores of an export that lack
     rows because they were unavailable or full.
     """
 
@@ -177,8 +177,8 @@ class Refused:
 class QueryRun:
     """A query in a running process, with its last micro-batch, which ended at `at`.
 
-    `batch` is the version that the micro-batch wrote or sent; null before the first. `phases_s` maps phases
-    to durations in seconds. `error` is the current failure; null if there is none.
+    `batch` is the version that the micro-batch wrote or sent; None before the first. `phases_s` maps phases
+    to durations in seconds. `error` is the current failure; None if there is none.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -197,7 +197,7 @@ class QueryRun:
 class Run:
     """A process that runs layers of streams, as of its last heartbeat.
 
-    `telemetry_port` is null if it serves no metrics.
+    `telemetry_port` is None if it serves no metrics.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -216,10 +216,10 @@ class Run:
 class StreamState:
     """A stream: its health, the backlog of each layer, its tables and its queries.
 
-    `open_letters` is the number of open dead letters; null while they are being counted for the first time.
-    `gate` is null if it has never been checked. `newest_event` is the greatest own event time in the silver
+    `open_letters` is the number of open dead letters; None while they are being counted for the first time.
+    `gate` is None if it has never been checked. `newest_event` is the greatest own event time in the silver
     tables, and `freshness_s` its age. `runs` lists the processes that run the stream, with its queries.
-    `audit` is null if there was none. `lake_reason` says why the stream's own tables could not be read; null
+    `audit` is None if there was none. `lake_reason` says why the stream's own tables could not be read; None
     if they could. `refused` holds the latest report of refusals for each silver table.
     """
 

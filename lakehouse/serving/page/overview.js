@@ -142,7 +142,7 @@ function firing({ found, problem }) {
   if (found.isEvaluated === false) {
     return el("div", {}, el("p", { class: "trouble" }, sentence(found.reason)), ...list);
   }
-  return list[0] ?? plain("No alert fires.");
+  return list[0] ?? plain("No alert is firing.");
 }
 
 function sentence(text) {

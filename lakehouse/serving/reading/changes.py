@@ -106,7 +106,7 @@ class Changes:
                 told_at = time.monotonic()
 
     def _known(self, last_id: str | None) -> int | None:
-        """Return the number of a listener's last change; null if the changes since then are not all known."""
+        """Return the number of a listener's last change; None if the changes since then are not all known."""
         run, _, number = (last_id or "").partition("-")
         if run != self._run or not (number.isascii() and number.isdecimal()):
             return None

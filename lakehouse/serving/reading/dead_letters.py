@@ -31,13 +31,13 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return a part of a record (null if the part is null); raises IndexError for a missing header."""
+    """Return a part of a record (None if the part is null); raises IndexError for a missing header."""
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
 
 def outline(row: Row) -> Mapping[str, Any]:
-    """Return the length of each part, null for a null part; only the first hundred headers are listed."""
+    """Return the length of each part, None for a null part; only the first hundred headers are listed."""
     headers = row["headers"] or []
     return {
         "valueLength": _length(row["value"]),
@@ -73,7 +73,7 @@ def piece(data: bytes | None, offset: int) -> str:
 
 
 def _text(given: bytes) -> tuple[bytes, str | None]:
-    """Return the bytes up to the last whole character, and their text; all bytes and null if not UTF-8."""
+    """Return the bytes up to the last whole character, and their text; all bytes and None if not UTF-8."""
     for cut in range(_LONGEST_CHARACTER):
         whole = given[: len(given) - cut]
         if (text := _decoded(whole)) is not None:
@@ -171,7 +171,7 @@ class Letters:
         )
 
     def letter(self, id_: str) -> Found[Row | None]:
-        """Return one letter without its raw bytes, or null if there is none."""
+        """Return one letter without its raw bytes, or None if there is none."""
 
         def read(snapshot: Snapshot) -> Row | None:
             for part in snapshot.rows(LISTED, delta.equals("id", id_)):
@@ -182,7 +182,7 @@ class Letters:
         return delta.read_or(self._table, read, None)
 
     def record(self, id_: str) -> Found[Row | None]:
-        """Return the raw bytes of one letter's record, and its status; null if there is no such letter."""
+        """Return the raw bytes of one letter's record, and its status; None if there is no such letter."""
         columns = ("status", *RAW)
         return delta.read_or(self._table, lambda snapshot: snapshot.one("id", id_, columns), None)
 

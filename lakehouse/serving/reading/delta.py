@@ -66,7 +66,7 @@ class Snapshot:
             raise TableAwayError(first_line(error)) from error
 
     def one(self, column: str, value: str, columns: Sequence[str]) -> Row | None:
-        """Return the row whose `column` has this value, or null; its other columns may be large.
+        """Return the row whose `column` has this value, or None; its other columns may be large.
 
         They are read only from the row group that contains the row, a few rows at a time.
         """
@@ -85,7 +85,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Found(Generic[_T]):
-    """A value read from a version of a table; generation and version are null if there is no table."""
+    """A value read from a version of a table; generation and version are None if there is no table."""
 
     value: _T
     generation: int | None
@@ -165,7 +165,7 @@ class Order:
     after: tuple[Any, ...] | None = None
 
     def beyond(self, schema: pa.Schema) -> list[ds.Expression]:
-        """Return the condition that a row comes after `after`; empty if `after` is null."""
+        """Return the condition that a row comes after `after`; empty if `after` is None."""
         if self.after is None:
             return []
         beyond: ds.Expression | None = None
@@ -270,7 +270,7 @@ def before(column: str, micros: int) -> ds.Expression:
 
 
 def everything(conditions: Sequence[ds.Expression]) -> ds.Expression | None:
-    """Return the conjunction of the conditions, or null if there are none."""
+    """Return the conjunction of the conditions, or None if there are none."""
     both: ds.Expression | None = None
     for one in conditions:
         both = one if both is None else both & one

@@ -87,7 +87,7 @@ def details_of(event: Event) -> Any:
 
 
 def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """Merge the streams' latest audits into one, null if there are none; skips events without checks."""
+    """Merge the streams' latest audits into one, None if there are none; skips events without checks."""
     found = [(event, details_of(event)) for event in events]
     events = [event for event, details in found if isinstance(details, dict) and "checks" in details]
     if not events:

@@ -22,7 +22,7 @@ _MILLI = 1000
 
 @dataclass(frozen=True)
 class RowSelection:
-    """A selection of rows with a time in [start_us, end_us) that match `where`; a null bound is open.
+    """A selection of rows with a time in [start_us, end_us) that match `where`; a bound of None is open.
 
     Times are in microseconds since the epoch.
 

@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Said:
-    """One row: its message as JSON, whether it is final (null if unknown), and its columns.
+    """One row: its message as JSON, whether it is final (None if unknown), and its columns.
 
-    `row` is null if the row comes from Redis.
+    `row` is None if the row comes from Redis.
     """
 
     message: str
@@ -56,7 +56,7 @@ class Answer:
 
     @property
     def is_final(self) -> bool | None:
-        """Whether all rows are final; null if that is unknown for any row, or if there are no rows."""
+        """Whether all rows are final; None if that is unknown for any row, or if there are no rows."""
         states = {one.is_final for one in self.rows}
         return None if not states or None in states else states == {True}
 
@@ -180,7 +180,7 @@ class Lookups:
         except NoTableError as error:
             raise Problem(HTTPStatus.NOT_FOUND, f"{error}: nothing has been written to it yet") from error
         except (TableAwayError, LakehouseError) as error:
-            _log.warning("the requested store is away: %s", error)
+            _log.warning("the requested store is unavailable: %s", error)
             raise away(str(error)) from error
 
 
@@ -205,7 +205,7 @@ def group_of(table: MergedTable, keys: Row) -> str:
 
 
 def _named(key: str | None) -> str:
-    assert key is not None  # noqa: S101 - parameters are never null
+    assert key is not None  # noqa: S101 - parameters are never None
     return key
 
 
@@ -228,7 +228,7 @@ def _of_gold(table: MergedTable, found: GoldRows) -> Answer:
 
 
 def _is_final_message(table: MergedTable, message: str) -> bool | None:
-    """Tell whether an exported row is final, from its message or the export condition; null if unknown."""
+    """Tell whether an exported row is final, from its message or the export condition; None if unknown."""
     if table.final is None:
         return None
     names = [

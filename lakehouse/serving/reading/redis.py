@@ -34,7 +34,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The requested rows; null for a missing row.
+    """The requested rows; None for a missing row.
 
     `holds_all`: Redis has lost no rows, so a missing row has not changed within the time to live.
     """
@@ -115,7 +115,7 @@ class Live:
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Parse the row in a key's value; null for a missing value, a deleted row, or anything else."""
+    """Parse the row in a key's value; None for a missing value, a deleted row, or anything else."""
     text = "" if value is None else value.decode(errors="replace")
     found = STAMP.search(text)
     if found is None or text.startswith(DELETED):

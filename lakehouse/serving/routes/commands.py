@@ -52,7 +52,7 @@ class WantedAction(BaseModel):
             return ["dead-letters", self.action, *streams, *options]
         if self.action == "rebuild":
             if self.layer is None:
-                raise unprocessable("layer", "a rebuild needs silver or gold")
+                raise unprocessable("layer", "a rebuild needs a layer: silver or gold")
             return ["rebuild", *streams, self.layer]
         return [self.action, *streams, *(["--", *self.table] if self.table else [])]
 
@@ -64,7 +64,7 @@ class WantedAction(BaseModel):
         known |= {"layer", "stream"} if of == "rebuild" else {"table"} if of == "expect" else set()
         known |= {"stream"} if of in {"audit", "maintain"} else set()
         for name in sorted(self.model_fields_set - known):
-            raise unprocessable(camel(name), f"{of} has no such option")
+            raise unprocessable(camel(name), f"the action {of} has no such option")
 
 
 def router(actions: Actions, streams: Collection[str]) -> APIRouter:

@@ -33,7 +33,7 @@ Start = Annotated[
     str | None, Query(max_length=64, description=f"Only rows at this time or later: {_TIME_IS}.")
 ]
 End = Annotated[str | None, Query(max_length=64, description=f"Only rows before this time: {_TIME_IS}.")]
-Sorted = Annotated[Literal["oldest", "newest"], Query(description="The rows that come first.")]
+Sorted = Annotated[Literal["oldest", "newest"], Query(description="Which rows come first.")]
 
 
 def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:

@@ -1,4 +1,4 @@
-"""Access control: tokens and their scopes, and protection against pages of other sites."""
+"""Access control: tokens and their scopes, and protection against pages from other sites."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _BEARER = "bearer "
 
 @dataclass(frozen=True)
 class Access:
-    """Access rules: `tokens` is null if no token is required; a request's Host must be one of `hosts`.
+    """Access rules: `tokens` is None if no token is required; a request's Host must be one of `hosts`.
 
     `is_https`: browsers reach the server only over HTTPS, its own or a proxy's. `refusals` limits the rate of
     requests without a valid token, per address.
@@ -61,7 +61,7 @@ class Access:
 
     @cached_property
     def sessions(self) -> Sessions | None:
-        """The sessions of token holders; null if no token is required."""
+        """The sessions of token holders; None if no token is required."""
         return None if self.tokens is None else Sessions(self.tokens)
 
 
@@ -98,7 +98,7 @@ def requires(scope: Scope) -> Callable[[Request], None]:
 
     def check(request: Request) -> None:
         if not may(request, scope):
-            raise Problem(HTTPStatus.FORBIDDEN, f"this needs a token with the scope {scope.value}")
+            raise Problem(HTTPStatus.FORBIDDEN, f"this request needs a token with the scope {scope.value}")
 
     return check
 
@@ -134,7 +134,7 @@ class Entrance:
         """Count a token's request as in progress; raises Problem 429 above MOST_AT_ONCE."""
         if self._is_counted(scope, caller):
             if self._answering[caller.name] >= MOST_AT_ONCE:
-                why = f"{MOST_AT_ONCE} requests of the token {caller.name} are in progress; try again"
+                why = f"token {caller.name} has {MOST_AT_ONCE} requests in progress, the limit; try again"
                 raise Problem(HTTPStatus.TOO_MANY_REQUESTS, why, headers={"Retry-After": "1"})
             self._answering[caller.name] += 1
 
@@ -161,7 +161,7 @@ class Entrance:
         self._limiter.take(f"token {caller.name}" if self._access.tokens is not None else address)
         needed = Scope.READ if reads else Scope.OPERATE
         if scope["path"] != SESSION_PATH and needed not in caller.scopes:
-            raise Problem(HTTPStatus.FORBIDDEN, f"this needs a token with the scope {needed.value}")
+            raise Problem(HTTPStatus.FORBIDDEN, f"this request needs a token with the scope {needed.value}")
         return caller
 
     def _identify(self, scope: AsgiScope) -> Caller:
@@ -179,7 +179,7 @@ class Entrance:
 
 
 def bearer_of(headers: Headers) -> str | None:
-    """Return a request's bearer token, or null if it has none."""
+    """Return a request's bearer token, or None if it has none."""
     given = headers.get("authorization", "")
     return given[len(_BEARER) :].strip() if given.lower().startswith(_BEARER) else None
 
@@ -188,9 +188,9 @@ def _check_origin(headers: Headers, *, is_https: bool) -> None:
     """Raise Problem 403 if a page of another origin sent the request; only browsers send an origin."""
     origin = headers.get("origin")
     if origin is not None and not _is_own(origin, headers.get("host", ""), is_https=is_https):
-        raise Problem(HTTPStatus.FORBIDDEN, f"pages of {origin} may not write here")
+        raise Problem(HTTPStatus.FORBIDDEN, f"pages from {origin} may not write here")
     if headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-        raise Problem(HTTPStatus.FORBIDDEN, "pages of other sites may not write here")
+        raise Problem(HTTPStatus.FORBIDDEN, "pages from other sites may not write here")
 
 
 def _is_own(origin: str, host: str, *, is_https: bool) -> bool:

@@ -1,6 +1,6 @@
 """The first check of every request: its Host must be one of the server's names.
 
-This prevents DNS rebinding by pages of other sites. Every response also forbids browsers to guess its media
+This prevents DNS rebinding by pages from other sites. Every response also forbids browsers to guess its media
 type and, unless it sets Cache-Control, to store it.
 """
 

@@ -44,7 +44,7 @@ class Sessions:
         return id_
 
     def caller(self, id_: str) -> Caller | None:
-        """Return the session's caller, or null if the session has ended or its token is gone."""
+        """Return the session's caller, or None if the session has ended or its token is gone."""
         known, ends = self._begun.get(hashed(id_), (None, 0.0))
         if known is None or self._clock() >= ends:
             self.end(id_)

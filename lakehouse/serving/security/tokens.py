@@ -49,7 +49,7 @@ class Caller:
 
 @dataclass(frozen=True)
 class Token:
-    """A stored token; `expires_at` is null if it never expires."""
+    """A stored token; `expires_at` is None if it never expires."""
 
     name: str
     sha256: str
@@ -117,7 +117,7 @@ class Tokens:
         return [one for one in self.read() if one.is_valid(now)]
 
     def caller(self, secret: str) -> Caller | None:
-        """Return the caller with this secret, or null; takes the same time for any secret."""
+        """Return the caller with this secret, or None; takes the same time for any secret."""
         return self.caller_of_hash(hashed(secret))
 
     def caller_of_hash(self, sha256: str) -> Caller | None:

@@ -224,9 +224,9 @@ def test_what_a_contract_has_no_use_for_refuses_no_record(spark: SparkSession) -
     ]
 
 
-NO_BYTES = "has an array whose items take no bytes, so that a few bytes may be any number of items"
+NO_BYTES = "has an array whose items take no bytes, so a few bytes could be any number of items"
 MANY = "has {} types in the contract's fields, where each use of a name counts; at most 10,000 are read"
-TOO_DEEP = "is nested too deep: at most 32 records, arrays and maps in each other"
+TOO_DEEP = "is nested too deeply: at most 32 levels of records, arrays and maps"
 
 
 def nested(levels: int) -> dict[str, Any]:
@@ -389,8 +389,7 @@ def test_a_value_whose_items_could_fill_the_heap_is_a_letter(spark: SparkSession
     large = of_id(("any", {"type": "array", "items": item}))
     values = (ID + long(count) + b"\x02" * count + b"\x00" + TIME for count in (100, 10_000))
     (_, none), (_, reasons) = judged(spark, WITH_ANY, [(large, value) for value in values])
-    most = "of which at most 1,135 bytes are read"
-    said = f"the value may have too many items for schema 1, {most}"
+    said = "the value may have too many items: at most 1,135 bytes are read with schema 1"
     assert (none, reasons) == ([], [("undecodable", None, said)])
 
 

@@ -98,8 +98,8 @@ def test_types_of_objects_have_names_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("names", "format_", "said"),
     [
-        (("a", "a.b"), "odcs", "a.b: the contract has fields in an object, and the object itself as a field"),
-        (("a.b", "a"), "avro", "a: the contract has fields in an object, and the object itself as a field"),
+        (("a", "a.b"), "odcs", "a.b: the contract has both this object and fields inside it"),
+        (("a.b", "a"), "avro", "a: the contract has both this object and fields inside it"),
         (("a_b", "aB"), "protobuf", "Protobuf cannot tell a_b from aB: in JSON both are aB"),
         (
             ('a = 1; } message B { string "x',),
@@ -122,9 +122,9 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
             "avro",
             NULLABLE,
             [
-                "warning: serviceId is required, and a record may lack it or have null",
+                "warning: serviceId is required, but in the schema it may be absent or null",
                 "breaks: metricName must be a string, but can be int in the schema",
-                "breaks: value is required, and the schema does not have it",
+                "breaks: value is required, but the schema lacks it",
             ],
             1,
         ),
@@ -137,7 +137,7 @@ def test_names_that_a_format_cannot_have_are_refused(names: tuple[str, ...], for
         (
             "json-schema",
             OF_JSON,
-            ["warning: value is required, and a record may lack it or have null"],
+            ["warning: value is required, but in the schema it may be absent or null"],
             0,
         ),
     ],
@@ -168,9 +168,9 @@ for level in range(1, 31):
             "breaks: the schema has 3,221,225,472 types in the contract's fields, where each use",
             1,
         ),
-        ("avro", "[" * 100_000, "breaks: the schema is nested too deep: ", 1),
-        ("json-schema", "[" * 100_000, "could not be checked: its JSON is nested too deep", 2),
-        ("json-schema", "[]", "breaks: serviceId is required, and the schema does not have it", 1),
+        ("avro", "[" * 100_000, "breaks: the schema is nested too deeply: ", 1),
+        ("json-schema", "[" * 100_000, "could not be checked: its JSON is nested too deeply", 2),
+        ("json-schema", "[]", "breaks: serviceId is required, but the schema lacks it", 1),
     ],
 )
 def test_a_hostile_schema_is_compared_in_a_line(

@@ -532,9 +532,9 @@ def test_a_schema_is_compiled_once_whatever_comes_of_it(
     assert (
         twice
         == [
-            "cannot be compiled: the compiler was ended by SIGSEGV",
+            "cannot be compiled: the compiler was killed by SIGSEGV",
             "cannot be compiled: it takes longer than 2 s",
-            "cannot be compiled: the compiler fails: ZeroDivisionError",
+            "cannot be compiled: the compiler failed: ZeroDivisionError",
         ]
         * 2
     )

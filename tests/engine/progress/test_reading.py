@@ -344,7 +344,8 @@ def test_a_commit_that_was_lost_after_it_had_been_read_is_refused_and_after_a_ne
 
     for _ in range(2):
         with pytest.raises(
-            PositionError, match=r"^silver.numbers has read version 2 of bronze.numbers, which was lost in a"
+            PositionError,
+            match=r"^silver.numbers has read version 2 of bronze.numbers, which a power failure",
         ) as caught:
             place.take()
         assert f"delete {place.path('out')} (and the tables made from it)" in str(caught.value)

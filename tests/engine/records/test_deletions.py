@@ -177,15 +177,15 @@ IN_AVRO: dict[str, list[tuple[bytes, Judged]]] = {
             encoded(8, "long", 1) + b"x",
             refused(
                 "trailing_bytes",
-                "a deletion's key, 00000000080278, as Avro: bytes follow the record of schema 8",
+                "a deletion's key, 00000000080278, as Avro: extra bytes follow the record of schema 8",
             ),
         ),
         (
             b"17",
             refused(
                 "not_framed",
-                "a deletion's key, 3137, as Avro: the value does not begin with a zero and the four bytes "
-                "of a schema's id: 3137",
+                "a deletion's key, 3137, as Avro: the value does not begin with a zero byte and a "
+                "four-byte schema id: 3137",
             ),
         ),
         (
@@ -248,7 +248,7 @@ def test_a_deletion_in_debeziums_envelope_has_the_id_in_before_and_the_sequence_
         ),
         (
             (None, envelope("d", ROW, None, lsn="9"), []),
-            refused("bad_sequence", 'source.lsn of the deletion is not a 64-bit whole number: "9"', "1004"),
+            refused("bad_sequence", 'the deletion\'s source.lsn is not a 64-bit whole number: "9"', "1004"),
         ),
     ]
 
@@ -307,7 +307,7 @@ def test_a_header_has_the_sequence_of_a_record_without_a_value(spark: SparkSessi
         ([("lsn", None)], deletes("a-1")),
         (
             [("lsn", b"12.5")],
-            refused("bad_sequence", "header lsn of the deletion is not a 64-bit whole number: 12.5", "a-1"),
+            refused("bad_sequence", "the deletion's header lsn is not a 64-bit whole number: 12.5", "a-1"),
         ),
     ]
 

@@ -279,13 +279,11 @@ PATHS: Mapping[str, list[tuple[str, str, str]]] = {
         ("beyond_long", "length_new", "length.new must be from -2^63 to 2^63 - 1, not -9223372036854775809"),
     ],
     '{"meta":{"domain":"x","domain":"x"}}': [
-        ("not_json", "", 'the value is not one JSON text: {"meta":{"domain":"x","domain":"x"}}')
+        ("not_json", "", 'the value is not valid JSON: {"meta":{"domain":"x","domain":"x"}}')
     ],
-    '{"meta":{"domain":"x"}}}': [
-        ("not_json", "", 'the value is not one JSON text: {"meta":{"domain":"x"}}}')
-    ],
+    '{"meta":{"domain":"x"}}}': [("not_json", "", 'the value is not valid JSON: {"meta":{"domain":"x"}}}')],
     '{"meta":{"domain":"x"}},"more":{}': [
-        ("not_json", "", 'the value is not one JSON text: {"meta":{"domain":"x"}},"more":{}')
+        ("not_json", "", 'the value is not valid JSON: {"meta":{"domain":"x"}},"more":{}')
     ],
 }
 
@@ -531,7 +529,7 @@ MESSAGES: tuple[tuple[Contract, Mapping[str, str]], ...] = (
         Contract((), event_time_unit="s", event_time_zone="Asia/Tokyo"),
         {
             "[]": (
-                "timestamp must be epoch seconds (a number) or ISO 8601 (without an offset: of Asia/Tokyo), "
+                "timestamp must be epoch seconds (a number) or ISO 8601 (without an offset: in Asia/Tokyo), "
                 "not an array: []"
             )
         },

@@ -490,7 +490,7 @@ def test_messages_say_what_was_expected_and_what_came(judge_values: Judge) -> No
         ],
         [
             (
-                "event time 2026-01-01 12:05:00.001 is more than 300 s ahead of the landing at "
+                "event time 2026-01-01 12:05:00.001 is more than 300 s ahead of its landing at "
                 "2026-01-01 12:00:00.00025"
             )
         ],
@@ -513,8 +513,8 @@ SHOWN: Mapping[bytes | None, str] = {
         "timestamp must be epoch milliseconds (an integer) or ISO 8601 with an offset, "
         r'from 1900-01-01T00:00:00Z to the year 9998, not "\u{202e}"'
     ),
-    b'{"a": \x1b\r\n': r'the value is not one JSON text: {"a": \u{1b}\u{d}\u{a}',
-    b"": "the value is not one JSON text: ",
+    b'{"a": \x1b\r\n': r'the value is not valid JSON: {"a": \u{1b}\u{d}\u{a}',
+    b"": "the value is not valid JSON: ",
     b'"' + b"y" * 200 + b'"': f'the JSON value is not an object: "{"y" * 79}…',
     b"\xff\x00" * 30: f"the value is not UTF-8: {'ff00' * 20}…",
     b"\xff\x00": "the value is not UTF-8: ff00",

@@ -94,7 +94,7 @@ def test_it_takes_a_quarter_and_then_a_little_more_each_time(spark: SparkSession
     assert sum(size for size in step.tried if size <= 20) == 100
     assert step.waiting == 0
     assert "100 bytes: the heap was full (driver memory " in said[0]
-    assert said[0].endswith("); retrying with a quarter of that")
+    assert said[0].endswith("); retrying with a quarter of the input")
 
 
 def test_commits_that_are_a_little_larger_than_the_limit_are_tried(
@@ -114,7 +114,7 @@ def test_a_commit_that_is_too_large_is_tried_once_more_and_then_named(
     step = Needy(spark, 120, unit=40, room=15)
 
     with pytest.raises(
-        HeapError, match=f"^{NAME} failed in .*40 bytes: the heap was full .*cannot take less"
+        HeapError, match=f"^{NAME} failed in .*40 bytes: the heap was full .*cannot be smaller"
     ):
         caught_up(spark, tmp_path, step)
 
@@ -162,8 +162,8 @@ def test_a_record_that_the_heap_does_not_hold_is_named(spark: SparkSession, tmp_
     with pytest.raises(HeapError) as failed:
         caught_up(spark, tmp_path, step)
 
-    way_out = "or pass over the record at t/0/5: `lakehouse run x --skip t/0/5` skips it"
-    assert str(failed.value).endswith(f"It cannot take less; give Spark more memory; {way_out}")
+    way_out = "or skip the record at t/0/5: `lakehouse run x --skip t/0/5` skips it"
+    assert str(failed.value).endswith(f"The micro-batch cannot be smaller; give Spark more memory, {way_out}")
 
 
 class Due(Ticker):

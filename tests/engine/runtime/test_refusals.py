@@ -72,11 +72,11 @@ def test_a_live_run_warns_once_and_again_after_an_hour_and_when_it_is_over(
         (over,) = told(80, batch(1, 0))
 
     reasons = (
-        f"3 not_json, such as {topic}/0/0: the value is not one JSON text: {{; "
+        f"3 not_json, such as {topic}/0/0: the value is not valid JSON: {{; "
         f"1 wrong_type of service_id, such as {topic}/0/3: serviceId must be a string, not a number: 1"
     )
     way_out = "`lakehouse dead-letters list --stream metrics` shows them"
-    limit = "in the last hour, more than LAKEHOUSE_RUN_REFUSED_LIMIT, 5 %"
+    limit = "in the last hour, more than run.refused_limit allows (5 %)"
     table = "silver.metrics_events"
     assert first == f"{table}: 1,000 of 1,000 records refused (100 %) {limit}: {reasons}. {way_out}"
     # What is older than an hour counts no more, but its letters may still be of the same kinds.

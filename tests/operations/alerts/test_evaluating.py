@@ -173,7 +173,7 @@ def test_of_thousands_of_alerts_a_hundred_are_told_and_the_others_as_one() -> No
     services = Services()
     told = services.judge(over=4_012)
     first = [("firing", f"{number:04}") for number in range(MOST_FIRING)]
-    more = "more: a rule sends at most 100 alerts one by one"
+    more = "more: a rule sends at most 100 alerts individually"
     assert told == [*first, ("firing", f"and 3,912 {more}")]
     assert services.judge(over=4_012) == services.judge(over=None) == []
     assert services.judge(over=102) == []

@@ -84,9 +84,9 @@ GATE = '[[rules]]\nname = "gate"\nkind = "gate_closed"\n'
         (GATE + GATE, "several rules are named gate"),
         (
             "[[rules]]\nname = 'a'\nkind = 'gates'",
-            "rule a: kind is one of audit_failed, audit_old, dead_letter_rate, freshness, gate_closed",
+            "rule a: kind must be one of audit_failed, audit_old, dead_letter_rate, freshness, gate_closed",
         ),
-        ("[[rules]]\nname = 'a'", "rule a: kind is one of audit_failed"),
+        ("[[rules]]\nname = 'a'", "rule a: kind must be one of audit_failed"),
         ("[[rules]]\nname = 'a'\nkind = 'lag'\nlayer = 'gold'", "rule a: give either records or seconds"),
         (
             "[[rules]]\nname = 'a'\nkind = 'lag'\nlayer = 'gold'\nrecords = 1\nseconds = 1",

@@ -107,10 +107,10 @@ def test_no_more_rows_are_returned_than_asked_for(lake: str) -> None:
     [
         (
             "DROP VIEW ops.events",
-            "DuckDB can only read, not DROP; to change tables, use Spark with --write",
+            "DuckDB is read-only here and refuses DROP; to change tables, use Spark with --write",
         ),
-        ("COPY (SELECT 1) TO 'x.csv'", "DuckDB can only read, not COPY"),
-        ("SET threads = 1", "DuckDB can only read, not SET"),
+        ("COPY (SELECT 1) TO 'x.csv'", "DuckDB is read-only here and refuses COPY"),
+        ("SET threads = 1", "DuckDB is read-only here and refuses SET"),
         ("SELECT 1; SELECT 2", "expected one statement, not 2"),
         (" ", "expected one statement, not 0"),
         (

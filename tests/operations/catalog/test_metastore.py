@@ -157,7 +157,7 @@ def test_a_live_run_registers_tables_as_they_appear_and_says_a_trouble_once(
     away = list[str]()
     with registering(lake, STREAMS, "thrift://127.0.0.1:1", away.append):
         await_(lambda: len(away) == 1)
-    assert away == [f"names are not up to date: {AWAY}"]
+    assert away == [f"names in the metastore are not up to date: {AWAY}"]
 
 
 def test_a_metastore_that_is_silent_is_given_up_after_a_while(readable_lake: Lake) -> None:

@@ -120,7 +120,7 @@ def test_what_waits_for_an_unknown_time_leaves_a_stream_unknown_unless_it_is_wor
     """A bronze that was stuck for an hour was called well while nobody could read its records' times."""
     untold = "the time of the record at offset 5 is unknown"
     assert health(unrun={}, topic=(5_000_000, None), reason=untold) == Health(
-        Word.UNKNOWN, f"5,000,000 records of t wait for bronze, their age is unknown: {untold}"
+        Word.UNKNOWN, f"5,000,000 records of t wait for bronze; their age is unknown: {untold}"
     )
     assert health(unrun={}, silver=(2, None), reason=untold).word is Word.UNKNOWN
     assert health(unrun={"bronze": AGO}, topic=(1, None)).word is Word.STOPPED
@@ -137,7 +137,7 @@ def test_a_store_that_lacks_rows_which_others_have_is_behind_whatever_was_sent()
     export = replace(QUERIES[3], behind=("redis",))
     assert health(unrun={}, queries=[*QUERIES[:3], export]) == Health(
         Word.BEHIND,
-        "redis lacks rows that export.a sent to other stores: unavailable or full, refilled once reachable",
+        "redis lacks rows that export.a sent to other stores: unavailable or full; refilled once available",
     )
     both = [*QUERIES[:3], replace(export, behind=("postgres", "redis"))]
     assert health(unrun={}, queries=both).reason.startswith("postgres and redis lack rows that export.a sent")
@@ -148,7 +148,6 @@ def test_an_open_transaction_that_hides_records_for_too_long_is_named() -> None:
     assert health(unrun={}, held=young).word is Word.WELL
     assert health(unrun={}, held=OpenTransaction(1_200, "shop-1", AGO)) == Health(
         Word.BEHIND,
-        "an open transaction of the producer shop-1 hides up to 1,200 records of t since "
-        "2026-11-22 08:58:00 UTC",
+        "an open transaction of producer shop-1 hides up to 1,200 records of t since 2026-11-22 08:58:00 UTC",
         AGO,
     )

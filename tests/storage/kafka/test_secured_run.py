@@ -94,7 +94,7 @@ def test_the_listed_rights_are_enough_and_no_secret_is_anywhere(secured: Secured
     outputs = [one.stdout + one.stderr for one in (caught_up, audit, status)]
 
     assert (caught_up.returncode, audit.returncode) == (0, 0), outputs
-    assert "the broker does not tell User:lakehouse the limits of these topics" in outputs[0]
+    assert "the broker does not show User:lakehouse the limits of these topics" in outputs[0]
     assert found(secured, *outputs) == []
 
 

@@ -149,7 +149,7 @@ def test_a_total_that_no_decimal_holds_is_null_and_set_aside_and_the_others_go_o
     assert [(one[0], json.loads(one[1]), *one[2:]) for one in story.set_aside] == [
         (GOLD, key, "beyond_total", 3)
     ]
-    assert story.notes[1:] == ["1 rows with a total that overflows its type, see ops.keys_set_aside"]
+    assert story.notes[1:] == ["1 rows with a total that overflows its type; see ops.keys_set_aside"]
 
 
 def test_a_late_record_has_only_the_files_of_its_hour_read(
