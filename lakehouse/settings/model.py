@@ -60,7 +60,7 @@ class PostgresSettings(Section):
 
     url: Annotated[SecretStr, AfterValidator(_of_postgres)] = Field(
         default=SecretStr(""),
-        description="postgresql:// URL (libpq) of a database to which gold is exported. Empty: none.",
+        description="postgresql:// URL (libpq) of the database to export gold to. Empty: no export.",
     )
 
 
@@ -90,8 +90,8 @@ class RunSettings(Section):
     max_bytes: Size = Field(
         default=256 * _MB,
         description=(
-            "Approximate size of a micro-batch: in bronze, of the records in memory; in other layers, of "
-            "the input files."
+            "Approximate size of a micro-batch: of its records in memory for bronze, of its input files for "
+            "the other layers."
         ),
     )
     refused_limit: float = Field(

@@ -144,8 +144,8 @@ def _refuse_useless(source: Source) -> None:
     has_form, has_mark = source.key_form != KeyForm("text"), source.mark is not None
     if source.sequence_by is None and (has_form or has_mark):
         raise ValueError(
-            f"source {source.table}: deletion_key and deleted_if delete ids; set unique_by and "
-            "sequence_by, too"
+            f"source {source.table}: deletion_key and deleted_if delete by id, so set unique_by "
+            "and sequence_by, too"
         )
     if has_form and not source.is_deleted_by_key:
         raise ValueError(

@@ -147,7 +147,7 @@ def test_what_runs_under_the_former_ids_writes_no_more(run: Run) -> None:
 
     rebuilt(run, PLAIN)
 
-    with pytest.raises(PositionError, match="is now made with unique_by = none, but this process has id"):
+    with pytest.raises(PositionError, match="now uses unique_by = none, but this process has id"):
         take_next(running, now=LANDED)
     assert run.rows == [0, 1, 2, 3, 6]
     run.take()

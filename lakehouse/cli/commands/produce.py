@@ -134,8 +134,8 @@ def stream(
         typer.Option(
             min=0,
             max=1,
-            help="Share of events that are byte-for-byte copies of an earlier event. Both count downstream, "
-            "unless the source has ids.",
+            help="Share of events that are byte-for-byte copies of an earlier event. Original and copy both "
+            "count downstream, unless the source has ids.",
         ),
     ] = 0.0,
     span: Annotated[
@@ -197,7 +197,7 @@ def stream(
 )
 def file(
     file: Annotated[
-        str, typer.Argument(metavar="FILE", help="JSON lines, each a record's value; - is standard input.")
+        str, typer.Argument(metavar="FILE", help="File of JSON lines, one record each; - is standard input.")
     ],
     *,
     topic: Annotated[

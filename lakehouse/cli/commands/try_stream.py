@@ -61,7 +61,7 @@ def try_(
         list[str],
         typer.Argument(
             metavar="[TOPIC=]FILE...",
-            help="JSON lines, each a record's value; - is standard input. If the stream reads several "
+            help="Files of JSON lines, one record each; - is standard input. If the stream reads several "
             "topics, give each file's topic here or in envelopes.",
         ),
     ],

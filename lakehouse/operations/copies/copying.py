@@ -264,7 +264,9 @@ def note_adoption(lake: Lake) -> Marker:
     """
     marker = markers.refuse_unfinished(lake)
     if marker is None:
-        raise TableError(f"{lake.root} is not a copy, or was already adopted: start `lakehouse run` there")
+        raise TableError(
+            f"{lake.root} is not a copy, or has already been adopted: just run `lakehouse run` there"
+        )
     for table in marker.known:
         lake.exists(*table.split(".", 1))  # raises if the table is not safe to read
     at_ms = int(time.time() * 1000)

@@ -114,7 +114,7 @@ class Commit:
             found = delta.property_in(self._txn, FIXED_PREFIX + name)
             if found != value:
                 raise PositionError(
-                    f"{self.path} is now made with {name} = {found or 'none'}, but this process has "
+                    f"{self.path} now uses {name} = {found or 'none'}, but this process has "
                     f"{value or 'none'}: the setting was changed elsewhere. Restart with the current settings"
                 )
 

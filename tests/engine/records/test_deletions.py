@@ -363,7 +363,7 @@ def test_what_cannot_be_a_form_or_delete_anything_is_refused_at_the_start() -> N
         (
             only_unique,
             {"deleted_if": "op=d"},
-            "source t: deletion_key and deleted_if delete ids; set unique_by and ",
+            "source t: deletion_key and deleted_if delete by id, so set unique_by ",
         ),
         (
             totals,

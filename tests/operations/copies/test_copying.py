@@ -285,7 +285,7 @@ def test_a_copy_is_not_written_to_before_it_is_adopted_and_then_is_a_lake(
         assert adoption == Adoption(tables.generation_ms(copy.spark, path), shared)
         assert pipeline.version_of(copy.settings, table) == shared + 1
     markers.refuse_copy(copy.lake)
-    with pytest.raises(TableError, match="is not a copy, or was already adopted"):
+    with pytest.raises(TableError, match="is not a copy, or has already been adopted"):
         note_adoption(copy.lake)
 
 
