@@ -77,7 +77,7 @@ def test_a_user_is_let_in_by_a_password_or_a_certificate(secured: Secured) -> No
             {"ca": SecretStr(Authority().pem)},
             "cannot be used as User:lakehouse: .*certificate verify failed.*check kafka.ssl_ca",
         ),
-        ({"mechanism": "PLAIN"}, "cannot be used as User:lakehouse: .*SCRAM-SHA-512.*_SASL_MECHANISM"),
+        ({"mechanism": "PLAIN"}, "cannot be used as User:lakehouse: .*SCRAM-SHA-512.*kafka.sasl_mechanism"),
         pytest.param(
             {"protocol": "PLAINTEXT"},
             "cannot be used: connection closed by peer.*check kafka.security_protocol",
