@@ -99,7 +99,7 @@ def ensure(lake: Lake, source: Source) -> Paths:
 
 
 def opened(lake: Lake, source: Source) -> Paths:
-    """Return the paths as `ensure` does, but leave an existing silver table unchanged, whatever its settings."""
+    """Return the paths as `ensure` does, but leave an existing silver table and its settings unchanged."""
     if not lake.exists("silver", source.table):
         return ensure(lake, source)
     lake.ensure_source(bronze.spec(source))
@@ -417,8 +417,8 @@ class _Cleaning(TableStep):
     def _change_lateness(self) -> bool:
         """Record the allowed lateness for the next micro-batch on; return whether that was possible.
 
-        It is impossible while silver reads the files that it began with, because the records judged so far are
-        then not a range of offsets.
+        It is impossible while silver reads the files that it began with, because the records judged so far
+        are then not a range of offsets.
         """
         spark, path = self._lake.spark, self._paths.bronze
         position = cuts.position_of(spark, self.name, self._paths.clean, path)

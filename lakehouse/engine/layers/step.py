@@ -237,7 +237,7 @@ class TableStep(Step):
 def _combined(
     combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Combine the rows of tables; for changes, added and removed rows separately, marked by `_change_type`."""
+    """Combine rows from tables; for changes, added and removed rows separately, marked by `_change_type`."""
     if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
         return combine(rows)
     parts = []

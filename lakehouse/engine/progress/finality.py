@@ -77,7 +77,7 @@ def grace_of(clock: EventClock) -> timedelta:
 
 
 def made_with(table: MergedTable) -> dict[str, str]:
-    """Return the grace as a table property if the table's rows become final by event time; otherwise empty."""
+    """Return the grace as a table property; empty if the table's rows do not become final by event time."""
     clock = table.clock if isinstance(table, GoldTable) else None
     return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 

@@ -66,7 +66,7 @@ class Part:
 
     @property
     def divisible_bytes(self) -> int:
-        """The size of the files; 0 if the part cannot be split, as it is one commit or the fewest first files."""
+        """The size of the files; 0 for a part that cannot be split: one commit, or the fewest first files."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 

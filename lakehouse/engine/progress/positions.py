@@ -65,7 +65,7 @@ def moves(application_: str, noted: Transactions, before: Position, after: Posit
         return (move(f"{application_}@{after.version}", after.files),)
     if not before.is_beginning:
         return (move(application_, after.version),)
-    # Record that the query began with the files of a version, not with the first commit.
+    # Record that the query began with the files in a version, not with the first commit.
     return (move(application_, after.version), move(f"{application_}@{before.version}", _ALL))
 
 
