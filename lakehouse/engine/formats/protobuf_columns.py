@@ -66,7 +66,7 @@ class Times:
 class Taken:
     """How to get a field from messages of one type.
 
-    get      gets the values; None if the type has no suitable field
+    get      returns the values; None if the type has no suitable field
     is_there whether the type has the field, or may have it
     is_open  whether only the record shows if the field exists: the path leads into a map, a Struct or an Any
     """

@@ -180,7 +180,7 @@ class _Export(Step):
         return any(sink.is_due() for sink in self._sinks)
 
     def tick(self, now: datetime) -> BatchResult:
-        """Fill the sinks that lack rows; if none is known to, as after a failure, fill all sinks.
+        """Fill the sinks that lack rows; if none seems to lack any, as after a failure, fill all sinks.
 
         Tries every sink, and then raises SinkTroubleError if a sink did not accept its rows.
         """

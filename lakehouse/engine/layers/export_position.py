@@ -20,8 +20,8 @@ from lakehouse.storage.tables.specs import Position, from_micros
 class Begun:
     """Where an export continues: its progress, the end of the next micro-batch, and the sinks behind.
 
-    `progress` is None if nothing has been sent. `ahead` is the required end of the next micro-batch, because
-    it was killed or must be sent as a whole; None if it may end anywhere. `behind` has the names of the sinks
+    `progress` is None if nothing has been sent. `ahead` is where the next micro-batch must end, because it
+    was killed or must be sent as a whole; None if it may end anywhere. `behind` has the names of the sinks
     that lack rows; None: any sink may lack rows.
     """
 

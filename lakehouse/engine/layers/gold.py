@@ -23,7 +23,7 @@ from lakehouse.storage.tables.entries import LogEntry, rows_of, total
 from lakehouse.streams.definition import EventClock, GoldTable, MergedTable, Stream, WallClock
 
 _LOOK_EVERY_S = 30.0
-_RESTS = 2  # how many times longer a tick rests than it worked
+_RESTS = 2  # a tick is followed by a rest of this many times its duration
 
 
 def spec(table: MergedTable) -> TableSpec:

@@ -81,7 +81,7 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Settled:
-    """Judged records with their reasons after the comparison with other records with their ids.
+    """Judged records with their reasons, after they are compared with the other records that have their ids.
 
     For each record with an id, `seen` has `packed` (its fingerprint), `status` (its letter's, or ACCEPTED)
     and `deletes`. `removed` are rows to remove from silver, with reasons and ids, and `changed` are letters
@@ -100,7 +100,7 @@ class Identities:
     """The known ids in a source's silver table, from the table at `clean` and the letters at `dead`.
 
     `most` limits the fingerprints in memory. If there are more, only those from the newest days are kept.
-    Records with earlier times are then looked up in silver or, for a source with `sequence_by`, all records.
+    Silver is then searched for records with earlier times or, for a source with `sequence_by`, for all.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ def ensure(lake: Lake, source: Source) -> Paths:
 
 
 def opened(lake: Lake, source: Source) -> Paths:
-    """Return the paths as `ensure` does, but leave an existing silver table and its settings unchanged."""
+    """Return the same paths as `ensure`, but never change an existing silver table, whatever its settings."""
     if not lake.exists("silver", source.table):
         return ensure(lake, source)
     lake.ensure_source(bronze.spec(source))
@@ -127,7 +127,7 @@ def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None =
 
 
 def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
-    """Return the front before each landing among some bronze rows (`lakehouse.engine.ops_tables.fronts`)."""
+    """Return the front before each landing time in bronze rows (`lakehouse.engine.ops_tables.fronts`)."""
     of_landed = landed.select("ingested_at", F.lit(None).cast("timestamp").alias(OWN_TIME))
     taken = retained.taken_of(lake, "bronze", source.table)
     return fronts.before_landings(sound_times(lake, source).unionByName(of_landed), taken.front)
@@ -415,7 +415,7 @@ class _Cleaning(TableStep):
         return retained.closed_before(self._lake, self._stream, self._source)
 
     def _change_lateness(self) -> bool:
-        """Record the allowed lateness for the next micro-batch on; return whether that was possible.
+        """Record the allowed lateness from the next micro-batch on; return whether that was possible.
 
         It is impossible while silver reads the files that it began with, because the records judged so far
         are then not a range of offsets.

@@ -135,7 +135,7 @@ class TopicReading:
         return str(places[0]) if is_one else None
 
     def set_apart(self, error: Exception) -> bool:
-        """Read the record at which Spark's source failed separately from now on; False if it is unknown.
+        """Read a failing record separately from now on; return whether Spark's source failed at a record.
 
         Raises AccessDeniedError if the source failed because reading the topic is not permitted.
         """

@@ -1,7 +1,7 @@
 """Cuts: the source rows that a query has read, and the version of its target table that covers them.
 
-A table's log records, for each version, how far its query had read. A version of the target and a position in
-the source therefore form a cut if the version covers exactly the source rows before the position. A cut
+A table's log records, for each version, how far its query had read. A version of the target therefore forms a
+cut with that position in the source: the version covers exactly the source rows before the position. A cut
 remains valid while the streams run.
 """
 

@@ -1,4 +1,4 @@
-"""Compare the records with each id in landing order, using Spark columns (rules: `records.identity`)."""
+"""Compare, in landing order, the records that share an id, with Spark columns (rules: `records.identity`)."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _kind_of_letter() -> Column:
 
 
 def _decided(source: Source) -> tuple[Columns, ...]:
-    """Return the columns that decide the outcome for the records with each id, step by step.
+    """Return the columns that decide the outcome for each id's records, step by step.
 
     A record `counts` towards its id's state unless it `conflicts`. `is_new`: its sequence is greater than all
     earlier ones. `best`: the latest such record. `low`: the best record's sequence and, negated, the earliest

@@ -1,4 +1,4 @@
-"""Compare a record with the others with its id; live runs, replay, rebuild and audit share this code.
+"""Compare a record with the others that have its id; live runs, replay, rebuild and audit share this code.
 
 With `unique_by` alone, records with the same id and event time are compared; with `sequence_by`, all records
 with the same id. docs/decisions/what-a-record-becomes.md has the rules, and

@@ -1,7 +1,7 @@
 """Schedule streams by their last round: the longest-waiting stream is next, and several run concurrently.
 
-A stream's unread rows arrived after its last round began, so the stream whose last round began earliest is
-assumed to have the oldest unread record.
+A stream's unread rows arrived after its last round began, so the stream whose last round began earliest can
+have the oldest unread record.
 """
 
 from __future__ import annotations

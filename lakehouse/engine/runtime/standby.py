@@ -96,7 +96,7 @@ class _Run:
             self._terms.forget(kind + self._name)
 
     def await_turn(self, stop: Stop) -> Stop | None:
-        """Wait for this run's turn, announce the turn, and return its stop; None if the user stops the run."""
+        """Wait for this run's turn, announce it in the lake, and return its stop; None if the user stops."""
         self._become(None)
         told = ""
         while not stop.requested:
