@@ -1,13 +1,13 @@
-"""Avro, decoded by Spark's own reader: each record with its writer's schema.
+"""Decode Avro with Spark's own reader, each record with its writer's schema.
 
 The contract's fields are read from the fields of the writer's schema: a compatible type is converted to the
 contract's type, and an optional field that the schema lacks is null. If this settles all fields, the record
-is not examined further. Of any other record, the contract's fields are converted to JSON, and the record is
-examined as JSON. If a schema cannot be used, its records become dead letters (`avro_types`,
-`avro_projection`).
+is not examined further. Otherwise, the contract's fields in the record are converted to JSON, and that JSON
+is examined. If a schema cannot be used, its records become dead letters (`avro_types`, `avro_projection`).
 
 An Avro reader stops at the end of a record, and on failure Spark returns a struct of nulls. Each record is
-therefore read as part of an outer record, whose last field follows it: bytes that no producer can know.
+therefore read as part of an outer record. Its last field, which follows the record, has bytes that no
+producer can know.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MOST_SAID = 300  # characters of Spark's error message
 
 
 def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
-    """Return the records with the columns of `records.decoding`, decoded by these schemas."""
+    """Return the records with the columns of `records.decoding`, decoded with these schemas."""
     spark = rows.sparkSession
     writers = tuple((one, _writer(spark, source, schema)) for one, schema in schemas.items())
     return reduce(lambda frame, step: step.added_to(frame), _steps(source, writers), rows)
@@ -54,13 +54,13 @@ _OPTIONS = {"mode": "PERMISSIVE", "datetimeRebaseMode": "CORRECTED"}
 
 @dataclass(frozen=True, eq=False)
 class _Reader:
-    """The reader for a writer's records, and Spark's type of a record that it has read."""
+    """The reader for a writer's records, and Spark's type for the records that it returns."""
 
     projection: Projection
     of_spark: DataType
 
     def taken(self, source: Source, record: Column) -> dict[str, Taken]:
-        """Return the contract's columns and `event_time`."""
+        """Return the values for the contract's columns and `event_time` from a record."""
         return taken(source, self.projection.type, record, self.of_spark)
 
     def body(self, source: Source, record: Column) -> Column:
@@ -84,7 +84,7 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
     """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    Raises errors that do not concern the schema: Spark has ended, or is out of memory.
+    Raises errors that do not concern the schema, because Spark has ended or is out of memory.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -160,7 +160,7 @@ def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Co
 
 
 def _of_writer(by_id: Mapping[int, Column], is_of: Mapping[int, Column], type_: str) -> Column:
-    """Return the column for the record's own writer; null if it has none."""
+    """Return the column for the record's own writer; null if that writer has no column."""
     chain = F.when(F.lit(False), F.lit(None).cast(type_))
     for one, column in by_id.items():
         chain = chain.when(is_of[one], column)
@@ -182,7 +182,7 @@ def _refusal(one: int, it: _Writer) -> Column:
 
 
 def _is_large(most: int) -> Column:
-    """Return whether a value is too long to read: items of one byte each would need too much memory."""
+    """Return whether a value is too long to read, as items of one byte each would need too much memory."""
     return F.octet_length("value") > most
 
 

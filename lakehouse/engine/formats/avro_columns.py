@@ -57,7 +57,7 @@ class _Found:
         return self.type.kind in ("bytes", "fixed") and self.type.logical is None
 
     def number(self) -> Column:
-        """Return the number; in values that are read whole, Spark has converted it to a time or a date."""
+        """Return the number, even if Spark has made it a time or a date, as it does in values read whole."""
         name = self.of_spark.typeName()
         if name == "date":
             return F.unix_date(self.value)
@@ -113,7 +113,7 @@ def _nothing(field: Field) -> Column:
 
 
 def _of_field(field: Field, found: _Found) -> Taken:
-    """Return a writer's value in the type of the contract's field, if that type can hold it."""
+    """Return a writer's value as the type of the contract's field, if that type can hold it."""
     if field.type is FieldType.JSON:
         return _as_json(field, found)
     optional = F.lit(False) if field.required else found.value.isNull()
@@ -124,7 +124,7 @@ def _of_field(field: Field, found: _Found) -> Taken:
 
 
 def _of_string(field: Field, found: _Found) -> Taken | None:
-    """Return a string, an enum's symbol, or a time in ISO 8601; None for another type."""
+    """Return a string, an enum's symbol, or a time in ISO 8601; None for any other type."""
     if found.type.is_time_of_spark:
         text = _time_text(found)
         return Taken(text, text.isNotNull())
@@ -218,7 +218,7 @@ def _unit(logical: str) -> TimeUnit:
 
 
 def _time_text(found: _Found) -> Column:
-    """Return a time or date in ISO 8601; null for another type, and outside the years 1 to 9999."""
+    """Return a time or date in ISO 8601; null for any other type, and outside the years 1 to 9999."""
     logical, number = found.type.logical or "", found.number().cast("long")
     if logical == "date":
         text = F.date_from_unix_date(number.cast("int")).cast("string")

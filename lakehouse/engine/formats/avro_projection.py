@@ -1,12 +1,12 @@
 """The part of a writer's schema that a contract needs, as two schemas for Spark's reader.
 
-    writer   has the same encoding as the producer's schema, so that Avro can skip unneeded fields
+    writer   describes the same encoding as the producer's schema, so that Avro can skip unneeded fields
     reader   has the contract's fields only
 
 No text of the original schema reaches Spark: in both schemas, fields and types are named `f0`, `f1`, ...
 Names that differ only in case, which Spark confuses, therefore do no harm, and properties such as
 `java-class`, which make a string unreadable for Spark, have no effect. Unneeded fields are skipped by their
-length: they neither cause a record to be refused nor take memory.
+length, so they take no memory and cannot cause a record to be refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakehouse.streams.contract import Contract, FieldType
 MOST_TYPES = 10_000
 """The maximum number of types in a contract's fields; each use of a named type counts."""
 MOST_FIXED = 1_000_000
-"""The maximum bytes of a fixed in a contract's fields: Avro allocates that much memory before reading."""
+"""The maximum bytes of a fixed in a contract's fields, because Avro allocates its memory before reading."""
 MOST_MEMORY = 512 << 20
 """The maximum memory in bytes for the arrays and maps of a value."""
 _ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"
@@ -34,10 +34,10 @@ _COUNTED = 10**12
 
 @dataclass(frozen=True)
 class Wanted:
-    """The part of a record that a contract needs, from a position on.
+    """The part of a record, or of a value inside it, that a contract needs.
 
     is_value  a value of the contract's type, or the event time
-    is_whole  any value, as JSON
+    is_whole  a value of any type, as JSON
     inner     the needed parts of its fields, by name, if it is a record
     """
 
@@ -47,7 +47,7 @@ class Wanted:
 
     @property
     def is_read_whole(self) -> bool:
-        """Whether a value is read with everything inside it."""
+        """Whether the value is read with everything inside it."""
         return self.is_whole or (self.is_value and bool(self.inner))
 
 
@@ -73,9 +73,9 @@ def name_of(position: int) -> str:
 class Projection:
     """The projection of a schema: its type, the needed parts, and the two schemas.
 
-    most   the maximum size of a value in bytes, from its worst case in memory; None: no limit
+    most   the maximum size of a value in bytes, derived from the memory it takes at worst; None: no limit
     first  bytes before each record, which make the record the only branch of a union. Otherwise Avro would
-           decode into a reused record, which keeps as much memory as the strings of any record have claimed
+           decode into a reused record, which keeps as much memory as the strings in any record have claimed
     """
 
     type: AvroType
@@ -87,7 +87,7 @@ class Projection:
 
 
 def projection_of(contract: Contract, text: str, after: int = 0) -> Projection:
-    """Return the projection of a schema to a contract's fields, and to `after` bytes that follow the record.
+    """Return the projection of a schema to a contract's fields, plus `after` bytes that follow the record.
 
     Raises UnusableError for the reasons of `avro_types`, for too many types, for a fixed that is too large,
     and for a schema that does not describe a record.
@@ -139,13 +139,13 @@ def _steps(type_: AvroType, wanted: Wanted) -> list[tuple[int, AvroType, Wanted]
     ]
 
 
-# Bytes of memory for a value: Avro's object, Spark's and its JSON, measured roughly.
+# Bytes of memory for a value: Avro's object, Spark's object and the JSON, measured roughly.
 _ITEM, _EMPTY, _SCALAR, _TEXT, _ENTRY, _ROW, _FIELD = 16, 250, 100, 250, 400, 200, 80
 _PER_CHARACTER = 16  # of a field name, which JSON repeats
 
 
 def _of_collections(type_: AvroType, wanted: Wanted) -> float:
-    """Return the memory per byte of the arrays and maps that are read, in the worst case."""
+    """Return the memory per encoded byte of the arrays and maps that are read, in the worst case."""
     steps = _steps(type_, wanted)
     if steps is None:
         return _of_collections_in(type_)
@@ -180,7 +180,7 @@ def _per_byte(type_: AvroType) -> float:
 
 
 class _Document:
-    """One of the two schemas; `skips`: unneeded fields are omitted. A named type is written out once."""
+    """One of the two schemas; with `skips`, it omits unneeded fields. A named type is written out once."""
 
     def __init__(self, *, skips: bool) -> None:
         self._skips = skips
@@ -207,7 +207,7 @@ class _Document:
         return {"type": "record", "name": place, "fields": fields}
 
     def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
-        """Return a type that is read; times are Spark's in values read whole, and numbers elsewhere."""
+        """Return a type that is read; times are Spark's types in values read whole, and numbers elsewhere."""
         if type_.kind == "fixed" and type_.size > MOST_FIXED:
             large = f"has a fixed of {type_.size:,} bytes in the contract's fields"
             raise UnusableError(f"{large}; at most {MOST_FIXED:,} are read")
@@ -226,7 +226,7 @@ class _Document:
         return self._made(type_, _SKIPPED, self._skipped)
 
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
-        """Return a type with its inner types; a named type is called by its purpose and number."""
+        """Return a type with its inner types; a named type is named after its purpose and number."""
         if type_.kind == "union":
             return [inner(one) for one in type_.types]
         if type_.kind in ("array", "map"):

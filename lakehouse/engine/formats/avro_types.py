@@ -1,9 +1,9 @@
 """Avro schemas as types that are measured before anything is built from them.
 
 Anybody with access to the registry can register a schema. Spark expands each use of a named type, so a short
-text can mean more types than fit in memory. Here, a type is one object however often it is used, and its
-measures are computed from its inner types, so nothing is expanded. Names do not matter, because Avro does not
-encode them.
+text can expand to more types than fit in memory. Here, a type is one object however often it is used, and its
+measures are computed from those of its inner types, so nothing is expanded. The names of types do not matter,
+because Avro does not encode them.
 
     type_of('{"type": "record", "name": "Metric", "fields": [{"name": "value", "type": ["null", "double"]}]}')
 """
@@ -28,7 +28,7 @@ _MOST_BRACKETS = 8 * MOST_NESTED  # a record in a nullable field has four; defau
 _MOST_NAMED = 80  # characters of a name in a message
 _STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 _LEAST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
-"""The primitive types, and the minimum size in bytes of a value of each."""
+"""The primitive types, each with the minimum size of a value in bytes."""
 _LOGICAL = {
     "int": {"date", "time-millis"},
     "long": {
@@ -45,12 +45,12 @@ _MOST_DIGITS = 38
 
 
 class UnusableError(ValueError):
-    """A schema that cannot be used to read records. The message continues its name: `has ...`."""
+    """A schema that cannot be used to read records. The message continues the schema's name: `has ...`."""
 
 
 @dataclass(frozen=True, eq=False)
 class AvroType:
-    """A type of a schema; all uses of a named type are the same object.
+    """A type in a schema; all uses of a named type are the same object.
 
     kind     record, enum, fixed, array, map, union or the name of a primitive type
     number   the number of a named type in its schema
@@ -60,8 +60,8 @@ class AvroType:
     size     the bytes of a fixed
     scale    the scale of a decimal; `digits` is the precision with which it is read
     nested   the nesting depth of records, arrays and maps
-    nodes    the number of types; each use counts
-    least    the minimum size in bytes of a value; zero: values take no bytes
+    nodes    the number of types in it, counting each use
+    least    the minimum size of a value in bytes; zero: values take no bytes
     """
 
     kind: str
@@ -97,7 +97,7 @@ class AvroType:
 
     @property
     def is_time_of_spark(self) -> bool:
-        """Whether Spark has a type for these times or dates, and can write them in ISO 8601."""
+        """Whether the values are times or dates that Spark has a type for, and can write in ISO 8601."""
         return self.logical == "date" or (self.logical or "").endswith(
             ("timestamp-millis", "timestamp-micros")
         )
@@ -111,8 +111,8 @@ def type_of(text: str) -> AvroType:
     """Parse a schema's text.
 
     Raises UnusableError for a text that is not a schema, is too long or nested too deeply, or has a recursive
-    type. Also raises it for an array whose items take no bytes: a few bytes could then be any number of
-    items.
+    type. Also raises it for an array whose items take no bytes, because a few bytes could then mean any
+    number of items.
     """
     if len(text) > MOST_CHARACTERS:
         raise UnusableError(f"has {len(text):,} characters; at most {MOST_CHARACTERS:,} are read")
@@ -147,7 +147,7 @@ def _too_deep() -> UnusableError:
 
 
 class _Parser:
-    """Parses one schema. A name is known once its type begins, and its type once it ends."""
+    """Parses one schema. A type's name is known from its beginning, and the type itself from its end."""
 
     def __init__(self) -> None:
         self._known: dict[str, AvroType | None] = {}

@@ -1,8 +1,8 @@
 """Compare a schema with a contract, field by field, before records are written.
 
-A field breaks the contract if every record would be refused because of it: the schema lacks a required field,
-or has a type that never matches the contract's. A required field that the schema makes optional is a warning,
-because only records without it are refused.
+A field breaks the contract if every record would be refused because of it: either the schema lacks a required
+field, or the field's type never matches the contract's. A required field that the schema makes optional is a
+warning, because only records without the field are refused.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _NUMBERS_TOO = frozenset({"int", "long", "integer"})
 
 @dataclass(frozen=True)
 class Finding:
-    """A conflict between a schema and a contract, in all records (`breaks`) or in some (a warning)."""
+    """A conflict between a schema and a contract, for all records (`breaks`) or for some (a warning)."""
 
     text: str
     breaks: bool = True
@@ -64,7 +64,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class _Found:
-    """The possible types of a field in a schema, except null, and whether a record may lack the field."""
+    """A field's possible types in a schema, except null, and whether a record may lack the field."""
 
     types: frozenset[str]
     may_lack: bool

@@ -1,4 +1,4 @@
-"""Generate schemas from contracts, for records that meet them, and ODCS data contracts.
+"""Generate ODCS data contracts, and schemas for records that meet a stream's contract.
 
 An optional field is nullable, and so is the event time, because Kafka's timestamp can replace it. A JSON
 field is a string with JSON text. Protobuf has no decimals, so a DECIMAL becomes a string of digits.
@@ -42,7 +42,7 @@ _JSON_TIME = {"type": ["integer", "string", "null"]}
 
 @dataclass(frozen=True)
 class Leaf:
-    """A field of a schema; `field` is None for an event time that is not a field of the contract."""
+    """A field in a schema; `field` is None for an event time that is not a field of the contract."""
 
     field: Field | None
     required: bool
@@ -52,7 +52,7 @@ Tree = Mapping[str, "Leaf | Tree"]
 
 
 def schema_of_contract(source: Source, format_: str) -> Registered:
-    """Return a source's contract as a schema of a format; for json, as JSON Schema.
+    """Return a source's contract as a schema in a format; for json, as JSON Schema.
 
     Raises SettingsError for a name that the format does not allow.
     """
@@ -69,7 +69,7 @@ def subject_of(topic: str) -> str:
 
 
 def name_of(source: Source) -> str:
-    """Return the name of a source's record: metrics_events becomes MetricsEvents."""
+    """Return the name of a source's record type: metrics_events becomes MetricsEvents."""
     return "".join(word.capitalize() for word in re.split(r"[^A-Za-z0-9]+", source.table))
 
 
@@ -221,7 +221,7 @@ _LOGICAL = {
 
 
 def data_contract(source: Source, topic: str) -> dict[str, Any]:
-    """Return the data contract of a topic's records."""
+    """Return the data contract for a topic's records."""
     return {
         "apiVersion": _VERSION,
         "kind": "DataContract",

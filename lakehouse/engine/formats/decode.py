@@ -1,13 +1,13 @@
 """Decode records in formats other than JSON, with schemas from a registry.
 
 A value begins with a zero byte and the id of its writer's schema (`wire`). Bronze keeps the bytes. Before
-silver, a replay or a rebuild validates records, `decoded` adds the columns of
-`lakehouse.engine.records.decoding`; only the contract decides whether fields are valid.
+silver, a replay or a rebuild validates records, `decoded` adds the columns listed in
+`lakehouse.engine.records.decoding`. Only the contract decides whether fields are valid.
 
 | rule | broken by |
 | --- | --- |
-| not_framed | a value that begins differently |
-| unknown_schema | an id that is impossible, that the registry does not have, or that was not looked up |
+| not_framed | a value that does not begin with a zero byte and an id |
+| unknown_schema | an id that is impossible, unknown to the registry, or not looked up |
 | undecodable | a value that does not match its schema, or a schema that cannot be read |
 | trailing_bytes | bytes after the record |
 | schema_lacks_field | a required field that the writer's schema does not have |

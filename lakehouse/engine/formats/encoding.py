@@ -1,4 +1,4 @@
-"""Encode JSON records in the format of their source, for samples, load generators and tests.
+"""Encode JSON records in their source's format, for samples, load generators and tests.
 
     encode = encoder(source, schema_id, schema)
     producer.send(topic, encode(b'{"serviceId": "api", ...}'))
@@ -27,7 +27,7 @@ from lakehouse.streams.contract import FieldType, TimeUnit
 from lakehouse.streams.definition import Source
 
 Encode = Callable[[bytes | None], bytes | None]
-_FIRST_MESSAGE = b"\x00"  # of its file: the short form of the index list [0]
+_FIRST_MESSAGE = b"\x00"  # in its file: the short form of the index list [0]
 _UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
@@ -45,7 +45,7 @@ def registered_encoder(source: Source, topic: str) -> Encode:
 
 
 def encoder(source: Source, schema_id: int, schema: Registered) -> Encode:
-    """Return an encoder for JSON records, with the contract's schema, which has this id."""
+    """Return an encoder for JSON records; `schema` is the contract's, registered with this id."""
     write = {"avro": _avro, "protobuf": _protobuf}.get(source.format, _as_it_is)(source, schema)
     first = wire.header(schema_id)
 
@@ -87,7 +87,7 @@ def _for_avro(leaf: Leaf, value: Any, unit: TimeUnit) -> Any:
 
 
 def _number(time: Any, unit: TimeUnit) -> int:
-    """Return an event time as a number; raises TypeError or ValueError if it is not a time."""
+    """Return an event time as a number. Raises TypeError or ValueError if it is not a time."""
     if isinstance(time, str):
         since = datetime.fromisoformat(time) - _EPOCH
         return since // _PARTS[unit] if unit in _PARTS else since // _PARTS["us"] * 1000
@@ -144,7 +144,7 @@ def _loads(value: bytes) -> Any:
 
 
 def _values(record: Any, tree: Tree, of: Callable[[Leaf, Any], Any]) -> Mapping[str, Any]:
-    """Return a record's fields in the order of a tree; absent fields stay absent."""
+    """Return a record's fields in the tree's order, without the fields that the record lacks."""
     if unknown := record.keys() - tree.keys():
         raise ValueError(f"the schema has no {', '.join(unknown)}")
     return {

@@ -1,8 +1,8 @@
 """Decode the Avro keys of deletions to ids, with their writers' schemas.
 
-A key is read like a value (`lakehouse.engine.formats.avro`), with the same limits. A schema of another type
-than record, such as "string" or "long", is read as a record with one field, which has the same encoding in
-Avro.
+A key is read like a value (`lakehouse.engine.formats.avro`), with the same limits. If its schema is not a
+record but, for example, "string" or "long", the key is read as a record with one field, which Avro encodes
+in the same way.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Decode = Callable[[DataFrame, Source, Schemas], DataFrame]
 def decoded(
     rows: DataFrame, source: Source, looked_up: Callable[[DataFrame, Source, Decode], DataFrame]
 ) -> DataFrame:
-    """Return bronze rows with the columns of `lakehouse.engine.records.deletions` for Avro keys.
+    """Return bronze rows with the columns that `lakehouse.engine.records.deletions` needs for Avro keys.
 
     `looked_up` decodes the values of a frame with the schemas that they name. Only the keys of records
     without a value are read.
@@ -46,7 +46,7 @@ def decoded(
 
 
 def _source_of_keys(source: Source) -> Source:
-    """Return a source whose records are the keys: their fields are the id, as text and as a number."""
+    """Return a source whose records are the keys; their two fields are the id, as text and as a number."""
     name = json_path.text_of(source.key_form.path or (_WHOLE,))
     text = Field(name, "text", FieldType.STRING, required=False)
     number = Field(name, "number", FieldType.LONG, required=False)
@@ -62,7 +62,7 @@ def _decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 
 def _wrapped(schema: Registered) -> Registered:
-    """Return the schema of a record with one field of this schema; unchanged if it is not JSON."""
+    """Return the schema of a record whose only field has this schema; unchanged if it is not JSON."""
     try:
         within = json.loads(schema.text)
     except ValueError:

@@ -34,10 +34,10 @@ from lakehouse.streams.definition import Source
 
 _READ = "_protobuf"
 _COMPILER = str(Path(__file__).with_name("protobuf_compiler.py"))
-_MOST_TEXT = 1_048_576  # bytes of a schema
+_MOST_TEXT = 1_048_576  # bytes in a schema's text
 _MOST_CPU_S, _MOST_MEMORY = 10, 2 << 30  # per compilation, which usually takes 0.1 s and 0.1 GB
-_COMPILED_IN_S = 60  # even if the machine is busy
-_LONGEST = 500  # characters of an error message
+_COMPILED_IN_S = 60  # enough even if the machine is busy
+_LONGEST = 500  # characters in an error message
 _TRACE = "Traceback (most recent call last):"
 _NO_COMPLAINT = re.compile(
     r"^WARNING: All log messages before absl|^[IWEF]\d{4} \d\d:\d\d:\d\d|^\[libprotobuf|: warning: "
@@ -53,7 +53,7 @@ def decoded(rows: DataFrame, source: Source, schemas: Schemas) -> DataFrame:
 
 @lru_cache(maxsize=64)
 def _steps(source: Source, schemas: tuple[tuple[int, Registered], ...]) -> tuple[Columns, ...]:
-    """Return the columns that decode records of these schemas, step by step."""
+    """Return the columns that decode records with these schemas, step by step."""
     usable, refused = dict[int, bytes](), wire.not_framed()
     for one, schema in schemas:
         is_of = wire.first_bytes() == F.lit(wire.header(one))
@@ -116,7 +116,7 @@ def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
 
 @cache
 def _files_of(schema: Registered) -> bytes | str:
-    """Return the descriptors of a schema's files, or, as text, the reason why there are none."""
+    """Return the descriptors of a schema's files or, as text, the reason why there are none."""
     if schema.kind != "PROTOBUF":
         return f"is a {schema.kind} schema, not PROTOBUF"
     if schema.has_references:

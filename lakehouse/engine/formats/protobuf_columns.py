@@ -38,7 +38,7 @@ _OPEN = frozenset({"map", "struct", "value", "any"})
 
 @dataclass(frozen=True)
 class Wanted:
-    """A field of the contract as plain values; `type` is the name of its FieldType."""
+    """A contract field, described by plain values; `type` is the name of its FieldType."""
 
     column: str
     path: tuple[str, ...]
@@ -64,9 +64,9 @@ class Times:
 
 @dataclass(frozen=True)
 class Taken:
-    """The access to a field in messages of one type.
+    """How to get a field from messages of one type.
 
-    get      None if the type has no suitable field
+    get      returns the values; None if the type has no suitable field
     is_there whether the type has the field, or may have it
     is_open  whether only the record shows if the field exists: the path leads into a map, a Struct or an Any
     """
@@ -77,7 +77,7 @@ class Taken:
 
 
 def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
-    """Return the access to the field at a path; the field may be missing or of another type."""
+    """Return how to get the field at a path; the field may be missing or have an unsuitable type."""
     steps, here = list[FieldDescriptor](), cast("Descriptor | None", descriptor)
     for name in path:
         found = None if here is None else named(here, name)
@@ -95,7 +95,7 @@ def taken(descriptor: Descriptor, path: tuple[str, ...], take: Take) -> Taken:
 def _getter(steps: Sequence[FieldDescriptor], convert: Convert) -> Get:
     """Return a function that gets a field's values from messages."""
     *outer, last = steps
-    # An absent field reads as the type's zero, but an absent enum as its first value.
+    # An absent field reads as the type's zero, but an absent enum reads as the enum's first value.
     by_value = not outer and last.message_type is None and last.enum_type is None
     by_value = by_value or not (outer or last.has_presence)
 
@@ -150,7 +150,7 @@ def _same(value: Any) -> Any:
 
 
 def taker(wanted: Wanted, json: JsonOf | None = None) -> Take:
-    """Return a function that selects the converter of a field to the contract's type; None: there is none.
+    """Return a function that selects a field's converter to the contract's type, or None if there is none.
 
     Text remains raw bytes. Without `json`, the values of JSON fields are not converted.
     """
@@ -195,7 +195,7 @@ def _of_kind(wanted: Wanted, kind: str, one: FieldDescriptor) -> Convert | None:
 
 
 def time_taker(times: Times) -> Take:
-    """Return a function that selects a field's converter to epoch microseconds; None: there is none."""
+    """Return a function that selects a field's converter to epoch microseconds, or None if there is none."""
     factor, parts = _MICROS // times.per_second or 1, times.per_second // _MICROS or 1
 
     def of_number(number: int) -> int:

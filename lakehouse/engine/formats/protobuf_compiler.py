@@ -1,4 +1,4 @@
-"""Compile one schema's text in a separate program, so that crashes and limits end only that program.
+"""Compile one schema's text in a separate program, so that a crash or a limit ends only that program.
 
     python -P protobuf_compiler.py CPU-SECONDS BYTES < schema > descriptors
 

@@ -1,8 +1,8 @@
-"""Write records that are not proven valid by their columns as JSON, for examination.
+"""Write records as JSON, for examination, if their columns do not prove them valid.
 
 The JSON has the contract's fields only, so no other field can make a record invalid. An object or array in
-place of another type is written as an empty one, and a JSON field that is already a column only shows its
-presence.
+place of another type is written as an empty one. For a JSON field that is already a column, the JSON only
+shows that the field is present.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Examined:
     """Writes the JSON of messages of one type."""
 
     def __init__(self, descriptor: Descriptor, wanted: Iterable[tuple[Wanted, Taken]], json: JsonOf) -> None:
-        """Take the contract's fields, including the event time, with the access to each as a column."""
+        """Take the contract's fields, including the event time, with how to get each as a column."""
         self._descriptor, self._json = descriptor, json
         self._root = _Node()
         for one, taken in wanted:
@@ -97,7 +97,7 @@ class _Body:
         self.unfit: dict[Wanted, UnfitError] = {}
 
     def object(self, node: _Node, message: Any, descriptor: Descriptor) -> str:
-        """Return the fields of a message that are below a node."""
+        """Return the fields below a node of a message, as a JSON object."""
         entries = dict[str, Callable[[_Node], str]]()
         for name in node.below:
             one = named(descriptor, name)
@@ -176,7 +176,7 @@ class _Body:
 
 
 def _scalar(type_: str, value: Any, kind: str) -> str:
-    """Return a value as JSON, reduced to the needs of its contract type."""
+    """Return a value as JSON, reduced to what its type in the contract needs."""
     if kind == "text":
         return _text(type_, text_of(value))
     if kind == "bytes":
@@ -192,7 +192,7 @@ def _text(type_: str, text: str) -> str:
     if type_ == "json":
         return "null" if text.strip(" \t\r\n") == "null" else "{}"
     if type_ == "decimal" and NUMBER.fullmatch(text):
-        # No valid decimal has so many digits. The last one stands for the rest, which may not be zero.
+        # No valid decimal has so many digits. The last digit stands for the rest, which may not be zero.
         return text if len(text) <= _LONGEST_NUMBER else f"{text[: _LONGEST_NUMBER - 1]}1"
     return quoted(text if type_ == "string" else text[:_LONGEST_TEXT])
 

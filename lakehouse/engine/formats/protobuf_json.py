@@ -1,8 +1,8 @@
-"""Write Protobuf values as JSON, for JSON fields of the contract.
+"""Write Protobuf values as JSON, for JSON fields in the contract.
 
 The mapping is Protobuf's own (ProtoJSON): fields have their JSON names, or their own names if JSON names
-clash, and unset fields are omitted. The only difference: 64-bit integers are numbers, not text. Time and
-memory are bounded by the size of the value, and by its nesting depth.
+clash, and unset fields are omitted. The only difference is that 64-bit integers are numbers, not text. The
+size of a value and its nesting depth limit the time and memory needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LEAST, _PER_BYTE, _MOST = 16_384, 24, 16_777_216  # characters of JSON: minimum
 DEEPEST = 100
 """The maximum nesting depth of messages, the same as in Protobuf's own parser."""
 _EPOCH, _DAYS = datetime(1970, 1, 1, tzinfo=UTC), (-62_135_596_800, 253_402_300_799)  # the years 1 to 9999
-_MOST_SECONDS = 315_576_000_000  # of a Duration
+_MOST_SECONDS = 315_576_000_000  # in a Duration
 _WHOLE_DOUBLES = 2**53
 _NANOS = 1_000_000_000
 _PATH = re.compile(r"[a-z0-9]*(?:_[a-z0-9]+)*(?:\.[a-z0-9]*(?:_[a-z0-9]+)*)*")
@@ -75,7 +75,7 @@ Write = Callable[[_Out, Any], None]
 class JsonOf:
     """Writes the values of a schema's fields.
 
-    `types` has the schema's declared types, and `parsed` the types used for parsing, with text as bytes.
+    `types` has the schema's declared types. `parsed` has the types used for parsing, with text as bytes.
     """
 
     def __init__(self, types: DescriptorPool, parsed: DescriptorPool) -> None:
@@ -92,7 +92,7 @@ class JsonOf:
         }
 
     def of_field(self, one: FieldDescriptor) -> Callable[[Any], str]:
-        """Return a function that writes a field's value as JSON, or all values of a repeated field.
+        """Return a function that writes a field's value, or all values of a repeated field, as JSON.
 
         The function raises UnfitError for values that JSON cannot represent.
         """
@@ -149,7 +149,7 @@ class JsonOf:
         return self._special.get(kind) or (lambda out, message: self._object(out, message, descriptor))
 
     def _object(self, out: _Out, message: Any, descriptor: Descriptor, first: str = "") -> None:
-        """Write a message; `first` is written at the beginning of its object."""
+        """Write a message as an object; `first` is written at the object's beginning."""
         out.deeper()
         out.add("{" + first)
         comma = "," if first else ""
@@ -293,7 +293,7 @@ def duration_text(duration: Any) -> str:
 
 
 def _fraction(nanos: int) -> str:
-    """Return the fraction of a second with 0, 3, 6 or 9 digits, as few as possible."""
+    """Return the fraction of a second with as few digits as possible: 0, 3, 6 or 9."""
     digits = f"{nanos:09}"
     while digits.endswith("000"):
         digits = digits[:-3]

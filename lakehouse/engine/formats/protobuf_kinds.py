@@ -1,4 +1,4 @@
-"""Kinds of Protobuf fields, for columns and JSON."""
+"""The kinds of Protobuf fields, as used to convert them to columns and JSON."""
 
 from __future__ import annotations
 
@@ -40,15 +40,15 @@ _OF_TYPES = {
     FieldDescriptor.CPPTYPE_ENUM: "enum",
 }
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
-"""Digits of a JSON number, without an exponent."""
+"""A JSON number without an exponent."""
 _MICROS, _NANOS = 1_000_000, 1_000_000_000
 
 
 class UnfitError(ValueError):
     """A value that its field does not allow.
 
-    rule, what   the dead letter's reason; `what` follows the field's name ("is not UTF-8"). Without a rule,
-    JSON can show the value, and the validation of the JSON finds the reason.
+    rule, what   the dead letter's reason; `what` follows the field's name ("is not UTF-8"). If there is no
+    rule, the value can be written as JSON, and validating the JSON finds the reason.
     """
 
     def __init__(self, rule: str | None = None, what: str = "") -> None:
@@ -71,7 +71,7 @@ def kind_of_one(field: FieldDescriptor) -> str:
 
 
 def kind_of_message(descriptor: Descriptor) -> str:
-    """Return the kind of a message type: usually "object"."""
+    """Return the kind of a message type, usually "object"."""
     return _OF_MESSAGES.get(descriptor.full_name, "object")
 
 
@@ -81,7 +81,7 @@ def is_map(field: FieldDescriptor) -> bool:
 
 
 def named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:
-    """Return the field with this name or JSON name; None if there is none."""
+    """Return the field with this name or JSON name; None if there is no such field."""
     known = descriptor.fields_by_name.get(name)
     return known or next((one for one in descriptor.fields if one.json_name == name), None)
 

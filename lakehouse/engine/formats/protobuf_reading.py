@@ -1,16 +1,18 @@
 """Read Protobuf records in Python, many at a time, because Spark's own reader lacks these checks.
 
 Executors run this module next to their tasks, so it needs neither Spark nor the lake. Each record is parsed
-once. The contract's fields become typed columns; a mask marks the records that these columns prove valid,
-within the bounds of `lakehouse.engine.records`. Any other record is converted to JSON and examined as JSON.
+once. The contract's fields become typed columns, and a mask marks the records that these columns prove valid,
+within the bounds set in `lakehouse.engine.records`. Any other record is converted to JSON and examined as
+JSON.
 
-No record stops the reading: any failure becomes a reason against that one record. To bound memory, records
-that would take more than 256 MiB once parsed are refused.
+No record stops the reading: a failure becomes a reason against that one record. To limit memory, records that
+would take more than 256 MiB once parsed are refused.
 
-A value identifies its message type by indexes: first in the schema's file, then in each outer message. They
-follow the schema's id: their count, then each index, as zigzag varints. A single zero means the first
-message. Older Confluent serializers (`use.deprecated.format`) write plain varints: data that would be
-negative as zigzag must be in this format. Everything else is read as zigzag, although `02 02` is ambiguous.
+A value identifies its message type by indexes: first its index in the schema's file, then one in each outer
+message. After the schema's id come the number of indexes and then the indexes, as zigzag varints. A single
+zero means the first message. Older Confluent serializers (`use.deprecated.format`) write plain varints: data
+that would be negative as zigzag must be in this format. Everything else is read as zigzag, although `02 02`
+is ambiguous.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _CONTINUES = 0x80
 
 
 def indexes_of(data: bytes) -> tuple[tuple[int, ...], int] | None:
-    """Return the indexes at the beginning of the data, and their end; None if there are none."""
+    """Return the indexes at the beginning of the data, and where they end; None if there are none."""
     return _read(data, is_zigzag=True) or _read(data, is_zigzag=False)
 
 
@@ -91,7 +93,7 @@ class Reading:
     _readers: dict[tuple[int, tuple[int, ...]], _Reader] = field(default_factory=dict)
 
     def read(self, values: pa.Array) -> pa.Array:
-        """Return a struct of `type` for each value; null for a value without one of the schemas."""
+        """Return a struct of `type` for each value; null for a value that names none of the schemas."""
         values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
         parts, order = list[pa.StructArray](), list[pa.Array]()
         for first, places in self._groups(values):
@@ -193,7 +195,7 @@ class _Reader:
         ]
 
     def read(self, bodies: Sequence[bytes]) -> pa.StructArray:
-        """Return the structs of records, which are given without their headers."""
+        """Return the structs for records, which are given without their headers."""
         parts = [self._read_safely(some) for some in self._portions(bodies)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -289,7 +291,7 @@ class _Reader:
         return pc.and_(sound, pa.array([place not in unfit for place in range(count)])) if unfit else sound
 
     def _times(self, messages: list[Message]) -> tuple[pa.Array, Mapping[int, UnfitError]]:
-        """Return the accepted event times, and the errors of the others by position."""
+        """Return the accepted event times, and the errors in the others by position."""
         if self._time.get is None:
             return pa.nulls(len(messages), _TIMESTAMP), {}
         values, unfit = self._time.get(messages)
@@ -297,7 +299,7 @@ class _Reader:
 
 
 def _array(one: Wanted, column: Taken, messages: Sequence[Message]) -> tuple[pa.Array, dict[int, UnfitError]]:
-    """Return a field's column, null if a value is absent or unfit, and the errors by position."""
+    """Return a field's column, with null for absent and unfit values, and the errors by position."""
     type_ = _ARROW[one.type]
     if column.get is None:
         return pa.nulls(len(messages), type_), {}
@@ -331,7 +333,7 @@ def _all(count: int, *, is_so: bool) -> pa.Array:
 
 
 def _refused(type_: pa.StructType, count: int, why: str) -> pa.StructArray:
-    """Return the structs of refused records, with the reason."""
+    """Return the structs for refused records, with the reason."""
     nothing = {one.name: pa.nulls(count, one.type) for one in type_}
     nothing["proven"], nothing["refused"] = _all(count, is_so=False), pa.array([why] * count)
     return pa.StructArray.from_arrays(list(nothing.values()), fields=list(type_))

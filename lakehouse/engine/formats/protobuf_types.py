@@ -1,4 +1,4 @@
-"""The types of a schema's messages, as declared and as parsed.
+"""The message types in a schema, as declared and as parsed.
 
 A record is parsed with a copy of its type that has the contract's fields only: the parser skips all others,
 whatever they contain. Text is parsed as bytes, so invalid UTF-8 affects only its own field, and absent fields
@@ -23,12 +23,12 @@ from google.protobuf.message_factory import GetMessageClass
 from lakehouse.engine.formats.protobuf_kinds import kind_of, named
 
 Tree = Mapping[str, "Tree"]
-"""The names on paths, with the names below each."""
+"""The names on paths, each with the names below it."""
 _NARROWED = "Narrowed"
 
 
 class Types:
-    """The types of one schema, from a file descriptor set with the schema's own file last."""
+    """The types in one schema, from a file descriptor set with the schema's own file last."""
 
     def __init__(self, schema: bytes) -> None:
         files = FileDescriptorSet.FromString(schema)
@@ -48,7 +48,7 @@ class Types:
         self._copies = 0
 
     def message(self, index: Sequence[int]) -> Descriptor | None:
-        """Return a message's declared type by its indexes (at least one); None if there is none."""
+        """Return a message's declared type by its indexes (at least one); None for an unknown message."""
         here, names = self._own.message_type, [self._own.package] if self._own.package else []
         for number in index:
             if not 0 <= number < len(here) or here[number].options.map_entry:
@@ -100,7 +100,7 @@ def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
 
 
 def _kept(declared: Descriptor, tree: Tree) -> Mapping[int, Tree]:
-    """Return the fields of a tree by number, with all fields of their oneofs, which unset each other."""
+    """Return the fields in a tree by number, and all fields of their oneofs, which unset each other."""
     kept: dict[int, Tree] = {}
     for name, below in tree.items():
         if (one := named(declared, name)) is not None:
@@ -139,7 +139,7 @@ def _read_as_bytes(one: FieldDescriptorProto) -> None:
 
 
 def message_class(schema: bytes, index: list[int]) -> Any:
-    """Return a message class by its indexes in a schema; raises LookupError if there is none."""
+    """Return a message class by its indexes in a schema. Raises LookupError if there is no such class."""
     descriptor = Types(schema).message(index)
     if descriptor is None:
         raise LookupError(f"there is no message {index}")

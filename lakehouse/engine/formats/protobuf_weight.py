@@ -1,8 +1,8 @@
 """The memory that a record takes once it is parsed.
 
 A nested message may take as little as two bytes of a record, but in memory it takes space for each field of
-its type. A record of one megabyte can therefore take gigabytes. Most types cannot; for the others, large
-records are measured.
+its type. A record of one megabyte can therefore take gigabytes. Most types do not allow this; with the
+others, large records are measured.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 
-_LARGE, _SMALL = 16, 8  # bytes of memory for a text field, and for any other
+_LARGE, _SMALL = 16, 8  # bytes of memory for a text field, and for any other field
 _EMPTY = 64  # bytes of memory for a message without fields
 _LEAST = 2  # bytes of a record for a nested message
 _VARINT, _LENGTH, _BEGIN, _END = 0, 2, 3, 4  # how values are encoded
@@ -63,7 +63,7 @@ class Scale:
     def _inner(
         self, body: bytes, place: int, end: int, parsed: Descriptor
     ) -> Iterator[tuple[int, int, Descriptor]]:
-        """Yield the messages in a message, each with its start and end; a group's range is empty."""
+        """Yield the messages in a message, each with its start and end; for a group, this range is empty."""
         groups: list[Descriptor | None] = [parsed]
         while place < end and groups:
             tag, place = _varint(body, place, end)

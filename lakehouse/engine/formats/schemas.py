@@ -1,12 +1,12 @@
-"""Schemas by the ids in records: fetched from the registry once, then stored.
+"""Schemas, found by the ids in records, fetched from the registry once and then stored.
 
 An id always means the same schema, so each schema is stored in this process and in the lake, in
 `<lake>/_lakehouse_schemas/<id>.json`, where a rebuild, a replay and an audit find it without the registry. A
 damaged file there is rewritten.
 
-A missing schema may be registered later, so this process remembers it for `MISSING_FOR_S` only. A micro-batch
-requests new ids on one connection, until the registry has had no schema for `MOST_MISSING` of them. Bytes
-that happen to look like ids therefore cost only a few requests, however many there are.
+A missing schema may be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
+micro-batch requests new ids on one connection, until the registry has had no schema for `MOST_MISSING` of
+them. Bytes that happen to look like ids therefore cost only a few requests, however many there are.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 class Found:
     """The result of a lookup: schemas by id and, for ids without a schema, the registry's answers.
 
-    Ids in neither were not looked up. `asked` is the number of requests.
+    An id that is in neither mapping was not looked up. `asked` is the number of requests.
     """
 
     schemas: Mapping[int, Registered]
@@ -58,7 +58,7 @@ class Found:
 
 @lru_cache(maxsize=16)
 def store_of(lake: str | None, url: str) -> SchemaStore:
-    """Return this process's store of a lake's schemas; without a lake, of the registry at this URL."""
+    """Return this process's store for a lake's schemas or, without a lake, for the registry at this URL."""
     del url
     return SchemaStore(lake)
 
@@ -94,7 +94,7 @@ class SchemaStore:
         missing = self._remembered(ids)
         new = [one for one in ids if one not in self._known and one not in missing]
         if set(new) - self.known(spark):
-            self._kept = self._listed(spark)  # another process may have stored it
+            self._kept = self._listed(spark)  # another process may have stored some of these schemas
         asked, count = 0, 0
         with ExitStack() as stack:
             client: RegistryClient | None = None
@@ -102,7 +102,7 @@ class SchemaStore:
                 if self._is_kept(spark, one):
                     continue
                 if count == MOST_MISSING:
-                    continue  # the next one may be stored
+                    continue  # the next schema may be stored
                 client = client or stack.enter_context(RegistryClient(access))
                 answer = self._ask(spark, client, one)
                 if isinstance(answer, Missing):

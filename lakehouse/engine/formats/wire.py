@@ -18,13 +18,13 @@ from lakehouse.streams.messages import json_text
 MAGIC = b"\x00"
 LENGTH = 5
 MOST_IDS = 1_000
-"""The maximum number of ids that one micro-batch looks up. More are not schemas, but arbitrary bytes."""
+"""The maximum number of ids that one micro-batch looks up. More than that are arbitrary bytes, not ids."""
 GREATEST_ID = (1 << 31) - 1
 """Ids are positive signed 32-bit integers."""
 
 
 class Ids(NamedTuple):
-    """The schema ids in records: those to look up, and whether there are impossible ones."""
+    """The schema ids in records: the ids to look up, and whether some ids are impossible."""
 
     possible: list[int]
     has_impossible: bool
@@ -41,7 +41,7 @@ def rest() -> Column:
 
 
 def is_framed() -> Column:
-    """Return whether a value begins with a zero and the four bytes of an id."""
+    """Return whether a value begins with a zero byte and the four bytes of an id."""
     return (F.octet_length("value") >= LENGTH) & (F.substring("value", 1, 1) == F.lit(MAGIC))
 
 
@@ -69,7 +69,7 @@ def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
 
 
 def _is_possible() -> Column:
-    """Return whether the id of a framed value is one that a registry can have."""
+    """Return whether a registry can have the id of a framed value."""
     return (F.substring("value", 2, 1) < F.lit(b"\x80")) & (first_bytes() != F.lit(header(0)))
 
 
@@ -93,9 +93,9 @@ def refusal(rule: str, message: str) -> Column:
 
 
 def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
-    """Return the reasons of refused values, replaced by the message in `missing` if it has the id.
+    """Return the reasons against a value; if `missing` has its id, that message replaces the reasons.
 
-    An impossible id gets its own message; `refused` has the reasons so far; null if there are none.
+    An impossible id gets its own message. `refused` has the reasons so far, null if there are none.
     """
     message = F.concat(
         F.lit("no registry has a schema "), _id(), F.lit(f": ids go from 1 to {GREATEST_ID:,}")
@@ -117,7 +117,7 @@ def unasked() -> Column:
 
 
 def any_json(text: Column) -> Column:
-    """Return a JSON field that arrives as text: JSON text, or plain text if it is not JSON.
+    """Return a JSON field that arrives as text, normalized if it is JSON text; otherwise unchanged.
 
     Avro and Protobuf have no other type for arbitrary values.
     """

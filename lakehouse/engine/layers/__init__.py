@@ -1,1 +1,1 @@
-"""The layers: bronze, silver, gold and export, as steps of a loop."""
+"""The layers bronze, silver, gold and export, as steps in a loop."""

@@ -1,13 +1,13 @@
 """Bronze: Kafka records in Delta tables, byte for byte.
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
-own (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time when its micro-batch
-was written, or one microsecond after the greatest `ingested_at` so far if the clock is not later than that.
-Each commit therefore has its own `ingested_at`, which never decreases. The greatest one is recorded as a
-transaction, `bronze.<table> landed`, in microseconds since 1970, in the commit with the records. Times are
-UTC. If Kafka's timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null and
-`raw_timestamp` has the number. A rerun writes nothing twice, because the commit with the records also
-contains their end offsets.
+Kafka timestamp (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time when the
+record's micro-batch was written, or one microsecond after the greatest `ingested_at` so far if the clock is
+not later than that. Each commit therefore has its own `ingested_at`, greater than all earlier ones. The
+greatest one is recorded as a transaction, `bronze.<table> landed`, in microseconds since 1970, in the commit
+with the records. Times are UTC. If Kafka's timestamp is not a time in the years 1900 to 9998, or is -1
+(none), `timestamp` is null and `raw_timestamp` has the number. A rerun writes nothing twice, because the
+commit with the records also contains their end offsets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCHEMA = StructType(
 
 
 def spec(source: Source) -> TableSpec:
-    """Return the bronze table of a source."""
+    """Return a source's bronze table."""
     return TableSpec(
         "bronze",
         source.table,
@@ -66,8 +66,8 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 def landing_of(name: str, landed: int | None, now: datetime) -> Move:
     """Return the move that records a landing in the bronze table `name`, in microseconds since the epoch.
 
-    The landing is the clock's time, or one microsecond after `landed`, the last recorded landing (None if
-    there is none), if that is later.
+    The landing is the clock's time or, if later, one microsecond after `landed`, the last recorded landing
+    (None if there is none).
     """
     micros = (now - EPOCH) // timedelta(microseconds=1)
     return Move(f"{name} landed", landed, micros if landed is None else max(micros, landed + 1))
@@ -130,7 +130,7 @@ class _Landing(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Append the records; they stay in memory during the block."""
+        """Append the records, and keep them in memory during the block."""
         landed, written = self._append(batch, now)
         try:
             rows = InMemory(landed, written.rows, cast("int", written.version))
@@ -141,7 +141,7 @@ class _Landing(Step):
             landed.unpersist()
 
     def _append(self, batch: Batch, now: datetime) -> tuple[DataFrame, Written]:
-        """Append the records; if Spark's source fails at one, append those before it, or only that one."""
+        """Append the records; if Spark's source fails at one, append those before it, or only that record."""
         few = are_few(rows=batch.count or 0)
         execute_for(self._lake.spark, few=few)
         # One file per topic partition would mean many small files in each micro-batch.
@@ -159,10 +159,10 @@ class _Landing(Step):
         return self._append(again, now)
 
     def _landing(self, now: datetime) -> Move:
-        """Return the next landing. If another process lands records meanwhile, the commit is refused.
+        """Return the next landing. If another process lands records in the meantime, the commit is refused.
 
-        A table without a recorded landing may have rows of another writer, or be a restored version; in this
-        case the greatest `ingested_at` of its rows counts.
+        A table without a recorded landing may have another writer's rows, or be a restored version. In this
+        case, the greatest `ingested_at` in its rows counts as the last landing.
         """
         noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
         if noted is None:

@@ -17,7 +17,7 @@ from lakehouse.storage.tables import Position, Progress
 
 @dataclass(frozen=True)
 class Rest:
-    """The remainder of changes with missing files: the part, its changes, and the last version lost."""
+    """The remaining changes if files are missing: their part, the changes, and the last lost version."""
 
     part: Part
     feed: DataFrame
@@ -25,7 +25,7 @@ class Rest:
 
 
 class ChangeReading:
-    """The change feed of a table as read by one query; `position` is None until something was read."""
+    """A table's change feed, as read by one query; `position` is None until something has been read."""
 
     def __init__(self, spark: SparkSession, query: str, path: str) -> None:
         self._spark = spark
@@ -39,11 +39,11 @@ class ChangeReading:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the next changes must end where a killed micro-batch ended, and cannot be split."""
+        """Whether the next changes must end where a killed micro-batch ended, so they cannot be split."""
         return self._ahead is not None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Begin at the query's progress; read first up to `ahead`, the end of a killed micro-batch."""
+        """Begin at the query's progress; first read up to `ahead`, the end of a killed micro-batch."""
         self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
@@ -88,10 +88,10 @@ class ChangeReading:
         return as_inserted(part.frame(self._spark, self._path), version, at)
 
     def rest(self, part: Part) -> Rest | None:
-        """Return the remainder of all changes from a part on; None if no file is missing.
+        """Return all remaining changes, beginning with a part; None if no file is missing.
 
         Up to the last version with a missing file, the changes are replaced by the newest state of every row
-        in files written since; deleted rows are unknown.
+        in the files written since. Which rows were deleted is unknown.
         """
         spark, path, first = self._spark, self._path, part.first
         end = tables.version_of(spark, path) + 1

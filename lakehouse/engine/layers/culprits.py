@@ -1,7 +1,7 @@
 """Find the records that make a step fail, by bisection.
 
 The search ends after ten results or 200 tries. A result is one record, or a range that fails although neither
-half does: its records fail only together.
+of its halves does, because its records fail only together.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MOST_TRIES = 200
 
 
 def blamed(rows: DataFrame, judged: Callable[[DataFrame], DataFrame]) -> Blamed | None:
-    """Return the bronze rows that cannot be judged; None if there are none, or if they cannot even be read.
+    """Return the bronze rows that cannot be judged; None if there are none, or if rows cannot even be read.
 
     Raises LakehouseError if validation has to wait for something, such as a schema registry.
     """
@@ -67,7 +67,7 @@ class _Search:
     tries: int = 0
 
     def look_at(self, one: OffsetRange) -> bool:
-        """Search a range for culprits; return whether it has one, or may have one."""
+        """Search a range for culprits; return whether it contains, or may contain, a culprit."""
         if len(self.found) >= MOST_FOUND or self.tries >= MOST_TRIES:
             return True
         self.tries += 1

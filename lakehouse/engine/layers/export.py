@@ -2,10 +2,10 @@
 
 Each micro-batch of the change feed sends the newest state of every changed row. The row goes to the table's
 lead, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key are
-sent in the order of their versions, then of their table keys. A deleted row is sent as a null value. A row
-that is too large for the lead goes only to the sinks and is recorded in ops.unsent_rows. A sink that has lost
-rows, or was unavailable or full, gets the rows again; neither the lead nor other sinks wait for it. Missing
-rows are recorded in the lake, and the export's periodic work fails until they are written.
+sent in the order of their versions, and within a version by table key. A deleted row is sent as a null value.
+A row that is too large for the lead goes only to the sinks and is recorded in ops.unsent_rows. A sink that
+has lost rows, or was unavailable or full, gets the rows again, but neither the lead nor other sinks wait for
+it. The lake records that a sink lacks rows, and the export's periodic work fails until they are written.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 @dataclass
 class _Done:
-    """The counts of a micro-batch: rows, rows sent to the lead, refused rows, and `seconds` by store."""
+    """A micro-batch's counts of rows, rows sent to the lead and refused rows, and `seconds` by store."""
 
     rows: int = 0
     sent: int = 0
@@ -127,7 +127,7 @@ class _Export(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Send the changes chosen last; changes that the lead already has go only to the sinks."""
+        """Send the chosen changes; those that the lead already has go only to the sinks."""
         if self._span is None or self._part is None:
             raise TypeError(f"{self.name} has chosen no changes")
         try:
@@ -139,9 +139,9 @@ class _Export(Step):
         yield Passed(result)
 
     def _rest_of(self, part: Part, error: Exception) -> tuple[DataFrame, Part]:
-        """Return the remainder of changes that VACUUM has removed, and the part that it covers.
+        """Return what remains of changes that VACUUM has removed, and the part that this covers.
 
-        Raises TableError unless resending rows is allowed; raises any other error unchanged.
+        Raises TableError unless resending rows is allowed. Raises `error` unchanged if it has another cause.
         """
         rest = self._reading.rest(part) if are_files_gone(error) and self._lost is None else None
         if rest is None:
@@ -180,9 +180,9 @@ class _Export(Step):
         return any(sink.is_due() for sink in self._sinks)
 
     def tick(self, now: datetime) -> BatchResult:
-        """Fill the sinks that lack rows; if none seems to, as after a failure, fill all of them.
+        """Fill the sinks that lack rows; if none seems to lack any, as after a failure, fill all sinks.
 
-        Tries every sink, and then raises SinkTroubleError if one did not accept its rows.
+        Tries every sink, and then raises SinkTroubleError if a sink did not accept its rows.
         """
         due = [sink for sink in self._sinks if sink.is_due()] or self._sinks
         were_behind, filled, failures = self._behind(), dict[str, int](), list[SinkTroubleError]()
@@ -224,7 +224,7 @@ class _Export(Step):
         return self._hand_on(iter(changes), sending)
 
     def _hand_on(self, changes: Iterator[Change], sending: Sending) -> _Done:
-        """Send the rows to the lead, and pass each slice that it has accepted to the sinks."""
+        """Send the rows to the lead, and pass each slice that the lead has accepted to the sinks."""
         done, reading, leading = _Done(), Stopwatch(), Stopwatch()
         slices = leading.over(self._led(reading.over(changes), sending))
         first = next(slices, Slice([]))  # before calling sinks, which may be unavailable

@@ -1,4 +1,4 @@
-"""The position of an export, from its lead and from the note in the lake."""
+"""An export's position, from its lead and from the note in the lake."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from lakehouse.storage.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """Where an export continues: progress (None: nothing sent), end of the next micro-batch, sinks behind.
+    """Where an export continues: its progress, the end of the next micro-batch, and the sinks behind.
 
-    `ahead` is the end of a micro-batch that was killed, or must be sent as a whole; None if it may end
-    anywhere. `behind` are the names of the sinks that lack rows; None: any of them may.
+    `progress` is None if nothing has been sent. `ahead` is where the next micro-batch must end, because it
+    was killed or must be sent as a whole; None if it may end anywhere. `behind` has the names of the sinks
+    that lack rows; None: any sink may lack rows.
     """
 
     progress: Progress | None
@@ -37,8 +38,8 @@ class Begun:
 class Noted:
     """The recorded progress of sending the table at a path to a topic (None: no topic).
 
-    `table` is the qualified name, `in_topic` the progress in the topic, and `sliced` the last micro-batch of
-    which slices were sent.
+    `table` is the table's qualified name, `in_topic` the progress recorded in the topic, and `sliced` the
+    last micro-batch that was sent in slices.
     """
 
     spark: SparkSession
@@ -51,9 +52,9 @@ class Noted:
     def begun(self, permitted: Permitted) -> Begun:
         """Return where the export continues.
 
-        If only the topic has the progress, other sinks may lack the last micro-batch, and are filled again.
-        Raises PositionError if rows of another table were sent, unless resending everything is allowed. Also
-        raises it if rows were sent by the lake that this one is a copy of, unless the copy is being adopted.
+        If only the topic has the progress, other sinks may lack the last micro-batch, so they are filled
+        again. Raises PositionError if another table's rows were sent, unless resending everything is allowed.
+        Also raises it if this lake is a copy of one that has sent rows, unless the copy is being adopted.
         """
         sender = tables.sent_as(self.spark, self.path)
         in_topic, in_lake = self._of_topic(permitted), self._of_lake()
@@ -69,12 +70,12 @@ class Noted:
         sliced = self._sliced(sender)
         is_beyond = progress is None or (sliced is not None and progress.position.is_before(sliced.after))
         if sliced is not None and ahead is None and is_beyond:
-            # Some slices of that micro-batch were sent, and so were all rows before it.
+            # Some slices of that micro-batch were sent, after all rows before it.
             return Begun(Progress(sender, sliced.before), sliced.after, behind)
         return Begun(progress, ahead, behind)
 
     def _of_topic(self, permitted: Permitted) -> Progress | None:
-        """Return the progress in the topic; None if it is another table's and everything is sent again."""
+        """Return the progress in the topic; None if it is another table's, and everything is sent again."""
         if self.in_topic is None or self._is_this(self.in_topic):
             return self.in_topic
         if Allow.RESEND not in permitted.allow:
@@ -87,10 +88,10 @@ class Noted:
         return noted if noted is not None and self._is_this(noted) else None
 
     def _adopted(self, sender: str, sent_before: Progress, *, adopts: bool) -> Begun:
-        """Return where a copy continues: after the part that both lakes share, up to now, as one micro-batch.
+        """Return where a copy continues: after the part that both lakes share, in one micro-batch up to now.
 
-        The original may have sent later states of its rows than those in the copy's first versions, and other
-        stores have its rows with the original's versions. These stores therefore get all rows again, as a new
+        The original may have sent later states of the rows than those in the copy's first versions, and other
+        stores have the rows with the original's versions. These stores therefore get all rows again, as a new
         generation.
         """
         if not adopts or adopted_ms(sent_before.table) > adopted_ms(sender):

@@ -1,4 +1,4 @@
-"""Facts about a micro-batch of judged rows, from one aggregation: counts, and the bounds of its times."""
+"""Facts about a micro-batch of judged rows, from one aggregation: counts and bounds of times."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from lakehouse.streams.contract import OWN_TIME
 class Facts:
     """Counts of judged, `dead` and `closed` rows, and bounds of times in microseconds (None if unknown).
 
-    `closed` are dead rows whose letters are closed. `own_us` is the greatest own time of sound records, and
-    `least_us` their earliest event time. The records landed between `first_us` and `landed_us`.
+    `closed` counts the dead rows whose letters are closed. `own_us` is the sound records' greatest own time,
+    and `least_us` their earliest event time. All records landed between `first_us` and `landed_us`.
     """
 
     rows: int
@@ -38,7 +38,7 @@ class Facts:
 
     @property
     def is_one_landing(self) -> bool:
-        """Whether all records landed in the same commit of bronze."""
+        """Whether all records landed in the same commit to bronze."""
         return self.first_us == self.landed_us
 
     @property

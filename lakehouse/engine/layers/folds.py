@@ -1,4 +1,4 @@
-"""What a micro-batch changes in a gold table and its side tables, from frames to frames.
+"""Compute, from frames to frames, how a micro-batch changes a gold table and its side tables.
 
 No table is read or written here: `lakehouse.engine.layers.merging` does that in a lake, and
 `lakehouse.testing.folding` keeps the tables in plain frames.
@@ -37,8 +37,8 @@ Keyed = tuple[DataFrame, Sequence[str]]
 class Facts:
     """Facts about a micro-batch's partials.
 
-    The numbers of clean rows and of partials, the greatest event time, the first and last time, and the hours
-    between that have rows. Times are UTC; None without rows, or if the table has no such times.
+    The number of clean rows and of partials, the greatest event time, the first and last time, and the hours
+    between them that have rows. Times are UTC, and None if there are no rows or the table has no such times.
     """
 
     rows: int
@@ -69,10 +69,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Given:
-    """What a fold is given besides the partials and the current rows.
+    """The input of a fold besides the partials and the current rows.
 
-    The facts, the progress of time, the front (the greatest event time merged before, UTC; None without one),
-    and the keys of rows that silver has lost or changed; None for none.
+    The facts, the progress of time, the front (the greatest event time merged before, UTC; None if there is
+    none), and the keys of rows that silver has lost or changed (None if there are none).
     """
 
     facts: Facts
@@ -83,7 +83,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Folded:
-    """New and changed rows, the partials behind them, and the keys that were recomputed; None for none."""
+    """New and changed rows, the partials behind them, and the recomputed keys (None if there are none)."""
 
     rows: DataFrame
     partials: DataFrame
@@ -116,19 +116,19 @@ def folded(
 
 
 def to_compare(table: GoldTable, side: SideTable, changed: Folded, *, is_again: bool) -> list[Keyed]:
-    """Return the keys whose rows of a side table may no longer exist; for none, its new rows are upserted.
+    """Return the keys whose rows in a side table may have to be deleted.
 
-    `is_again`: an earlier attempt has written the side table but not the main table, which may have changed
-    since.
+    If there are none, the side table's new rows are simply upserted. `is_again`: an earlier attempt has
+    written the side table but not the main table, which may have changed since.
     """
     found: list[Keyed] = [] if changed.recomputed is None else [(changed.recomputed, table.keys)]
     return [*found, (changed.partials.select(*side.keys).distinct(), side.keys)] if is_again else found
 
 
 def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequence[Keyed]) -> DataFrame:
-    """Return the new rows of a side table that differ from its rows, and its rows to delete, marked.
+    """Return the new rows that differ from a side table's current rows, and its rows to delete, marked.
 
-    `every` are all its rows; those of the keys `theirs` that are not among the new rows are deleted.
+    `every` has all current rows. Those with the keys `theirs` that are not among the new rows are deleted.
     """
     kept = every.select(*side.schema.names)
     found = [kept.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
@@ -139,11 +139,11 @@ def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequ
 
 
 def touched(table: GoldTable, facts: Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
-    """Return a condition for the rows that the micro-batch may change, None for all rows.
+    """Return a condition for the rows that the micro-batch may change; None for all rows.
 
-    It only skips files: the fold checks rows again. If a few late records are far from the others, the
-    hours between are skipped. Unless `exactly` is set, times are rounded outward to hours, so that
-    micro-batches of the same hour share generated code.
+    It is only used to skip files, because the fold checks rows again. If a few late records are far from the
+    others, the hours between them are skipped. Unless `exactly` is set, times are rounded outward to hours,
+    so that micro-batches in the same hour share generated code.
     """
     extent, reach = table.time_columns, table.merge_radius
     if extent is None or facts.first is None or facts.last is None:
@@ -173,7 +173,7 @@ def waits(clock: WallClock) -> Between:
 
 
 def until_due(clock: WallClock, now: datetime) -> Between:
-    """Select the rows that are due by the wall clock, if they wait."""
+    """Select the rows that are due by the wall clock, provided that they wait for it."""
     return Between(clock.column, None, shifted(now, -clock.after))
 
 
@@ -190,7 +190,7 @@ def _due(table: GoldTable, progress: EventTimeProgress) -> Near:
 def _to_recompute(
     table: GoldTable, partials: DataFrame, current: DataFrame, given: Given
 ) -> DataFrame | None:
-    """Return the keys of rows to recompute from silver, None if there are none."""
+    """Return the keys of rows to recompute from silver; None if there are none."""
     keys, found = list(table.keys), [] if given.left is None else [given.left]
     if table.needs_recompute is not None and _may_need_recompute(table, given):
         found.append(table.needs_recompute(partials, current).select(*keys))
@@ -201,7 +201,7 @@ def _may_need_recompute(table: GoldTable, given: Given) -> bool:
     """Return, without reading the table, whether partials alone may not suffice to update some rows."""
     if table.state is None or given.facts.first is None:
         return True
-    # By the front itself: state is cleared by the front, not by the grace.
+    # Compare with the front itself, because state is cleared by the front, not by the grace.
     unsettled_from = table.state.unsettled_from(EventTimeProgress(given.front, given.progress.now))
     return unsettled_from is None or given.facts.first <= unsettled_from
 
@@ -213,7 +213,7 @@ def _hour(moment: datetime) -> datetime:
 def _held(rows: DataFrame) -> DataFrame | None:
     """Evaluate rows now, and return them from the driver's JVM; None if there are none.
 
-    Timestamps are kept as numbers: without a zone, one hour each autumn would be ambiguous.
+    Timestamps are kept as numbers, because one hour each autumn is ambiguous in a time without a zone.
     """
     times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
     found = internals.held(rows.withColumns({name: F.unix_micros(name) for name in times}))

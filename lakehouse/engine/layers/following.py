@@ -25,7 +25,7 @@ class Following:
         self.rows = 0
         self._sink = sink
         self._watch = Stopwatch()
-        self._lacks_rows = False  # remembered, because a sink checks only at intervals
+        self._lacks_rows = False  # remembered, because the sink itself checks only at intervals
 
     @property
     def seconds(self) -> float:

@@ -1,9 +1,9 @@
-"""Records that arrive after retention has removed rows or letters of their id, or rows of their time.
+"""Records that arrive after retention has removed rows or letters with their id, or rows from their period.
 
-Gold, topics and stores still contain the contribution of the removed rows. A later record must not correct,
-delete or repeat them: it becomes an open letter, `retained` or `late`. For an id that was deleted before
-retention, the greatest deleted sequence is known (the bar): records up to it are `retained`, and others are
-compared as if the id's letters still existed.
+Gold, topics and stores still contain the removed rows' contribution. A later record must not correct, delete
+or repeat these rows, so it becomes an open letter, `retained` or `late`. For an id that was deleted before
+retention, the greatest deleted sequence (the bar) is known. Records up to the bar are `retained`, and others
+are compared as if the id's letters still existed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FROZEN, _BAR = "_frozen", "_bar"
 
 
 class Frozen:
-    """What retention has removed from a source with ids, according to ops.retention and ops.retained_ids."""
+    """The data that retention has removed from a source with ids, by ops.retention and ops.retained_ids."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source) -> None:
         self._lake = lake
@@ -66,7 +66,7 @@ class Frozen:
         return self._marked[1]
 
     def are_taken(self, seen: pa.Table) -> npt.NDArray[np.bool_]:
-        """Return, for each judged record, whether retention may have removed the row of its id."""
+        """Return, for each judged record, whether retention may have removed the row with its id."""
         if _SHORT not in seen.column_names:
             return np.zeros(len(seen), np.bool_)
         found: npt.NDArray[np.bool_] = np.isin(seen.column(_SHORT).to_numpy(), self._ids)
@@ -83,10 +83,10 @@ class Frozen:
         return _closed(self._source, judged, ids, self._closed)
 
     def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
-        """Return letters and replacements for those that retention removed, with the columns LETTERS.
+        """Return letters, plus replacements for letters that retention removed, with the columns LETTERS.
 
         A judged id with removed letters gets up to three replacements: a deletion with the bar, the last
-        deletion without a sequence, and a version that they have deleted.
+        deletion without a sequence, and a version that these have deleted.
         """
         if self._source.sequence_by is None or not len(self._ids):
             return letters
@@ -94,7 +94,7 @@ class Frozen:
         return letters.select(*identity.LETTERS).union(_standing_for(noted))
 
     def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
-        """Return the ids with removed rows or letters, or with rows in the time that retention has cleared.
+        """Return the ids with removed rows or letters, or with rows in the period that retention has cleared.
 
         If _FROZEN is true, no later record is accepted; otherwise only records above _BAR are.
         """
@@ -152,7 +152,7 @@ def _none(name: str) -> Column:
 
 
 def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
-    """Return judged records with IS_CLOSED, and the reason against those that were sound.
+    """Return judged records with IS_CLOSED, and with the reason against records that were sound.
 
     A record is closed if its id is among the `ids` from `_frozen`, or if its event time is before `before`
     (UTC). Either may be None.

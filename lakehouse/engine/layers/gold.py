@@ -1,4 +1,4 @@
-"""Gold: merge clean rows into the tables for users, and close rows by the wall clock."""
+"""Gold: merge clean rows into the tables for users, and close rows that are due by the wall clock."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from lakehouse.storage.tables.entries import LogEntry, rows_of, total
 from lakehouse.streams.definition import EventClock, GoldTable, MergedTable, Stream, WallClock
 
 _LOOK_EVERY_S = 30.0
-_RESTS = 2  # times as long as it worked
+_RESTS = 2  # a tick is followed by a rest of this many times its duration
 
 
 def spec(table: MergedTable) -> TableSpec:
-    """Return the Delta table of a gold table."""
+    """Return a gold table's Delta table."""
     times = [column.name for column in table.schema if isinstance(column.dataType, TimestampType)]
     return TableSpec(
         "gold",
@@ -50,7 +50,7 @@ def steps(
 ) -> list[StepMaker]:
     """Return factories for the steps that fill the stream's gold tables, `max_bytes` at a time.
 
-    `notice` is called for commits in which another writer has changed rows of silver.
+    `notice` is called for commits in which another writer has changed silver rows.
     """
     return [
         StepMaker(
@@ -87,14 +87,14 @@ class _Merging(TableStep):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Merge the rows. None are kept in memory, because an export reads the table's change feed."""
+        """Merge the rows. No rows are kept in memory, because an export reads the table's change feed."""
         yield Passed(self._merge.merge(batch, now))
 
     def end_here(self, filled: Collection[str]) -> None:
         """Read no further than the current end.
 
         In a catch-up, the idle time counts from the last time the table was filled, so the run need not wait.
-        A live run counts from its own start, because records sent before it may still be unread.
+        In a live run, it counts from the run's start, because records sent before that may still be unread.
         """
         super().end_here(filled)
         if isinstance(self._clock, EventClock):
@@ -108,7 +108,7 @@ class _Merging(TableStep):
 def _tell_foreign(
     stream: Stream, query: str, notice: Callable[[str], None], table: str, entry: LogEntry
 ) -> None:
-    """Report that another writer has changed rows of silver, and that gold ignores the change."""
+    """Report that another writer has changed silver rows, and that gold ignores the change."""
     info = next(entry.of("commitInfo"), {})
     operation, writer = str(info.get("operation") or "unknown"), str(info.get("engineInfo") or "unknown")
     gone = total([rows_of(file) for file in entry.of("remove")])
@@ -127,9 +127,9 @@ class _Ticker:
     """Closes the rows that are due by the wall clock.
 
     It knows when rows written by the merge are due. A rebuild or a user's statement can add other rows, so it
-    checks again whenever the table's version has changed. The rows of an EventClock are left alone until the
-    table is idle. If files are large, a tick rewrites many rows to close a few, so ticks use at most a third
-    of the time.
+    checks again whenever the table's version has changed. In a table with an EventClock, rows are left alone
+    until the table is idle. If files are large, a tick rewrites many rows to close a few, so ticks use at
+    most a third of the time.
     """
 
     def __init__(self, spark: SparkSession, merge: Merge, path: str, clock: EventClock | WallClock) -> None:

@@ -14,7 +14,8 @@ from lakehouse.streams.definition import Source
 def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
     """Exclude replays, discards and rebuilds from a source's letters; with `is_whole`, silver waits, too.
 
-    The outcome for an id depends on all of its records. Raises TableError while another process holds either.
+    This is needed because the outcome for an id depends on all of its records. Raises TableError while
+    another process holds the letters or silver.
     """
     paths, name = silver.paths_of(lake, source), silver.query_name(source)
     with ExitStack() as held:

@@ -1,13 +1,13 @@
 """Silver for sources with ids: find repeated, corrected and deleted records, and decide their outcome.
 
-Decisions are based on the rows of silver and, for deleted or refused records, on their letters. Rows are
-looked up inside the transaction that writes the clean rows, so another writer's commit conflicts with it. The
-fingerprints of ids in memory only show which records need no lookup: nearly all of them. They are loaded from
-silver and its letters when the step is created, and updated from later commits.
+Decisions are based on silver's rows and, for deleted or refused records, on their letters. Rows are looked up
+inside the transaction that writes the clean rows, so another writer's commit conflicts with it. The
+fingerprints of ids in memory only show which records need no lookup, and nearly all records need none. They
+are loaded from silver and its letters when the step is created, and updated from later commits.
 
-A micro-batch writes its letters first, including those of rows that it removes from silver, and changes to
-letters whose records were sent again. After a crash in between, the micro-batch is repeated, and ignores
-letters of its own records and of rows that silver still has.
+A micro-batch first writes its letters, including letters for rows that it removes from silver, and changes to
+letters whose records were sent again. If it crashes before it writes the rows, it is repeated, and ignores
+letters for its own records and for rows that silver still has.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ MOST_IN_MEMORY = 10_000_000
 ACCEPTED = "accepted"
 """The status of a record without a letter."""
 
-_MORE = 1.25  # times as many are allowed before the oldest are dropped
-_SCANNED_ROWS = 300_000  # up to this many are interpreted: generated code saves 1 us per row but costs 0.3 s
+_MORE = 1.25  # times as many fingerprints are allowed before the oldest are dropped
+_SCANNED_ROWS = 300_000  # no generated code up to this many: it saves 1 us per row but costs 0.3 s
 _HASH, _IS_COMPARED = "_hash", "is_compared"
 _FACTS = ["packed", "status", "deletes"]
 _KEYS = list(COORDINATES)
@@ -81,11 +81,12 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Settled:
-    """Judged records with their reasons after the comparison with other records of their ids.
+    """Judged records with their reasons, after they are compared with the other records that have their ids.
 
     For each record with an id, `seen` has `packed` (its fingerprint), `status` (its letter's, or ACCEPTED)
     and `deletes`. `removed` are rows to remove from silver, with reasons and ids, and `changed` are letters
-    to change, with reasons; None if there are none. `near` are the commit's files that may contain the rows.
+    to change, with reasons; both are None if there are none. `near` are the commit's files that may contain
+    the rows.
     """
 
     rows: DataFrame
@@ -96,10 +97,10 @@ class Settled:
 
 
 class Identities:
-    """The known ids of a source's silver table, from the table at `clean` and the letters at `dead`.
+    """The known ids in a source's silver table, from the table at `clean` and the letters at `dead`.
 
-    `most` limits the fingerprints in memory. If there are more, only those of the newest days are kept:
-    records with earlier times are then looked up in silver; for a source with `sequence_by`, all records are.
+    `most` limits the fingerprints in memory. If there are more, only those from the newest days are kept.
+    Silver is then searched for records with earlier times or, for a source with `sequence_by`, for all.
     """
 
     def __init__(
@@ -113,9 +114,9 @@ class Identities:
         self._most = most
         self._known = Fingerprints()
         self._lettered = Fingerprints()  # ids that have letters
-        self._pending = Fingerprints()  # the subset with open letters and deletions
+        self._pending = Fingerprints()  # those of them with open letters or deletions
         self._version: int | None = None
-        self._since_day: int | None = None  # fingerprints of earlier days are not kept
+        self._since_day: int | None = None  # fingerprints from earlier days are not kept
 
     def settle(self, judged: DataFrame, commit: Commit) -> Settled:
         """Compare judged records, which should be persisted, with each other and with silver."""
@@ -130,7 +131,7 @@ class Identities:
         return self._settle(judged, seen, suspects, commit)
 
     def note(self, settled: Settled, version: int) -> None:
-        """Remember the ids of accepted records and of letters; `version` is silver's new version."""
+        """Remember the ids in accepted records and in letters; `version` is silver's new version."""
         status, deletes = (settled.seen.column(name) for name in ("status", "deletes"))
         packed = settled.seen.column("packed").to_numpy()
         is_row, is_open = pc.equal(status, ACCEPTED).to_numpy(), pc.equal(status, OPEN).to_numpy()
@@ -184,15 +185,15 @@ class Identities:
         )
 
     def _alike(self, rows: DataFrame, id_: str, wanted: DataFrame) -> DataFrame:
-        """Keep the rows whose id may be one of those wanted."""
+        """Keep the rows whose id may be among the wanted ids."""
         hashed = rows.withColumn(_HASH, hash_of_same(self._source, F.col(id_).cast("string")))
         return hashed.where(F.col(id_).isNotNull()).join(wanted, _HASH, "left_semi")
 
     def _letters(self, seen: pa.Table, hashes: Packed, chosen: DataFrame, standing: DataFrame) -> DataFrame:
-        """Return the letters needed to compare some ids: those of ids with open letters or deletions.
+        """Return the letters needed to compare some ids: all letters of ids with open letters or deletions.
 
-        Letters of the micro-batch's own records, and of rows that silver still has, are excluded: they come
-        from an attempt that was killed, or that met a conflict.
+        Letters for the micro-batch's own records, and for rows that silver still has, are excluded, because
+        they come from an attempt that was killed, or that met a conflict.
         """
         spark = chosen.sparkSession
         deletes = seen.column("packed").to_numpy()[seen.column("deletes").to_numpy()]
@@ -215,7 +216,7 @@ class Identities:
         return Columns(self._facts(F.col("unique_id")))
 
     def _facts(self, id_: Column) -> dict[str, Column]:
-        """Return the columns of `Settled.seen` for judged records with this id."""
+        """Return the columns of `Settled.seen` for judged records; `id_` is the column with their id."""
         return {
             "packed": fingerprint(self._source, id_),
             "status": F.when(is_sound(), ACCEPTED).otherwise(status_by(F.col("reasons"))),
@@ -227,12 +228,12 @@ class Identities:
         if self._source.sequence_by is not None and self._since_day is not None:
             return None
         days = self._known.days(suspects)
-        if self._source.sequence_by is None:  # an id counts only with the same time
+        if self._source.sequence_by is None:  # only records with the same id and time are compared
             days = [int(day) for day in np.unique(days_of(suspects))]
         return in_spans("event_time", spans(days))
 
     def _follow(self, spark: SparkSession, version: int) -> None:
-        """Add the ids of later commits, up to a version of silver."""
+        """Add the ids from later commits, up to a version of silver."""
         if self._version is None:
             self._fill(spark, version)
         if self._version is None or version <= self._version:
@@ -259,7 +260,7 @@ class Identities:
         self._look_at_letters(spark)
 
     def _newest(self, rows: DataFrame, share: float) -> DataFrame:
-        """Keep the rows of the newest days, about this share of all rows."""
+        """Keep the rows from the newest days, about this share of all rows."""
         day = F.unix_date(F.col("event_time").cast("date"))
         found = rows.agg(F.percentile_approx(day, 1 - share, 10_000)).first()
         self._since_day = max(0, (found[0] or 0) + 1) if found else 0
@@ -286,7 +287,7 @@ def columns_of_ids(settings: Mapping[str, str]) -> set[str]:
 def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | None:
     """Write the clean rows, remove `settled.removed` from silver, and return silver's new version.
 
-    Without rows, only the moves are committed; returns None if there are no moves either.
+    If there are no rows, only the moves are committed. Returns None if there are no moves either.
     """
     clean = filter_clean(settled.rows)
     if settled.removed is None:

@@ -1,7 +1,7 @@
-"""Write letters: new ones, changed ones, and those whose records have become rows.
+"""Write letters: new letters, changed letters, and letters whose records have become rows.
 
-A record has one letter, so every later decision about the record is written here as well: by a repeated
-micro-batch, by one that removes rows from silver or marks letters as resent, and by a rebuild.
+A record has one letter, so every later decision about the record is also written here: by a repeated
+micro-batch, by a micro-batch that removes rows from silver or marks letters as resent, and by a rebuild.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from lakehouse.storage.tables import FILE, Move
 from lakehouse.streams.contract import COORDINATES
 
 _KEYS = list(COORDINATES)
-_MOST_RANGES = 100  # of offsets, in one condition
+_MOST_RANGES = 100  # offset ranges in one condition
 
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Decisions about records; None if there are none.
+    """Decisions about records; each is None if there are none.
 
     new       letters (`to_dead_letters`) of records that may already have one
     changed   coordinates of existing letters, with their new `reasons`
@@ -44,8 +44,8 @@ class Verdicts:
 def put(path: str, stage: str, verdicts: Verdicts, now: datetime, moves: Sequence[Move] = ()) -> int:
     """Insert and change letters and record the moves, in one commit; return the number of letters.
 
-    A rerun writes none. A discarded or resent letter stays unchanged. The frames are read twice and should be
-    persisted.
+    A rerun writes no letters. A discarded or resent letter remains unchanged. The frames are read twice, so
+    they should be persisted.
     """
     frames = [one for one in (verdicts.new, verdicts.changed, verdicts.accepted) if one is not None]
     spark, where = frames[0].sparkSession, F.lit(False)
@@ -82,10 +82,10 @@ def are_processed(spark: SparkSession, query: str, clean: str, version: int | No
 def without_leaving(
     letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
 ) -> DataFrame:
-    """Exclude letters of rows that a version of silver still has, but that are about to be removed from it.
+    """Exclude letters for rows that a version of silver still has, but that are about to be removed from it.
 
-    The micro-batch that removes them has written its letters, but not yet its rows. `letters` are the
-    query's, read after that version; the other arguments are paths.
+    The micro-batch that removes these rows has written its letters, but not yet its rows. `letters` are the
+    query's letters, read after that version. `bronze`, `clean` and `dead` are paths.
     """
     spark = letters.sparkSession
     if not cuts.is_ahead(spark, query, dead, target=clean, version=version, source=bronze):
@@ -96,7 +96,7 @@ def without_leaving(
 
 
 def at_places(rows: DataFrame) -> Column:
-    """Select the records of some rows: exactly these if they are few, else at least these."""
+    """Select the records of some rows: exactly these records if they are few, otherwise at least these."""
     places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
     if len(places) > _MOST_RANGES:
         return within(ranges_of(rows))

@@ -1,4 +1,4 @@
-"""Send dead letters to a topic: each once when it is new, and once when it is closed.
+"""Send each dead letter to a topic, once when it is new and once when it is closed.
 
 This is a step of its stream, after silver, so letters are sent while the stream runs. A letter is not sent
 again if a replay fails, and never if its record has returned from the topic too often.
@@ -71,13 +71,13 @@ class _LettersExport(Step):
         self._reading = ChangeReading(lake.spark, self.name, self._path)
         table, there = DEAD_LETTERS.qualified_name, self._sink.sent()
         noted = Noted(lake.spark, self._path, table, self._note, there, None)
-        # No letter replaces another one, so an adopted copy need not catch up before it sends any.
+        # No letter replaces another one, so an adopted copy need not catch up before it sends letters.
         begun = noted.begun(replace(permitted, adopts=True))
         self._reading.begin(begun.progress, begun.ahead)
         self._part: Part | None = None
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads a change feed
-        """Choose the next changes of the table; None if there are none."""
+        """Choose the next changes to the table; None if there are none."""
         self._part = part = self._reading.next(max_bytes=self.limit or self._max_bytes)
         if part is None:
             return None
@@ -90,7 +90,7 @@ class _LettersExport(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:  # noqa: ARG002 - no time is sent
-        """Send the letters chosen last."""
+        """Send the chosen letters."""
         if self._part is None:
             raise TypeError(f"{self.name} has chosen no letters")
         span = Span(self._reading.sent_as, self._part.first, self._part.end)
@@ -100,7 +100,7 @@ class _LettersExport(Step):
         yield Passed(BatchResult(count, {self._sink.topic: count}))
 
     def _letters(self, feed: DataFrame) -> Iterator[Letter]:
-        """Yield the letters to send, except for records that, say, a mirror keeps copying to an input."""
+        """Yield the letters to send, leaving out records that, for example, a mirror keeps copying back."""
         refused = 0
         for letter in map(_letter, streamed(filter_told(feed, self._stream))):
             if letter.rounds > MOST_ROUNDS:
@@ -125,7 +125,7 @@ class _LettersExport(Step):
 
 
 def filter_told(feed: DataFrame, stream: str) -> DataFrame:
-    """Keep the changes of a stream's letters that are sent, in the order of their commits.
+    """Keep the changes to a stream's letters that are sent, in commit order.
 
     A letter is sent when it is new and open, and again when it is no longer open.
     """

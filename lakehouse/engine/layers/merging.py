@@ -1,11 +1,11 @@
 """Merge a micro-batch of clean rows into a gold table.
 
 The micro-batch is first reduced as far as possible without the table (`preaggregate`), then folded into the
-current rows (`fold`). New and changed rows are upserted in one commit, which also notes the query's position.
-So a rerun merges nothing twice. Side tables are written before the main table, because the main table holds
-the state that they were computed from: after a crash between the two, the retry computes the side tables
-again. If silver has lost rows, because a record corrects or deletes another, their keys are recomputed from
-silver. What changes is worked out in `folds`; here it is read and written.
+current rows (`fold`). New and changed rows are upserted in one commit, which also records the query's
+position, so a rerun merges nothing twice. Side tables are written before the main table, because the main
+table holds the state that they are computed from. After a crash between the two, the retry can therefore
+compute the side tables again. If silver has lost rows, because a record corrects or deletes another, their
+keys are recomputed from silver. `folds` computes the changes; this module reads and writes the tables.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ from lakehouse.streams.definition import (
 
 @dataclass(frozen=True)
 class _Input:
-    """The input of a merge: a micro-batch, its partials, and what the fold is given besides.
+    """The input of a merge: a micro-batch, its partials, and the fold's other input.
 
-    `moves` is what the table must note, `beside` the same for each side table, by name; None for one that has
-    noted it.
+    `moves` are the positions that the table must record. `beside` has those for each side table, by name;
+    None for a side table that has already recorded them.
     """
 
     partials: DataFrame
@@ -67,9 +67,9 @@ class Merge:
     """Merges micro-batches into a gold table and its side tables.
 
     `next_due` is the earliest time at which the wall clock changes a row; None for never. The ticker's first
-    check sets it, and every write updates it, except with an EventClock: its wall clock stands still until
-    nothing has been merged since `merged_at` (UTC; None: unknown) for long enough; then the table is checked
-    again.
+    check sets it, and every write updates it. This differs with an EventClock: the wall clock has no effect
+    until the table is idle, that is, until enough time has passed since the last merge at `merged_at` (UTC;
+    None: unknown). Then the table is checked again.
     """
 
     def __init__(self, lake: Lake, table: GoldTable) -> None:
@@ -114,12 +114,12 @@ class Merge:
         return BatchResult(facts.rows, written)
 
     def _merge(self, coming: _Input) -> dict[str, int]:
-        """Fold the partials into the current rows once the table's lease is free; write the differences."""
+        """Wait for the table's lease, fold the partials into the current rows, and write the differences."""
         table, partials, given = self._table, coming.partials, coming.given
         spark, facts = partials.sparkSession, given.facts
         commit = leases.begin(spark, self._path)
         commit.expect_settings(table.pinned_settings)
-        commit.expect(coming.moves)  # else a side table could get rows that the table has folded already
+        commit.expect(coming.moves)  # else a side table could get rows that the main table has already folded
         touched = folds.touched(table, facts, given.progress, exactly=are_few(rows=facts.partials))
         near = commit.candidates(touched)
         few = are_few(rows=max(facts.partials, near.rows))
@@ -165,7 +165,7 @@ class Merge:
         return finality.progress(before, front, clock), finality.moves(before, clock)
 
     def _front(self, spark: SparkSession) -> datetime | None:
-        """Return the greatest event time merged; None without an EventClock, and before the first row."""
+        """Return the greatest event time merged; None if there is no EventClock or nothing was merged."""
         return None if self._merged is None else self._merged.value(spark)
 
     def _finality_of(self, spark: SparkSession, clock: EventClock) -> Finality:
@@ -198,7 +198,7 @@ class Merge:
     def _write_side(self, side: SideTable, folded: Folded, coming: _Input) -> int:
         """Write the micro-batch's rows of a side table.
 
-        Recomputed rows that retention has taken do not come back.
+        Recomputed rows that retention has deleted are not written again.
         """
         path, rows = self._lake.path("gold", side.name), side.rows(folded.rows)
         commit = tables.begin(rows.sparkSession, path)
@@ -219,7 +219,7 @@ class Merge:
             rows.unpersist()
 
     def _count_and_least_due(self, rows: DataFrame) -> tuple[int, datetime | None]:
-        """Return the number of rows, and when the wall clock changes the first one; None for never."""
+        """Return the number of rows, and when the wall clock changes the first of them; None for never."""
         clock = self._table.clock
         if not isinstance(clock, WallClock):
             return rows.count(), None
@@ -248,6 +248,6 @@ def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | 
 
 
 def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Return folded rows with the table's columns, and the mark of rows to delete."""
+    """Return folded rows with the table's columns, and a mark on the rows to delete."""
     kept = {*table.schema.names, DELETED}
     return rows.drop(*(name for name in rows.columns if name not in kept))

@@ -25,7 +25,7 @@ from lakehouse.streams.definition import GoldTable, MergedTable, WallClock
 class Moved:
     """A micro-batch's partials, the partials for its facts, and the keys of rows removed from silver.
 
-    All of them are persisted; `left` is None if no row was removed.
+    All of these frames are persisted. `left` is None if no row was removed.
     """
 
     partials: DataFrame
@@ -34,7 +34,7 @@ class Moved:
 
     @classmethod
     def of(cls, table: GoldTable, rows: DataFrame) -> Moved:
-        """Return these frames for clean rows, or for changes of clean rows."""
+        """Return these frames for clean rows, or for changes to clean rows."""
         if CHANGE_TYPE not in rows.columns:
             partials = table.preaggregate(rows).persist()
             return cls(partials, partials)
@@ -56,8 +56,8 @@ def made_anew(
 ) -> DataFrame:
     """Compute the partials of these keys from all silver rows up to the micro-batch's end.
 
-    Later rows can be added later. With `in_windows`, only rows in the keys' windows are read, if the table
-    has windows. From then on, the session executes for many rows.
+    Later micro-batches add later rows. With `in_windows`, only rows in the keys' windows are read, if the
+    table has windows. From then on, the session is set to execute for many rows.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
     execute_for(spark, few=False)
@@ -71,14 +71,14 @@ def made_anew(
 
 
 def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> DataFrame:
-    """Compute the partials of these keys from rows of silver."""
-    # Spark pushes the join below the partials' aggregate if the join's keys are columns of silver.
+    """Compute the partials of these keys from silver rows."""
+    # Spark pushes the join below the partials' aggregate if the join's keys are columns in silver.
     anew = table.preaggregate(history).join(to_recompute, list(table.keys), "left_semi")
     return anew.withColumn("recomputed", F.lit(True)) if "recomputed" in anew.columns else anew
 
 
 def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataFrame:
-    """Return, marked as deleted, the current rows of recomputed keys without any rows in silver."""
+    """Return, marked as deleted, the current rows of recomputed keys that no longer have rows in silver."""
     keys = list(table.keys)
     gone = standing.join(partials.select(*keys).distinct(), keys, "left_anti")
     return gone.select(*table.schema.names).withColumn(DELETED, F.lit(True))
@@ -99,12 +99,12 @@ def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
 
 
 def wall_clock_of(table: MergedTable) -> WallClock | None:
-    """Return the wall clock that closes rows of the table; None if there is none."""
+    """Return the wall clock that closes the table's rows; None if there is none."""
     return table.wall_clock if isinstance(table, GoldTable) else None
 
 
 def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
-    """Select the rows of silver in the windows of some keys; all rows if there are no windows."""
+    """Select the silver rows in the windows of some keys; all rows if there are no windows."""
     if table.window_s is None or "window_start" not in table.keys:
         return F.lit(True)
     starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()

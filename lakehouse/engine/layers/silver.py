@@ -5,16 +5,16 @@ the record omits is null. `event_time` (UTC) is the record's own time or, if it 
 in this case `own_time` is null. Only `own_time` advances the front, and with it the watermark
 (`lakehouse.engine.ops_tables.fronts`). A rerun writes nothing twice and reaches the same verdicts.
 
-The dead letters of a micro-batch are written before its clean rows, with the same position. The front is
+A micro-batch's dead letters are written before its clean rows, with the same position. The front is
 recorded with the clean rows, so a retry after a crash between the two writes reads the same records under the
 watermark of the first attempt, and every record gets the same verdict again. Records with ids are then
 compared with others (`lakehouse.engine.records.identity`). If the rules or the watermark changed in between,
 a record that has a dead letter keeps it, and other records that are now refused get one, so every record ends
-up in exactly one of the two tables. A new allowed lateness, or none in a backfill, applies from the first
+up in exactly one of the two tables. A new allowed lateness (in a backfill: unlimited) applies from the first
 micro-batch that is not a retry (`lakehouse.engine.ops_tables.lateness`).
 
-A record that makes validation fail is found and named (`lakehouse.engine.layers.culprits`). If the user skips
-it, it becomes a dead letter without being read.
+If a record makes validation fail, it is found and named (`lakehouse.engine.layers.culprits`). If the user
+skips it, it becomes a dead letter without being read.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from lakehouse.streams.contract import OWN_TIME
 from lakehouse.streams.definition import Source, Stream
 
 STAGE = "silver"
-_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in files of bronze
-_ONE_TASK_BYTES = 128 << 10  # in files of bronze; below this, a second task and file cost more than they save
+_BYTES_A_ROW = FEW_BYTES // FEW_ROWS  # in bronze files
+_ONE_TASK_BYTES = 128 << 10  # in bronze files; below this, a second task and file cost more than they save
 
 
 def spec(source: Source) -> TableSpec:
-    """Return the silver table of a source."""
+    """Return a source's silver table."""
     return TableSpec(
         "silver",
         source.table,
@@ -82,7 +82,7 @@ def spec(source: Source) -> TableSpec:
 
 @dataclass(frozen=True)
 class Paths:
-    """Paths of a source's tables: raw, clean and refused records."""
+    """The paths of a source's tables for raw, clean and refused records."""
 
     bronze: str
     clean: str
@@ -90,7 +90,7 @@ class Paths:
 
 
 def ensure(lake: Lake, source: Source) -> Paths:
-    """Create a source's missing tables, and return the paths of all of them."""
+    """Create a source's missing tables, and return the paths of all its tables."""
     return Paths(
         lake.ensure_source(bronze.spec(source)),
         lake.ensure(spec(source)),
@@ -99,7 +99,7 @@ def ensure(lake: Lake, source: Source) -> Paths:
 
 
 def opened(lake: Lake, source: Source) -> Paths:
-    """Return the paths like `ensure`, but leave an existing silver table unchanged, whatever its settings."""
+    """Return the same paths as `ensure`, but never change an existing silver table, whatever its settings."""
     if not lake.exists("silver", source.table):
         return ensure(lake, source)
     lake.ensure_source(bronze.spec(source))
@@ -122,19 +122,19 @@ def query_name(source: Source) -> str:
 
 
 def origin_of(stream: Stream, source: Source, now: datetime, batch: int | None = None) -> LetterOrigin:
-    """Return the origin for letters of a source, written at `now` (UTC), by a micro-batch if one is given."""
+    """Return the origin for a source's letters, written at `now` (UTC) in a micro-batch, if one is given."""
     return LetterOrigin(stream.name, STAGE, query_name(source), batch, code_version(), now)
 
 
 def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
-    """Return the front before each landing of some bronze rows (`lakehouse.engine.ops_tables.fronts`)."""
+    """Return the front before each landing time in bronze rows (`lakehouse.engine.ops_tables.fronts`)."""
     of_landed = landed.select("ingested_at", F.lit(None).cast("timestamp").alias(OWN_TIME))
     taken = retained.taken_of(lake, "bronze", source.table)
     return fronts.before_landings(sound_times(lake, source).unionByName(of_landed), taken.front)
 
 
 def sound_times(lake: Lake, source: Source, where: Column | None = None) -> DataFrame:
-    """Return the landing times of all records in rows and letters, and the own times of sound records.
+    """Return the landing times of all records with rows or letters, and the own times of sound records.
 
     Sound means valid on its own, regardless of other records. A record that is no longer a row has a letter,
     which keeps its own time. `where` selects records by their coordinates; None: all.
@@ -147,7 +147,7 @@ def sound_times(lake: Lake, source: Source, where: Column | None = None) -> Data
 
 
 def identities_of(lake: Lake, stream: Stream, source: Source) -> Identities:
-    """Return the known ids of a source."""
+    """Return a source's known ids."""
     paths = paths_of(lake, source)
     return Identities(source, paths.clean, paths.dead, query_name(source), Frozen(lake, stream, source))
 
@@ -166,7 +166,7 @@ def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> l
 
 @dataclass
 class _Attempt:
-    """A micro-batch that is being written, and the facts about its records before comparison.
+    """A micro-batch that is being written, and the facts about its records before their comparison.
 
     `has_letters`: an earlier attempt, which met a conflict, has already written the letters.
     """
@@ -185,7 +185,7 @@ class _Done:
 
 
 class _Cleaning(TableStep):
-    """Judges micro-batches of bronze rows, and write dead letters and clean rows."""
+    """Judges micro-batches of bronze rows, and writes dead letters and clean rows."""
 
     def __init__(
         self, lake: Lake, stream: Stream, source: Source, *, max_bytes: int, permitted: Permitted
@@ -260,7 +260,7 @@ class _Cleaning(TableStep):
         """Return the verdicts on bronze rows, persisted, and the facts about them.
 
         If the rows landed in several commits, and some may be late because others have advanced the front,
-        the rows of each commit are judged again, by the commit's own watermark.
+        the rows from each commit are judged again, by the commit's own watermark.
         """
         known = self._known(rows.sparkSession)
         judged = self._judged(rows, skipping).persist()
@@ -300,7 +300,7 @@ class _Cleaning(TableStep):
         return {one: count for one, count in zip(self._skip, counts, strict=True) if count}
 
     def _skipped_before(self, rows: DataFrame) -> tuple[OffsetRange, ...]:
-        """Return the records that a micro-batch's first attempt skipped, according to its letters."""
+        """Return the records that the micro-batch's first attempt skipped, according to its letters."""
         return runs_of(self._letters_at(rows).where(is_skipped()))
 
     def _letters_at(self, rows: DataFrame) -> DataFrame:
@@ -387,7 +387,7 @@ class _Cleaning(TableStep):
         return *batch.moves, *known.moves_to(later), self._lateness.expected
 
     def _known(self, spark: SparkSession) -> fronts.Progress:
-        """Return silver's progress, from its commits and those of this step."""
+        """Return silver's progress, from its commits and from this step's own commits."""
         if self._progress is None:
             noted = tables.transactions(spark, self._paths.clean)
             self._progress = fronts.Progress.noted_in(noted, self.name)
@@ -408,7 +408,7 @@ class _Cleaning(TableStep):
     def _closed_before(self) -> datetime | None:
         """Return the time before which retention has removed rows; None while the initial lateness applies.
 
-        Retention does not remove rows that may still be corrected under the lateness in force when it runs.
+        Retention does not remove rows that can still be corrected under the lateness in force when it runs.
         """
         if self._lateness.now.number is None:
             return None
@@ -417,8 +417,8 @@ class _Cleaning(TableStep):
     def _change_lateness(self) -> bool:
         """Record the allowed lateness from the next micro-batch on; return whether that was possible.
 
-        It is impossible while silver reads the files that it began with, because the judged records are then
-        not a range of offsets.
+        It is impossible while silver reads the files that it began with, because the records judged so far
+        are then not a range of offsets.
         """
         spark, path = self._lake.spark, self._paths.bronze
         position = cuts.position_of(spark, self.name, self._paths.clean, path)
@@ -446,7 +446,7 @@ class _Cleaning(TableStep):
         again: bool = False,
         noted: bool = False,
     ) -> None:
-        """Write the letters of a micro-batch, before its rows.
+        """Write a micro-batch's letters, before its rows.
 
         `again`: some records may already have letters. `noted`: an earlier attempt has recorded the position.
         """

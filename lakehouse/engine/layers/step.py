@@ -1,7 +1,7 @@
 """The common part of the four layers: a step reads its unread rows and writes them as one micro-batch.
 
-A step's progress is recorded in the table that it fills (`lakehouse.engine.progress`), and a new step can
-read everything there: after a failure, the step is discarded and recreated.
+A step's progress is recorded in the table that it fills (`lakehouse.engine.progress`), where a new step finds
+all it needs. After a failure, a step is therefore discarded and recreated.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """The part of a run's options that its steps know.
+    """The part of a run's options that the run's steps know.
 
-    - `allow` lists the actions that are not refused.
+    - `allow` has the actions that are not refused.
     - `skip` has the records that bronze does not read, and that silver does not judge if they have landed.
     - `on_notice` gets a line when something is allowed or skipped.
     - `adopts`: exports continue on a copy of a lake that has already sent rows.
@@ -74,10 +74,10 @@ class Batch:
     """A micro-batch that has been chosen but not written.
 
     `count` is the number of rows, None if unknown before reading. `number` is the version of the filled table
-    after the commit, for messages and dead letters. `moves` and `beside` are recorded with the rows; `ends`
-    are the end positions by table name (`lakehouse.engine.progress.reading.Taken`). `reads` describes the
-    input for messages. `size` is compared with a step's `limit`; 0 if it cannot be split. `record` is the
-    place of the only Kafka record; None if there are more.
+    after the commit, for messages and dead letters. `moves` and `beside` are recorded with the rows, and
+    `ends` are the end positions by table name (`lakehouse.engine.progress.reading.Taken`). `reads` describes
+    the input for messages. `size` is compared with a step's `limit`, and is 0 if the micro-batch cannot be
+    split. `record` is the place of the only Kafka record; None if there are more records.
     """
 
     rows: DataFrame
@@ -92,7 +92,7 @@ class Batch:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an earlier attempt has written a part of it."""
+        """Whether an earlier attempt has written a part of the micro-batch."""
         return None in self.beside
 
 
@@ -119,7 +119,7 @@ class Ticker(Protocol):
         """Return whether there may be work, without reading a table's rows."""
 
     def tick(self, now: datetime) -> BatchResult:
-        """Do the work; a second call finds none. Must not run concurrently with a micro-batch of the step."""
+        """Do the work; a second call finds none. Must not run concurrently with the step's micro-batches."""
 
 
 class Gate(Protocol):
@@ -134,8 +134,8 @@ class Step(ABC):
 
     `fills` is the name of the table that the step fills, layer.table; None for an export. `merge_every_s`:
     how long input may wait in a live run. `passes_on`: a later step reads the rows from memory. `limit` is
-    the maximum size of a micro-batch, in records for bronze and in bytes of files for the others; None for
-    the limit in the settings. Times are UTC.
+    the maximum size of a micro-batch, in records for bronze and in bytes of files for the other layers; None
+    for the limit in the settings. Times are UTC.
     """
 
     layer: LayerName
@@ -150,7 +150,7 @@ class Step(ABC):
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
         """Choose the next micro-batch; None if there is no input.
 
-        `handed` are rows in memory, by the name of the table that they were just appended to. Raises
+        `handed` has rows in memory, by the name of the table that they were just appended to. Raises
         PositionError if the source does not match the recorded position.
         """
 
@@ -166,7 +166,7 @@ class Step(ABC):
     def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002 - most have none
         """Return the records that make a micro-batch fail; None if unknown.
 
-        May try parts of the micro-batch; writes nothing.
+        May process parts of the micro-batch to find them, but writes nothing.
         """
         return None
 
@@ -179,7 +179,7 @@ class Step(ABC):
 
 
 class TableStep(Step):
-    """A step that reads tables and fills another one, and possibly others before it."""
+    """A step that reads tables and fills another table, and possibly further tables before that one."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ class TableStep(Step):
 def _combined(
     combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Combine rows of tables; added and removed rows of changes separately, marked by `_change_type`."""
+    """Combine rows from tables; for changes, added and removed rows separately, marked by `_change_type`."""
     if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
         return combine(rows)
     parts = []

@@ -1,9 +1,9 @@
-"""A topic that bronze reads, and the offsets read, as recorded in bronze's table.
+"""A topic that bronze reads, and the offsets read so far, as recorded in bronze's table.
 
-A mismatch is refused, with its cause and the way out: a topic that was deleted and recreated, offsets that
-went backwards, records that Kafka dropped before they landed. If such a loss is allowed, it is recorded in
-ops.data_losses and skipped; so are records that the user wants to skip. Records that Spark's source cannot
-read are read separately, in the driver (`lakehouse.storage.spark.kafka_source`).
+If the two do not match, the step is refused, with the cause and the way out: the topic was deleted and
+recreated, offsets went backwards, or Kafka dropped records before they landed. If such a loss is allowed, it
+is recorded in ops.data_losses and skipped, and so are records that the user wants to skip. Records that
+Spark's source cannot read are read separately, in the driver (`lakehouse.storage.spark.kafka_source`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EARLIEST, LATEST = "earliest", "latest"
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 
-_AT_LEAST = 100  # records; these always fit, because a broker limits a record's size
+_AT_LEAST = 100  # records; this many always fit, because a broker limits a record's size
 _OVERHEAD_BYTES = 64  # per record, in memory
 _LARGE_BYTES = 4096  # from this size on, a record is mostly payload, which the other layers copy
 _COPIES = 4
@@ -47,9 +47,9 @@ _PARTS_OF_HEAP = 8
 
 @dataclass(frozen=True)
 class TakenRecords:
-    """Records between two offsets of each partition: the rows, and their maximum number.
+    """Records between two offsets in each partition: the rows, and their maximum number.
 
-    `record` is the place of the only record; None if there are more.
+    `record` is the place of the only record; None if there are more records.
     """
 
     rows: DataFrame
@@ -91,7 +91,7 @@ class TopicReading:
         self._source = self._identified()
 
     def next(self, limit: int | None = None) -> TakenRecords | None:
-        """Return the next records, at most `max_records` and the limit; None if there are none.
+        """Return the next records, at most `max_records` and at most the limit; None if there are none.
 
         Their estimated size in memory is at most about `max_bytes` or an eighth of the heap. Raises
         PositionError if the topic does not match the recorded offsets or was recreated since the last call,
@@ -129,13 +129,13 @@ class TopicReading:
         )
 
     def _only(self, ranges: Ranges) -> str | None:
-        """Return the place of the only record in the ranges; None if there are more."""
+        """Return the place of the only record in the ranges; None if there are more records."""
         places = [Place(self._topic, n, first) for n, (first, end) in ranges.items() if end > first]
         is_one = sum(end - first for first, end in ranges.values()) == 1
         return str(places[0]) if is_one else None
 
     def set_apart(self, error: Exception) -> bool:
-        """Read the record at which Spark's source failed separately from now on; return whether there is one.
+        """Read a failing record separately from now on; return whether Spark's source failed at a record.
 
         Raises AccessDeniedError if the source failed because reading the topic is not permitted.
         """
@@ -151,7 +151,7 @@ class TopicReading:
     def _read(
         self, waiting: Ranges, most: int, *, singly: bool
     ) -> tuple[DataFrame, dict[int, tuple[int, int]]]:
-        """Return about `most` records of the ranges, and the offsets that they cover."""
+        """Return about `most` records in the ranges, and the offsets that they cover."""
         apart = {n: span for n, span in waiting.items() if span[0] >= self._apart.get(n, sys.maxsize)}
         ahead = {
             n: (first, min(end, self._apart.get(n, end)))
@@ -168,7 +168,7 @@ class TopicReading:
             found = self._read_apart(Place(self._topic, n, first), min(end, first + most))
             rows.append(found.rows)
             ranges[n] = first, found.reached
-            if found.is_misdated:  # and later records may be, too
+            if found.is_misdated:  # and later records may be misdated, too
                 self._apart[n] = found.reached
             else:
                 del self._apart[n]
@@ -248,7 +248,7 @@ class TopicReading:
     def _first(self, noted: Offsets, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         """Return where to continue in each partition.
 
-        A new partition begins at 0, a new table at the earliest offsets.
+        A new partition is read from offset 0, and a new table begins at the earliest offsets.
         """
         earliest, ends = ({n: span[side] for n, span in there.items()} for side in (0, 1))
         if any(ends.get(n, -1) < offset for n, offset in noted.items()):
@@ -295,7 +295,7 @@ class TopicReading:
     def _skip(self, first: dict[int, int], ends: dict[int, int]) -> set[int]:
         """Skip the records that the user wants to skip; return the partitions in which a skip was due.
 
-        Updates the arguments: first offsets move past the records, and ends stop before them.
+        Updates both arguments: first offsets move past the records, and ends stop before them.
         """
         passed = set[int]()
         for one in sorted(self._permitted.skip, key=lambda one: one.first_offset):
@@ -334,8 +334,8 @@ class TopicReading:
 def capped(waiting: Ranges, records: int) -> dict[int, tuple[int, int]]:
     """Return the ranges of offsets, shortened in proportion to a total of about `records` records.
 
-    If there are fewer records than partitions, the partitions with the most unread records get one each, the
-    others none.
+    If `records` is less than the number of partitions, the partitions with the most unread records get one
+    record each, and the others none.
     """
     every = sum(end - first for first, end in waiting.values())
     if every <= records:

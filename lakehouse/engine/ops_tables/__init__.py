@@ -1,1 +1,1 @@
-"""Tables of the layer `ops`: what the pipeline records about its own operation."""
+"""Tables in the layer `ops`, where the pipeline records its own operation."""

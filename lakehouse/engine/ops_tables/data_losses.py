@@ -1,9 +1,9 @@
 """Data loss that the user has allowed: records that Kafka no longer has, or that cannot be read.
 
 Grain of ops.data_losses: one row per offset range, first and last included; key: topic, partition,
-first_offset. Ranges of a partition do not overlap. Not every offset in a range was a record: transaction
-markers and compacted records have offsets, too. `noted_at` is UTC; `query` is the query that skipped the
-range. A rerun writes nothing twice.
+first_offset. Ranges in a partition do not overlap. Not every offset in a range belonged to a lost record,
+because transaction markers and compacted records have offsets, too. `noted_at` is UTC; `query` is the query
+that skipped the range. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _KEYS = ("topic", "partition", "first_offset")
 
 @dataclass(frozen=True)
 class LostRange:
-    """An offset range of a partition that does not land, first and last offset included."""
+    """An offset range in a partition that will not land, first and last offset included."""
 
     topic: str
     partition: int

@@ -6,9 +6,9 @@
 The watermark of a record is the front of the valid records that landed before it, minus the allowed lateness
 (`lakehouse.engine.ops_tables.lateness`). All records of a bronze commit have the same landing time, and
 therefore the same watermark. Kafka's timestamps do not count as event times here. A valid record still counts
-if it becomes a dead letter, which keeps its own event time, or if retention deletes it, because retention
-records the greatest own event time. Records accepted by a replay do not count, so a manual decision makes no
-other record late.
+if it becomes a dead letter, because the letter keeps the record's own event time. It also counts if retention
+deletes it, because retention records the greatest own event time. Records accepted by a replay do not count,
+so a manual decision makes no other record late.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakehouse.storage.tables import Move, from_micros
 from lakehouse.streams.contract import OWN_TIME
 
 FRONT = "_front"
-"""A column of `before_landings`: the front before the landing time, UTC; null if there is none."""
+"""A column in `before_landings`: the front before the landing time, UTC; null if there is none."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Progress:
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:
-        """Return the moves of a commit: it expects this progress, and records the later one."""
+        """Return the moves for a commit that expects this progress, and records the later one."""
         return (
             Move(f"{self.table} front", self.front_us, later.front_us),
             Move(f"{self.table} landed", self.landed_us, later.landed_us),
@@ -70,8 +70,8 @@ def own_times(rows: DataFrame, is_sound: Column) -> DataFrame:
 def before_landings(times: DataFrame, front: datetime | None) -> DataFrame:
     """Return the front before each landing time, given the own event times of valid records.
 
-    `front` (UTC) is the front before all of them; None if there is none. Grain: one row per landing time;
-    key: `ingested_at`.
+    `front` (UTC) is the front before the first landing; None if there is none. Grain: one row per landing
+    time; key: `ingested_at`.
     """
     each = times.groupBy("ingested_at").agg(F.max(OWN_TIME).alias("_own"))
     earlier = Window.orderBy("ingested_at").rowsBetween(Window.unboundedPreceding, -1)

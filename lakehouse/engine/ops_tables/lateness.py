@@ -1,10 +1,10 @@
 """ops.lateness: the allowed lateness of each silver table, and the first offsets that it applies to.
 
-Grain: one row per change of a table's allowed lateness; key: table_id, number. `seconds` is the allowed
-lateness behind the front, null for unlimited, as in a backfill. `begins` has the first offset of each
-partition that the row applies to; in partitions without an entry it applies to all records. `before` is the
-number of the previous row, null if there is none: the preceding value is then the initial one, a property of
-the table.
+Grain: one row per change to a table's allowed lateness; key: table_id, number. `seconds` is the allowed
+lateness behind the front, null for unlimited, as in a backfill. `begins` has, for each partition, the first
+offset that the row applies to; in partitions without an entry, the row applies to all records. `before` is
+the number of the previous row. It is null if there is none, because the previous value is then the initial
+one, which is a table property.
 
 Silver's commits name the current row. A change is first written here, and then recorded in a separate commit
 before the first record that it applies to:
@@ -12,7 +12,7 @@ before the first record that it applies to:
     silver.metrics_events lateness              1795723989203000   the number of the row
     silver.metrics_events allowed_lateness_s              604800   the setting at that time
 
-Every later commit expects that number, so a process that uses another row is refused. A row that no commit
+Every later commit expects that number, so a process that uses any other row is refused. A row that no commit
 names was left by a killed process, and is ignored.
 """
 
@@ -58,7 +58,8 @@ LATENESS = TableSpec(
 class Allowance:
     """An allowed lateness (seconds; None: unlimited), and the first offset per partition that it applies to.
 
-    It applies to every record of a partition that is not in `begins`. `number` is None for the initial value.
+    If a partition is not in `begins`, it applies to all of the partition's records. `number` is None for the
+    initial value.
     """
 
     seconds: int | None
@@ -66,7 +67,7 @@ class Allowance:
     number: int | None = None
 
     def is_for(self) -> Column:
-        """Return a condition on records' coordinates: at or after the first offset of their partition."""
+        """Return a condition on records' coordinates: at or after the first offset in their partition."""
         is_named = [
             ((F.col("topic") == topic) & (F.col("partition") == partition), F.col("offset") >= first)
             for (topic, partition), first in sorted(self.begins.items())
@@ -80,7 +81,7 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Lateness:
-    """The allowances of a silver table, oldest first, and the setting recorded with the last one, if any."""
+    """A silver table's allowances, oldest first, and the setting recorded with the last one, if any."""
 
     table: str
     allowances: tuple[Allowance, ...]
@@ -93,7 +94,7 @@ class Lateness:
 
     @property
     def expected(self) -> Move:
-        """The move that a commit of rows expects: it leaves the current number unchanged."""
+        """The move by which a commit with rows expects the current number, and leaves it unchanged."""
         return Move(_number(self.table), self.now.number, self.now.number)
 
     def since(self, number: int | None) -> tuple[Allowance, ...]:
@@ -145,7 +146,7 @@ def number_in(noted: Mapping[str, int], table: str) -> int | None:
 
 
 def setting_in(noted: Mapping[str, int], properties: Mapping[str, str], table: str) -> int:
-    """Return the allowed lateness when the table's last allowance was recorded, in seconds."""
+    """Return the configured allowed lateness, in seconds, when the table's last allowance was recorded."""
     return noted.get(_setting(table), int(properties.get(f"lakehouse.{SETTING}", "0")))
 
 

@@ -1,9 +1,9 @@
 """The share of records that silver refuses: counted by runs, recorded in ops.events, reported by commands.
 
-A record is refused if its dead letter is open: invalid, late, or in conflict with another record of its id.
-Duplicates, corrections and deletions are dead letters that need no attention
-(`lakehouse.engine.records.identity`), so they count only as judged. Events contain no values of records,
-because more people can read them than dead letters.
+A record is refused if its dead letter is open because the record is invalid, late, or in conflict with
+another record with its id. Duplicates, corrections and deletions are dead letters that need no attention
+(`lakehouse.engine.records.identity`), so they only count as judged. Events contain no values from records,
+because more people can read events than dead letters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakehouse.engine.records.dead_letters import place
 from lakehouse.engine.records.identity import CLOSED
 
 LEAST_JUDGED = 1_000
-"""With fewer records, a share means nothing: it could be one refused record in ten."""
+"""With fewer judged records, a share means nothing, because it could be one refused record in ten."""
 MOST_CAUSES = 3
 
 
@@ -49,7 +49,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Refusals:
-    """The numbers of judged and refused records of a silver table; `limit` is the allowed share."""
+    """The numbers of records judged and refused for a silver table; `limit` is the allowed share."""
 
     table: str
     judged: int
@@ -79,7 +79,7 @@ class Refusals:
 
 
 def percent(share: float) -> str:
-    """Return a share in percent; only exact values are shown as 0 or 100 %."""
+    """Return a share in percent; only an exact 0 or 1 is shown as 0 or 100 %."""
     rounded = f"{100 * share:.1f}"
     if rounded == "100.0" and share < 1:
         return "more than 99.9 %"
@@ -87,7 +87,7 @@ def percent(share: float) -> str:
 
 
 def commonest(letters: DataFrame) -> tuple[Cause, ...]:
-    """Return the most frequent reasons of open dead letters; a letter counts once for each of its reasons."""
+    """Return the most frequent reasons in open dead letters; a letter counts once for each of its reasons."""
     refused = letters.where(~F.col("status").isin(*CLOSED))
     at = F.struct("topic", "partition", "offset")
     reasons = refused.select(place().alias("place"), at.alias("at"), F.explode("reasons").alias("reason"))
@@ -101,7 +101,7 @@ def commonest(letters: DataFrame) -> tuple[Cause, ...]:
 
 
 def note_refusals(stream: str, refusals: Refusals) -> None:
-    """Record the refused records in ops.events, without values of records."""
+    """Record the refused records in ops.events, without their values."""
     causes = [asdict(one) for one in refusals.causes]
     details: Mapping[str, Any] = {
         **asdict(refusals),

@@ -1,19 +1,20 @@
 """Rows that retention has deleted: ops.retention and ops.retained_ids.
 
 Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. `before` (UTC): rows from
-before this time are deleted, or about to be; null for bronze. `gone`: for bronze, the last deleted offset of
+before this time are deleted, or about to be; null for bronze. `gone`: for bronze, the last deleted offset in
 each partition; else empty. `front` (UTC): for bronze, the greatest own event time of deleted records that
-were valid; null for other tables, and if there are none. `at`: when the row was written, UTC. It is written
-before the deletion, so a comparison of tables can explain every missing row. A rerun replaces the row.
+were valid; null for other tables, and if there are none. `at`: when the row was written, UTC. The row is
+written before the deletion, so a comparison of tables can explain every missing row. A rerun replaces the
+row.
 
-Grain of ops.retained_ids: one row per id whose silver row retention deletes; also one per id whose dead
-letters it deletes after a deletion record has removed the silver row. Rows are written before the deletion.
-Key: table_id, fingerprint. Only sources with `sequence_by` have such rows. `bar` is the greatest sequence of
-the id that deletion records cover; null: its silver row is deleted, so no later record is accepted. `until`:
-when its last deletion record without a sequence was sent; null if there is none. `since`: when its first
-version was sent (both UTC). `sequence_by`: the setting under which these three are valid; under another
-setting, they count as null. If an id is written again, the greatest bar is kept, and a null bar stays null. A
-rerun changes nothing.
+Grain of ops.retained_ids: one row per id whose silver row retention deletes, and one per id whose dead
+letters retention deletes after a deletion record has removed the silver row. Rows are written before the
+deletion. Key: table_id, fingerprint. Only sources with `sequence_by` have such rows. `bar` is the id's
+greatest sequence that deletion records cover; null: its silver row is deleted, so no later record is
+accepted. `until`: when the id's last deletion record without a sequence was sent; null if there is none.
+`since`: when the id's first version was sent (both UTC). `sequence_by`: the setting under which these three
+are valid; under any other setting, they count as null. If an id is written again, the greatest bar is kept,
+and a null bar remains null. A rerun changes nothing.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ RETAINED_IDS = TableSpec(
 
 @dataclass(frozen=True)
 class TakenRows:
-    """A table's rows deleted by retention: those `before` a time (UTC), or the offsets `gone`.
+    """A table's rows deleted by retention: rows `before` a time (UTC), or the offsets in `gone`.
 
     `front` is the greatest own event time (UTC) of valid records at these offsets; None if there are none.
     """
@@ -77,7 +78,7 @@ class TakenRows:
     front: datetime | None = None
 
     def notes(self) -> list[str]:
-        """Return a note with the last deleted offset of each partition; empty if there are none."""
+        """Return a note with the last deleted offset in each partition; empty if there are none."""
         ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
         return [f"retention has deleted {ends}"] if ends else []
 
@@ -87,7 +88,7 @@ class TakenRows:
 
 
 def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
-    """Return a table's rows deleted by retention; nothing if the table does not exist."""
+    """Return a table's rows deleted by retention; no rows if the table does not exist."""
     if not (lake.exists(layer, name) and lake.exists(RETENTION.layer, RETENTION.name)):
         return TakenRows()
     this = F.col("table_id") == tables.table_id(lake.spark, lake.path(layer, name))
@@ -137,9 +138,9 @@ def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
 
 
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
-    """Return the ids of a source whose rows or letters were deleted: fingerprint, bar, until and since.
+    """Return a source's ids whose rows or letters were deleted, as fingerprint, bar, until and since.
 
-    The last three are null if they were recorded under another `sequence_by`. Grain: one row per id; key:
+    The last three are null if they were recorded under a different `sequence_by`. Grain: one row per id; key:
     fingerprint.
     """
     noted = RETAINED_IDS.layer, RETAINED_IDS.name
@@ -172,8 +173,8 @@ def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime |
 def closed_before(lake: Lake, stream: Stream, source: Source) -> datetime | None:
     """Return the time (UTC) before which no record of the source is accepted, whatever the allowed lateness.
 
-    Retention has deleted the row that such a record belongs to, or records to be aggregated with it. None:
-    nothing has been deleted.
+    Retention has deleted the row that such a record belongs to, or records that it must be aggregated with.
+    None: nothing has been deleted.
     """
     cuts = list[datetime | None]()
     for table in (one for one in stream.gold if source.table in one.reads):
@@ -188,7 +189,7 @@ def _later(moment: datetime | None, by: timedelta) -> datetime | None:
 
 
 def latest(moments: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest of some times; None if there are none."""
+    """Return the latest of some times, ignoring None; None if no time is left."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 

@@ -1,1 +1,1 @@
-"""The progress of queries, as recorded in the commits of the tables that they fill."""
+"""The progress of queries, as recorded in commits to the tables that they fill."""

@@ -1,8 +1,8 @@
 """Cuts: the source rows that a query has read, and the version of its target table that covers them.
 
-A table's log records, for each version, how far its query had read. A version of the target and a position in
-the source therefore form a cut: the version covers exactly the source rows before the position. A cut remains
-valid while the streams run.
+A table's log records, for each version, how far its query had read. A version of the target therefore forms a
+cut with that position in the source: the version covers exactly the source rows before the position. A cut
+remains valid while the streams run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakehouse.streams.contract import COORDINATES
 
 
 def position_of(spark: SparkSession, query: str, target: str, source: str) -> Position | None:
-    """Return the position in `source` of the query that fills `target`; None if it has read nothing."""
+    """Return how far the query that fills `target` has read `source`; None if it has read nothing."""
     return position_at(spark, query, tables.snapshot(spark, target), source)
 
 
@@ -37,7 +37,7 @@ def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> 
 def not_ahead(
     spark: SparkSession, query: str, side: str, target_id: str, read: Mapping[str, Position | None]
 ) -> int:
-    """Return the newest version of a side table that covers no more than was `read`, by source path.
+    """Return a side table's newest version that covers no more than the positions `read`, by source path.
 
     `target_id` is the id of the table that the query fills after the side table.
     """
@@ -71,10 +71,10 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
     """Return the current state of the rows that a reader of the table's appends has read before the position.
 
     If readers of the table follow its corrected rows, return the rows as they were at the position. Otherwise
-    readers skip commits that rewrite or remove rows; these changes are included even if the reader has not
-    reached them. Appended rows that it has not reached are left out. Files replaced by compaction are not
-    read, because VACUUM removes them. Raises TableError if log retention has removed commits since the
-    position.
+    readers skip commits that rewrite or remove rows, and the result includes these changes even if the reader
+    has not reached them. Appended rows that the reader has not reached are left out. Files replaced by
+    compaction are not read, because VACUUM removes them. Raises TableError if log retention has removed
+    commits since the position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))
@@ -101,8 +101,8 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
     """Return whether any appends before the version `end` are unread at the position.
 
-    If readers of the table follow its corrected rows, these count, too. If log retention has removed commits
-    since the position, any rows count as unread.
+    If readers of the table follow its corrected rows, corrections count, too. If log retention has removed
+    commits since the position, all rows count as unread.
     """
     place = BEFORE_ALL if position is None else position
     try:
@@ -117,9 +117,9 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
-    """Return the newest version with the same rows as this one, whatever their files.
+    """Return the newest version with the same rows as this one, whatever files contain them.
 
-    An older version's files may be gone: compaction replaces them, and VACUUM removes them.
+    An older version's files may be gone, because compaction replaces them and VACUUM then removes them.
     """
     newest = tables.version_of(spark, path)
     for entry in parts.entries(spark, path, version + 1, newest + 1):

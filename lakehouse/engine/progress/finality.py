@@ -1,9 +1,9 @@
 """Finality: the event time up to which rows of a gold table are final, even if the grace changes.
 
-A row is final once the front, the greatest event time merged, is past its `due_column` by the grace. Final
-rows stay final when the grace changes: the first micro-batch with a new grace records, as transactions in its
-commit, the grace and the time up to which rows were final before. The grace that a table was created with is
-a table property.
+A row is final once the front, the greatest event time merged, is past the row's `due_column` by the grace.
+Final rows remain final when the grace changes, because the first micro-batch with a new grace records, as
+transactions in its commit, the grace and the time up to which rows were final before. The grace that a table
+was created with is a table property.
 
     gold.metrics_1m grace_s                    600   the current grace, in seconds
     gold.metrics_1m final_until   1795723989203000   rows up to here are final in any case, in microseconds
@@ -38,15 +38,15 @@ class Finality:
     def reached(self, front: datetime | None) -> datetime | None:
         """Return the time up to which rows are final once the front is merged; None if no row is final.
 
-        `front` is None if nothing was merged.
+        `front` is None if nothing has been merged.
         """
         by_event_time = None if front is None else shifted(front, -self.grace)
         return max((moment for moment in (by_event_time, self.until) if moment is not None), default=None)
 
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
-        """Return the progress between two fronts in terms of the clock, whose grace may be new.
+        """Return the progress between two fronts by the clock, whose grace may be new.
 
-        Exactly the rows that are already final count as final before; they stay final.
+        The rows that count as final before are exactly those that are already final, so they remain final.
         """
         reached = self.reached(before)
         first = None if reached is None else shifted(reached, grace_of(clock))
@@ -77,13 +77,13 @@ def grace_of(clock: EventClock) -> timedelta:
 
 
 def made_with(table: MergedTable) -> dict[str, str]:
-    """Return the grace as a table property if the table's rows become final by event time; else nothing."""
+    """Return the grace as a table property; empty if the table's rows do not become final by event time."""
     clock = table.clock if isinstance(table, GoldTable) else None
     return {SETTING: str(int(grace_of(clock).total_seconds()))} if isinstance(clock, EventClock) else {}
 
 
 def finality_at(spark: SparkSession, query: str, snapshot: Snapshot, clock: EventClock) -> Finality:
-    """Return the finality recorded in a gold table's snapshot; without a recorded grace, the clock's."""
+    """Return the finality recorded in a gold table's snapshot; if no grace is recorded, use the clock's."""
     made_with = tables.properties_of(snapshot).get(f"lakehouse.{SETTING}")
     grace = grace_of(clock) if made_with is None else timedelta(seconds=int(made_with))
     return _of(query, tables.transactions_in(spark, snapshot), grace)

@@ -1,11 +1,11 @@
 """The unread part of a table, split by the table's commits into one part per micro-batch.
 
-A query reads either appends or the change feed. Appends are the files of commits that only add rows. Commits
-that change or remove rows are skipped, unless the query follows the table and they correct rows. A query that
-begins with a table's existing rows first reads the files of one version. If all these files record when their
+A query reads either appends or the change feed. Appends are the files in commits that only add rows. Commits
+that change or remove rows are skipped, unless they correct rows and the query follows the table. A query that
+begins with a table's existing rows first reads the files in one version. If all these files record when their
 records landed, they are read in that order, however OPTIMIZE has arranged the rows: a part ends where the
-next file begins, and contains the rows of all files that landed before. A file is read under the name in its
-commit, even if compaction has replaced it since.
+next file begins, and contains the rows in all files that landed before that. A file is read under the name in
+its commit, even if compaction has replaced it since.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lakehouse.storage.tables.entries import Action, LogEntry, landings_of, rows
 from lakehouse.storage.tables.specs import FIRST, LANDED_AT, LAST
 
 Landings = tuple[datetime, datetime]
-"""The first and last time (UTC) at which records of a file landed."""
+"""The first and last time (UTC) at which records in a file landed."""
 
 MOST_COMMITS = 50
 """The maximum number of versions to read at once."""
@@ -37,13 +37,13 @@ MOST_COMMITS = 50
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a table between two positions; `files` are actions of the log.
+    """A part of a table between two positions; `files` are actions from the log.
 
-    `files` may be empty, for example after compaction, or if all commits were skipped. `changed` are ranges
-    of versions, first and last, that are read from the change feed because rows were removed or changed;
-    empty: the files are appends. `foreign` are the skipped commits of other writers. Of a query's first
-    files, the part contains the rows that landed from `since` and before `until` (UTC; None: no limit).
-    `is_least`: the part cannot be split further.
+    `files` may be empty, for example after compaction, or if all commits were skipped. `changed` has ranges
+    of versions, first and last, that are read from the change feed because rows were removed or changed; if
+    it is empty, the files are appends. `foreign` are the skipped commits by other writers. From the files
+    that a query begins with, the part has the rows that landed from `since` on and before `until` (UTC; None:
+    no limit). `is_least`: the part cannot be split further.
     """
 
     first: Position
@@ -66,7 +66,7 @@ class Part:
 
     @property
     def divisible_bytes(self) -> int:
-        """The size of the files; 0 if the part cannot be split: one commit, or the fewest first files."""
+        """The size of the files; 0 for a part that cannot be split: one commit, or the fewest first files."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
@@ -79,10 +79,10 @@ class Part:
 
 
 def beginning(spark: SparkSession, path: str) -> Position:
-    """Return the starting position of a query that has not read any of a table.
+    """Return the starting position for a query that has not read anything from a table.
 
-    It is before the first commit if there are only a few commits, all of them appends; otherwise it is before
-    the files of the newest version.
+    It is before the first commit if there are only a few commits, all of them appends. Otherwise it is before
+    the files in the newest version.
     """
     if tables.is_in_its_commits(spark, path):
         return BEFORE_ALL
@@ -110,7 +110,7 @@ def appends(
 def changes(spark: SparkSession, path: str, first: Position, end: int, *, max_bytes: int) -> Part:
     """Return the next files of the change feed before the version `end`; limits and errors as for `appends`.
 
-    The rows that a query begins with come from the table itself.
+    The rows that a query begins with are read from the table itself.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
@@ -131,7 +131,7 @@ def between(spark: SparkSession, path: str, first: Position, end: Position, *, f
 
 
 def changes_between(spark: SparkSession, path: str, first: Position, end: Position) -> Part:
-    """Return the whole change feed between two positions; raises TableError like `appends`."""
+    """Return the whole change feed between two positions. Raises TableError like `appends`."""
     if first.is_beginning:
         return between(spark, path, first, end)
     found = entries(spark, path, first.version, end.version)
@@ -161,14 +161,14 @@ def files_since(spark: SparkSession, path: str, first: Position, version: int) -
 def entries(spark: SparkSession, path: str, first: int, end: int) -> Iterator[LogEntry]:
     """Yield a table's commits from version `first` up to, but not including, `end`.
 
-    Raises TableError if log retention has removed one, or if one cannot be read.
+    Raises TableError if log retention has removed a commit, or if a commit cannot be read.
     """
     for version in range(first, end):
         yield _entry(spark, path, version)
 
 
 def entry_of(spark: SparkSession, path: str, version: int) -> LogEntry | None:
-    """Return a commit of a table; None if the log no longer contains it."""
+    """Return a commit from a table's log; None if the log no longer contains it."""
     try:
         return tables.read_commit(spark, path, version)
     except (Py4JJavaError, FileNotFoundError):
@@ -180,7 +180,7 @@ def _read_of(entry: LogEntry, *, follows: bool) -> Sequence[Action]:
 
 
 def _with_changes(part: Part, read: Sequence[LogEntry], *, follows: bool) -> Part:
-    """Add to a part the versions to read from the change feed, and the commits of other writers."""
+    """Add to a part the versions to read from the change feed, and the commits by other writers."""
     given = [entry for entry in read if follows and entry.followed]
     corrected = given if any(entry.rewrites for entry in given) else []
     foreign = tuple(entry for entry in read if entry.is_foreign)
@@ -232,14 +232,14 @@ def _versions(
 def landed_before(spark: SparkSession, path: str, position: Position) -> datetime | None:
     """Return the landing time (UTC) before which all records were read, for a position among the first files.
 
-    None if the files do not record landings; they are then read one after the other.
+    None if the files do not record landings; they are then read one at a time.
     """
     times = [landings_of(file) for file in tables.files_at(spark, path, position.version)]
     return times[position.files or 0][0] if times and _all_say(times) else None
 
 
 def landed_within(rows: DataFrame, since: datetime | None, until: datetime | None) -> DataFrame:
-    """Keep the rows that landed from `since` and before `until` (UTC; None: no limit)."""
+    """Keep the rows that landed from `since` on and before `until` (UTC; None: no limit)."""
     at = F.col(LANDED_AT)
     kept = rows if since is None else rows.where(at >= F.lit(since))
     return kept if until is None else kept.where(at.isNull() | (at < F.lit(until)))

@@ -11,7 +11,7 @@ the first unread version or offset:
 
 A table is identified by its Delta id, and a topic by its name and its Kafka id, so a table or topic that was
 recreated under the same name counts as a different one. If a query fills two tables, transactions in the
-first one also name the second: `silver.metrics_events of 8a2b... reads 5d0f...`.
+first table also name the second: `silver.metrics_events of 8a2b... reads 5d0f...`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from lakehouse.storage.tables.specs import Move, Position
 
 Transactions = Mapping[str, int]
-"""The last version of each application's transactions in a table, by application id."""
+"""The version in each application's last transaction in a table, by application id."""
 
 _READS = " reads "
 _BEGINS = " begins "
@@ -50,7 +50,7 @@ def position_in(noted: Transactions, application_: str) -> Position | None:
 
 
 def beginning_in(noted: Transactions, application_: str) -> Position | None:
-    """Return where the application began, before the files of some version; None if that is not recorded."""
+    """Return where the application began: before a version's files; None if that is not recorded."""
     begun = _begun(noted, application_)
     return None if begun is None else Position(begun, 0)
 
@@ -65,7 +65,7 @@ def moves(application_: str, noted: Transactions, before: Position, after: Posit
         return (move(f"{application_}@{after.version}", after.files),)
     if not before.is_beginning:
         return (move(application_, after.version),)
-    # Record that the query began with the files of a version, not with the first commit.
+    # Record that the query began with the files in a version, not with the first commit.
     return (move(application_, after.version), move(f"{application_}@{before.version}", _ALL))
 
 
@@ -106,7 +106,7 @@ def begins(query: str, topic_source_: str, at: Mapping[int, int]) -> tuple[Move,
 
 
 def begun_in(noted: Transactions, query: str, topic: str) -> dict[int, int]:
-    """Return, per partition, the offset at which the query began if the user chose it; else nothing."""
+    """Return, per partition, the offset at which the query began, if the user chose it; otherwise empty."""
     prefix = f"{query}{_BEGINS}{topic}:"
     return {int(name.rpartition("/")[2]): offset for name, offset in noted.items() if name.startswith(prefix)}
 

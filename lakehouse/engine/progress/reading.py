@@ -1,9 +1,9 @@
 """The tables that a query reads, and its positions, as recorded in the tables that it fills.
 
-A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last one
-completes the micro-batch. If another table is ahead of the last one, a micro-batch was killed between the
-two: it is repeated up to exactly the same position. Between micro-batches this object keeps no state, except
-to avoid rereading commits without rows.
+A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last
+table completes the micro-batch. If another table is ahead of the last one, a micro-batch was killed between
+the two commits, so it is repeated up to exactly the same position. Between micro-batches, `Reading` keeps no
+state, except to avoid rereading commits without rows.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakehouse.storage.tables import Move, Position, from_micros
 from lakehouse.storage.tables.entries import LogEntry, total
 from lakehouse.storage.tables.log import Mark
 
-_CLOCKS_DIFFER_MS = 60_000  # at most, between machines that write tables of one lake
+_CLOCKS_DIFFER_MS = 60_000  # at most, between machines that write to one lake
 _NOTED_AFTER = 100
 """After this many versions without new rows, a commit records the position, before log cleanup."""
 
@@ -58,11 +58,11 @@ class InMemory:
 class Taken:
     """A micro-batch's input: rows by table name, their number (None: unknown), and end positions by table.
 
-    `number` is the version that the micro-batch's commit gives the table filled last. `begins` are the
-    positions recorded in this table before. `reads` describes the input for messages. `size_bytes` is the
-    size of the input files, 0 if they cannot be split. `moves` are for the commit to the table filled last;
-    `beside` has those for the others, in order: None for a table to which an earlier attempt has already
-    committed this micro-batch.
+    `number` is the version that the micro-batch's commit gives the table filled last. `begins` has the
+    positions that this table recorded before. `reads` describes the input for messages. `size_bytes` is the
+    size of the input files, 0 if they cannot be split. `moves` are for the commit to the table filled last,
+    and `beside` has the moves for the other tables, in order; None for a table to which an earlier attempt
+    has already committed this micro-batch.
     """
 
     rows: Mapping[str, DataFrame]
@@ -86,7 +86,7 @@ class Reading:
     """A query's sources, as paths by table name, and the tables that it fills: `beside`, then `target`.
 
     From the tables that it `follows`, the query also reads corrected rows, through the change feed; from the
-    others it reads only appends. `on_foreign` is called with the table's name and each commit in which
+    other tables it reads only appends. `on_foreign` is called with the table's name and each commit in which
     another writer has changed rows; such a commit is skipped.
     """
 
@@ -115,7 +115,7 @@ class Reading:
 
         `handed` are rows in memory, by table. `until` is the last version to read, by table. `max_bytes`
         limits the size of a table's files if it is lower than the query's own limit. Raises PositionError if
-        positions and tables do not match, and TableError if a commit is gone.
+        positions and tables do not match, and TableError if a commit has been removed.
         """
         if not self.sources.keys() & handed.keys() and self._is_as_it_was():
             return None
@@ -158,7 +158,7 @@ class Reading:
         return _State.of(self).positions[name]
 
     def moved_at(self) -> datetime | None:
-        """Return when the query last recorded a position in its target table, UTC; None if it never did."""
+        """Return when the query last recorded a position in its target table, UTC; None if it never has."""
         ids = (tables.table_id(self.spark, path) for path in self.sources.values())
         noted = (tables.noted_ms(self.spark, self.target.path, application(self.query, id_)) for id_ in ids)
         last_ms = max((at_ms for at_ms in noted if at_ms is not None), default=None)
@@ -186,7 +186,7 @@ class Reading:
         part = parts.appends(self.spark, path, first, end, max_bytes=max_bytes, follows=follows)
         self._tell_foreign(name, part)
         while not part.files and not part.end.is_beginning and part.end.version < end:
-            # Skip all versions without rows: an empty result must mean that there are no unread rows.
+            # Skip all versions without rows, because an empty result must mean that no rows are unread.
             part = parts.appends(self.spark, path, part.end, end, max_bytes=max_bytes, follows=follows)
             self._tell_foreign(name, part)
         return _Found.of(self.spark, path, part)
@@ -225,7 +225,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Found:
-    """Rows of a table, if any, their number and end position; `size_bytes` is `Part.divisible_bytes`."""
+    """Rows from a table, if any, their number and end position; `size_bytes` is `Part.divisible_bytes`."""
 
     rows: DataFrame | None
     count: int | None
@@ -243,10 +243,10 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The last attempt to read a source, as noted in the tables that are filled before the last one.
+    """The last attempt to read a source, as recorded in the tables that are filled before the last one.
 
-    `began` is where a query began that has finished no micro-batch, None if nothing is noted; `ends` has
-    where each table's commit ends.
+    `began` is where the query began, for a query that has not finished a micro-batch; None if nothing is
+    recorded. `ends` has the end position that each table's commit recorded.
     """
 
     began: Position | None
@@ -259,7 +259,7 @@ class _Attempt:
         return cls(began, tuple(end for end, _ in ends))
 
     def end_after(self, position: Position | None) -> Position | None:
-        """Return where it ended, None if the table filled last has come as far."""
+        """Return where the attempt ended; None if the table filled last has recorded that position, too."""
         beyond = [end for end in self.ends if position is None or position.is_before(end)]
         return beyond[-1] if beyond else None
 
@@ -268,8 +268,8 @@ class _Attempt:
 class _State:
     """The logs of a query's tables at one moment, by the names of the source tables.
 
-    `positions` are recorded in the table filled last; None if there is none. `first` is the starting
-    position. `ends` is where a killed micro-batch ended, for every table; empty if there was none.
+    `positions` are those recorded in the table filled last; None if there is none. `first` has the starting
+    positions. `ends` has where a killed micro-batch ended in every table; empty if there was none.
     """
 
     reading: Reading
@@ -287,7 +287,7 @@ class _State:
     def of(cls, reading: Reading) -> _State:
         spark, query = reading.spark, reading.query
         filled = [tables.snapshot(spark, one.path) for one in (reading.target, *reading.beside)]
-        # Read after the filled tables, so that sources have all that was noted as read.
+        # Sources are read after the filled tables, so that they have all rows recorded as read.
         sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
         noted, *beside = (tables.transactions_in(spark, one) for one in filled)
         ids, target_id = {name: tables.id_of(one) for name, one in sources.items()}, tables.id_of(filled[0])
@@ -363,8 +363,8 @@ class _State:
     def _refuse_another_past(self, name: str, position: Position | None, way_out: str) -> None:
         """Raise PositionError if the last version read is newer than the commit that recorded it as read.
 
-        Clocks of two machines differ a little, so a table that was restored and has grown again within a
-        minute goes undetected here. The audit compares rows.
+        The clocks of two machines differ a little, so this does not detect a table that was restored and has
+        grown again within a minute. The audit does, because it compares rows.
         """
         spark, path, query = self.reading.spark, self.reading.sources[name], self.reading.query
         if position is None or position.is_beginning or not 0 < position.version <= self.newest[name] + 1:

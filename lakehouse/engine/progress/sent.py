@@ -1,9 +1,9 @@
 """The progress of a gold table's export, recorded in the lake.
 
 An export sends rows to a topic, in a transaction that also records the position, and then to other stores.
-This note is written after all of them; the next micro-batch begins at its position. If the topic's position
-is ahead of the note, a micro-batch was killed between the two. The note outlives the offsets of a consumer
-group, which a broker drops after a week without use, and for a table without a topic it is the only record.
+This note is written last, and the next micro-batch begins at its position. If the topic's position is ahead
+of the note, a micro-batch was killed between the two. The note outlives a consumer group's offsets, which a
+broker drops after a week without use. For a table without a topic, the note is the only record.
 If a store was unavailable or full and lacks rows that the topic has, the note says so, and the store is
 filled again. The note is a small file in the table's directory, one per topic, and is deleted with the table.
 """
@@ -20,7 +20,7 @@ from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables.specs import Position, Progress
 
 _DIRECTORY = "_lakehouse_export"  # VACUUM skips names that begin with an underscore
-_NO_TOPIC = "redis"  # if there is no topic; existing lakes have notes with this name
+_NO_TOPIC = "redis"  # the name if there is no topic, because existing lakes have notes with this name
 _IS_BEHIND = "_is_behind"
 
 
@@ -29,7 +29,7 @@ def note(
 ) -> None:
     """Record how far the table at `path` has been sent, and the names of the sinks that lack some rows.
 
-    Replaces the previous note.
+    This replaces the previous note.
     """
     position, lacking = progress.position, {f"{sink}{_IS_BEHIND}": True for sink in sorted(behind)}
     text = {"table": progress.table, "version": position.version, "files": position.files, **lacking}
@@ -69,7 +69,7 @@ def progress_in(text: str) -> Progress | None:
 
 
 def directory_of(path: str) -> str:
-    """Return the directory of a table's notes."""
+    """Return the directory for a table's notes."""
     return f"{path}/{_DIRECTORY}"
 
 

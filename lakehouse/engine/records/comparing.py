@@ -1,4 +1,4 @@
-"""Compare the records of each id in landing order, with Spark columns (rules: `records.identity`)."""
+"""Compare, in landing order, the records that share an id, with Spark columns (rules: `records.identity`)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from lakehouse.storage.spark.columns import Columns
 from lakehouse.streams.definition import ID, Source, header_of
 
 IS_REMOVED, IS_LETTER = "_is_removed", "_is_letter"
-"""Columns of an outcome row: whether it removes a silver row, and whether it changes an existing letter."""
+"""Columns in an outcome row: whether it removes a silver row, and whether it changes an existing letter."""
 
 _OF_REMOVED = ("reasons", "unique_id", "sequence", *TIMES, "own_time", "admitted")
 _ROW, _DELETION, _OTHER = "row", "deletion", "other"
@@ -43,14 +43,15 @@ _STANDING, _LETTER, _COMING = 0, 1, 2
 def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
     """Decide the outcome of judged records by comparing them with each other and with earlier records.
 
-    `judged` has the columns of `judge`; its ids are known. If it has the column IS_CLOSED, the marked records
-    are ignored and keep their reasons, unless a later row of the same id shows that they were sent again.
-    `standing` are silver rows with the columns of `row_columns`, and `letters` are dead letters with the
-    columns LETTERS. Both contain only other, earlier records, possibly with other ids.
+    `judged` has the columns that `judge` returns, and every record has an id. If it has the column IS_CLOSED,
+    the marked records are ignored and keep their reasons, unless a later row with the same id shows that they
+    were sent again. `standing` are silver rows with the columns from `row_columns`, and `letters` are dead
+    letters with the columns LETTERS. Both contain only earlier records, none of them in `judged`, and may
+    also contain other ids.
 
     Grain of the outcome: one row per judged record, per removed silver row (IS_REMOVED) and per changed
     letter (IS_LETTER); key: topic, partition, offset. `reasons` are the reasons against the record; empty if
-    it is in silver. `unique_id`, `sequence` and the times (UTC) are those of the record.
+    it is in silver. `unique_id`, `sequence` and the times (UTC) are the record's own.
     """
     by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))
@@ -79,7 +80,7 @@ def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """The columns of a comparison, built once: of each input, each decision step and the outcome."""
+    """The columns for a comparison, built once: for each input, each decision step and the outcome."""
 
     coming: Columns
     standing: Columns
@@ -129,7 +130,7 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
 
 
 def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, Column]:
-    """Return the comparison columns of one kind of record; every kind has the same ones in the same order."""
+    """Return the comparison columns for one kind of record, the same for every kind and in the same order."""
     known = {
         "rank": F.lit(rank),
         "id": F.col(id_).cast("string"),
@@ -158,14 +159,15 @@ def _kind_of_letter() -> Column:
 
 
 def _decided(source: Source) -> tuple[Columns, ...]:
-    """Return the columns that decide the outcome for the records of each id, step by step.
+    """Return the columns that decide the outcome for each id's records, step by step.
 
     A record `counts` towards its id's state unless it `conflicts`. `is_new`: its sequence is greater than all
     earlier ones. `best`: the latest such record. `low`: the best record's sequence and, negated, the earliest
     send time of the best record and its repeats. A deletion without a sequence removes the greatest sequence
     sent no later than the deletion, and all lower ones. The best record is therefore a row if `low` was sent
-    later than every such deletion (`until`), and if its sequence is greater than those of the other deletions
-    (`bar`). `rows` are the records that became rows, in order; `end_...` is the state after all records.
+    later than every such deletion (`until`), and if its sequence is greater than the sequences in the other
+    deletions (`bar`). `rows` are the records that became rows, in order; `end_...` is the state after all
+    records.
     """
     is_sequenced = source.sequence_by is not None
     window = Window.partitionBy("id") if is_sequenced else Window.partitionBy("id", "event_time")
@@ -239,7 +241,7 @@ def _is_at(event: str) -> Column:
 
 
 def _reasons(source: Source) -> Column:
-    """Return the reasons of a decided record; null for a silver row, and for an unchanged letter."""
+    """Return the reasons against a decided record; null for a silver row, and for an unchanged letter."""
     column, header = source.id_column, header_of(source.unique_by)
     what = F.concat(F.lit(f"{header or source.unique_by} "), shown(F.col("id")))
 

@@ -1,11 +1,11 @@
-"""The dead letters of all streams in one table, and selections of them.
+"""The table with all streams' dead letters, and selections from it.
 
 Grain: one row per refused record and stage; key: `id`, the SHA-256 of topic, partition, offset and stage. The
 raw key, value and headers are the original bytes. Times are UTC. Rerunning the micro-batch that wrote a row
 writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
-sent again as a new record (resent; the last reason names the new record). Letters of duplicate and superseded
-records and of deletions are closed from the start (`lakehouse.engine.records.identity`). `batch` is null if
-the record was not refused by a micro-batch.
+sent again as a new record (resent; the last reason names the new record). Letters for duplicate records,
+superseded records and deletions are closed from the start (`lakehouse.engine.records.identity`). `batch` is
+null if the record was not refused by a micro-batch.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ RULES = frozenset(
         "wrong_type",
     }
 )
-"""The rules of every stream, including those of closed letters. A stream may add its own.
+"""The rules that apply to every stream, including those for closed letters. A stream may add its own rules.
 
 A filter by any other rule is refused, unless a letter has that rule.
 """
@@ -156,11 +156,11 @@ class Selection:
 
     @property
     def names_skipped(self) -> bool:
-        """Whether it names records skipped with --skip: by their rule, an offset or a letter's id."""
+        """Whether it names records skipped with --skip, by their rule, an offset or a letter's id."""
         return self.rule == SKIPPED or self.offset is not None or bool(self.id)
 
     def condition(self) -> Column:
-        """Return the condition on rows of the dead-letter table."""
+        """Return the condition on rows in the dead-letter table."""
         conditions = {
             "streams": F.col("stream").isin(*self.streams),
             "rule": F.array_contains("reasons.rule", self.rule or ""),
@@ -183,9 +183,10 @@ def is_skipped() -> Column:
 def refuse_unnamed(
     letters: DataFrame, selection: Selection, topics: Collection[str], rules: Collection[str]
 ) -> None:
-    """Raise QueryError for a topic or rule that is unknown both to the streams and to the letters.
+    """Raise QueryError for a topic or rule that neither the streams nor the letters have.
 
-    `topics` and `rules` are those of the streams. The letters are read only if a name is not among them.
+    `topics` and `rules` are those of the streams. The letters are read only if a selected name is not among
+    them.
     """
     topic, rule = selection.topic, selection.rule
     if topic is not None and topic not in topics:
@@ -213,7 +214,7 @@ def count_by_rule(letters: DataFrame) -> dict[str, int]:
 
 
 def place() -> Column:
-    """Return a record's topic/partition/offset, in the form that the letters of resent records use."""
+    """Return a record's topic/partition/offset, in the form used in the letters of resent records."""
     return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
 
 
@@ -231,7 +232,7 @@ def resent_as(place: Column) -> dict[str, Column]:
 
 
 def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:
-    """Return the values to set on letters (merge target `t`), and count one more attempt."""
+    """Return the values to set on letters (merge target `t`), including one more attempt."""
     return {**values, "attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(now)}
 
 
@@ -267,10 +268,10 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 
 
 def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
-    """Return refused records as rows of the dead-letter table after one attempt; unknown values are null.
+    """Return refused records as rows in the dead-letter table after one attempt; unknown values are null.
 
-    The letters are open, or closed from the start (`lakehouse.engine.records.identity`). The columns _LACKING
-    are optional.
+    The letters are open, or closed from the start (`lakehouse.engine.records.identity`). The columns in
+    _LACKING are optional.
     """
     found_at = {
         "_now": by_reference(F.lit(origin.now), F.col("topic")),
@@ -282,7 +283,7 @@ def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
 
 
 def status_by(reasons: Column) -> Column:
-    """Return the status for these reasons: closed by its only reason, resent by its last one, or open."""
+    """Return a letter's status by its reasons: closed by its only reason, resent by its last one, or open."""
     rule, last = (F.try_element_at(reasons, F.lit(place)).getField("rule") for place in (1, -1))
     is_closed = (F.size(reasons) == 1) & rule.isin(*CLOSED)
     return F.when(is_closed, rule).when(last == RESENT, F.lit(RESENT)).otherwise(F.lit(OPEN))
@@ -291,14 +292,14 @@ def status_by(reasons: Column) -> Column:
 def own_time_by(reasons: Column) -> Column:
     """Return a refused record's own time (UTC), which advances the front (`engine.ops_tables.fronts`).
 
-    Null if the record was not valid on its own when it landed; this includes all records admitted by a
+    Null if the record was not valid on its own when it landed, which includes all records admitted by a
     replay.
     """
     return F.when(F.col("admitted").isNull() & identity.is_sound_alone(reasons), F.col("own_time"))
 
 
 def letter_id(stage: str) -> Column:
-    """Return the id of a record's letter for a stage."""
+    """Return the id for a record's letter in a stage."""
     place = ("topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage))
     return F.sha2(F.concat_ws("\n", *place), 256)
 

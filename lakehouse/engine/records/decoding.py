@@ -1,9 +1,9 @@
 """Columns that `lakehouse.engine.formats` adds to records that are not JSON text, for validation.
 
-REFUSED  array of reasons against the bytes, in which case nothing else is judged; null: they were decoded
+REFUSED  array of reasons against the bytes, so that nothing else is judged; null: the bytes were decoded
 BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
 TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
-         another type or no value; like the columns below, for Avro and Protobuf only
+         a different type or no value; this column and those below exist for Avro and Protobuf only
 PROVEN   whether TYPED proves all fields valid: no reason can apply to any of them
 LACKS    the columns of required fields that the writer's schema lacks; null if there are none
 AGAINST  array of reasons against fields and `event_time` that JSON cannot show; null if there are none
@@ -24,7 +24,7 @@ AGAINST = "_against"
 
 
 def typed(name: str) -> Column:
-    """Return a column of TYPED."""
+    """Return a column in TYPED."""
     return F.col(TYPED).getField(name)
 
 
@@ -34,14 +34,14 @@ def reason_against(column: str) -> Column:
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a decoded field is invalid, or null; covers values that JSON cannot hold."""
+    """Return the reason why a decoded field is invalid, or null; also for values that JSON cannot hold."""
     lacks = F.array_contains(LACKS, F.lit(field.column))
     message = F.lit(f"the record's schema has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))
     against = reason_against(field.column)
     found = found.when(against.isNotNull(), against)
     value = typed(field.column)
-    is_valid = value.isNotNull()  # in its own type; in JSON it may have another one, as times do
+    is_valid = value.isNotNull()  # in its own type; in JSON it may have a different type, as times do
     if field.type is FieldType.DOUBLE:
         is_valid = F.abs(value) <= fields.MOST_MAGNITUDE
         is_infinite = F.isnan(value) | value.isin(float("inf"), float("-inf"))

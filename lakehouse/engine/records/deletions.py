@@ -2,8 +2,8 @@
 
 A source with `sequence_by` has two kinds:
 
-- a Kafka record without a value; its key contains the id, in the form `deletion_key`;
-- a record with a value and the mark `deleted_if`. If the path of the id contains `after`, as in Debezium's
+- a Kafka record without a value; its key contains the id, in the form set by `deletion_key`;
+- a record with a value and the mark set by `deleted_if`. If the id's path contains `after`, as in Debezium's
   envelope, the id is read from `before`; otherwise its path is the same as in other records.
 
 | deletion_key | the key |
@@ -12,19 +12,20 @@ A source with `sequence_by` has two kinds:
 | json | is a JSON string or a whole number |
 | json:FIELD | is a JSON object with such a value at the path |
 | long, int | is a signed integer of 8 or 4 bytes, big-endian |
-| avro, avro:FIELD | is a string or a whole number, or a record with one, in a registered schema |
+| avro, avro:FIELD | is a string or whole number, or a record with such a field, in a registered schema |
 
-A JSON key may begin with the five-byte prefix of a registered schema: JSON text never begins with a zero
-byte.
+A JSON key may begin with the five-byte prefix for a registered schema, because JSON text never begins with a
+zero byte.
 
-A deletion's sequence comes from the header or field of `sequence_by`; a field within `after` does not count.
-Without a sequence, Kafka's timestamps decide what it deletes (`lakehouse.engine.records.identity`). Nothing
-else in a deletion is validated, neither its other fields nor its time.
+A deletion's sequence comes from the header or field that `sequence_by` names; a field within `after` does not
+count. Without a sequence, Kafka's timestamps decide what the deletion deletes
+(`lakehouse.engine.records.identity`). Nothing else in a deletion is validated, neither its other fields nor
+its time.
 
 | rule | broken by |
 | --- | --- |
 | key_null, key_empty, key_not_utf8 | a deletion whose key is missing, empty or not UTF-8 |
-| bad_key | a key of another form, or whose id is neither a non-empty string nor a whole number |
+| bad_key | a key in any other form, or whose id is neither a non-empty string nor a whole number |
 | missing_id | a marked record without the id |
 | bad_sequence | a sequence that is not a 64-bit whole number |
 """
@@ -60,12 +61,12 @@ _NUMBER = re.compile(r"-?[0-9]")
 
 
 def as_read(source: Source) -> Contract:
-    """Return the contract plus the fields that only deletions use: the mark, and the id in `before`."""
+    """Return the contract, plus the fields that only deletions use: the mark, and the id in `before`."""
     return replace(source.contract, fields=(*source.contract.fields, *_more(source)))
 
 
 def columns(source: Source) -> dict[str, Column]:
-    """Return the columns of the fields that only deletions use; empty for a source without a mark.
+    """Return the columns for the fields that only deletions use; empty for a source without a mark.
 
     Values come from the record's variants and, if the format has types, from the decoded struct.
     """
@@ -137,7 +138,7 @@ def sequence_of(source: Source) -> Column:
 
 
 def reasons_of(source: Source) -> tuple[Column, ...]:
-    """Return a deletion's only reason: either that it deletes, or why its id or sequence is invalid."""
+    """Return a deletion's only reason: either that it deletes an id, or why its id or sequence is invalid."""
     deletes = F.concat(F.lit("the record deletes "), shown(id_of(source)))
     wrong = F.when(F.col("_value").isNull(), _against_key(source))
     if source.mark is not None:
@@ -173,7 +174,7 @@ def _id_field(source: Source) -> Field:
 
 
 def _sequence_field(source: Source) -> Field | None:
-    """Return the field that contains a marked record's sequence; None if there is none outside `after`."""
+    """Return the field with a marked record's sequence; None if there is no such field outside `after`."""
     if source.mark is None or header_of(source.sequence_by):
         return None
     field = next(one for one in source.contract.fields if one.column == source.sequence_column)
@@ -206,7 +207,7 @@ def _without_frame(key: Column) -> Column:
 
 
 def _json_id(text: Column, path: tuple[str, ...]) -> Column:
-    """Return the string or whole number at a path of a JSON text; null for anything else."""
+    """Return the string or whole number at a path in a JSON text; null for anything else."""
     is_one = F.json_array_length(F.concat(F.lit("["), text, F.lit("]"))) == 1
     value = json_path.within(F.try_parse_json(F.when(F.is_valid_utf8(text) & is_one, text)), path)
     kind = F.schema_of_variant(value)

@@ -1,9 +1,9 @@
 """Event times: accepted notations, parsing, and the reasons against a time.
 
 A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
-such a time, adding a window or a lateness never overflows, and neither another calendar nor local mean time
-applies. A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the
-reason names the likely unit.
+such a time, adding a window or a lateness never overflows, and neither older calendars nor local mean time
+apply. A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the reason
+names the likely unit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakehouse.streams.contract import Contract, TimeUnit
 from lakehouse.streams.definition import Source
 
 AS_DIGITS: frozenset[TimeUnit] = frozenset(("us", "ns"))
-"""Units whose numbers may also be text: Protobuf's JSON mapping quotes 64-bit integers."""
+"""Units whose numbers may also be text, because Protobuf's JSON mapping quotes 64-bit integers."""
 KIND = fields.type_column("event_time")
 WRITTEN = "_written_event_time"
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
@@ -34,14 +34,14 @@ _NAMES: dict[TimeUnit, str] = {
     "us": "microseconds",
     "ns": "nanoseconds",
 }
-_LIKELY_S = (946_684_800, 4_102_444_800)  # 2000 and 2100
+_LIKELY_S = (946_684_800, 4_102_444_800)  # the years 2000 and 2100
 _LOCAL = r"^\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,9})?)?"
 _OFFSET = r"(Z|[+-]\d\d:\d\d)"
 _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows this, Spark's cast does not
 
 
 def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
-    """Return whether a whole number is an accepted time in a unit, which defaults to the contract's."""
+    """Return whether a whole number is an accepted time in a unit, by default the contract's unit."""
     return number.between(*_span(source, unit or source.contract.event_time_unit))
 
 
@@ -52,12 +52,12 @@ def span_us(source: Source) -> tuple[int, int]:
 
 
 def accepted(time: Column, source: Source) -> Column:
-    """Return the time if it is accepted, else null."""
+    """Return the time if it is accepted; otherwise null."""
     return F.when(F.unix_micros(time).between(*span_us(source)), time)
 
 
 def of_number(number: Column, unit: TimeUnit) -> Column:
-    """Return the time for a whole number of units; fractions of a microsecond are truncated."""
+    """Return the time for a number of whole units; fractions of a microsecond are truncated."""
     if unit == "s":
         return F.timestamp_seconds(number)
     if unit == "ms":
@@ -73,7 +73,7 @@ def is_absent() -> Column:
 
 
 def written(contract: Contract) -> Column:
-    """Return a record's ISO 8601 time; a separate column because it is used twice."""
+    """Return a record's ISO 8601 time, which is a separate column because it is used twice."""
     text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
     return F.when(F.col(KIND) == "STRING", _from_text(text, contract))
 
@@ -148,7 +148,7 @@ def _from_text(text: Column, contract: Contract) -> Column:
     if zone is None:
         return of_offset
     whole = F.regexp_replace(F.concat(text, F.lit("Z")), _WITHOUT_SECONDS, "$1:00")
-    shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # local time in the zone
+    shown = F.when(text.rlike(_LOCAL + r"\z"), whole.try_cast("timestamp"))  # as local time in the zone
     at = F.to_utc_timestamp(shown, zone)
     return F.coalesce(of_offset, F.when(F.from_utc_timestamp(at, zone) == shown, at))
 

@@ -1,21 +1,21 @@
-"""Compare a record with the others of its id; live runs, replay, rebuild and audit share this code.
+"""Compare a record with the others that have its id; live runs, replay, rebuild and audit share this code.
 
-With `unique_by` alone, records of the same id and event time are compared; with `sequence_by`, those of the
-same id. docs/decisions/what-a-record-becomes.md has the rules, and `lakehouse.engine.records.comparing`
-applies them. A record that is not a row of silver has one letter. Each of these rules is a letter's only
-reason and also its status:
+With `unique_by` alone, records with the same id and event time are compared; with `sequence_by`, all records
+with the same id. docs/decisions/what-a-record-becomes.md has the rules, and
+`lakehouse.engine.records.comparing` applies them. A record that is not a row in silver has one letter. Each
+of these rules is a letter's only reason and also its status:
 
 | rule | the record |
 | --- | --- |
 | duplicate | has the same fields as a row |
-| superseded | has a lower sequence than another record of its id, or was deleted |
+| superseded | has a lower sequence than another record with its id, or was deleted |
 | deletion | deletes an id (`lakehouse.engine.records.deletions`), by its sequence or the time it was sent |
 
 Three rules leave a letter open. `conflicting_id`: the record has the row's id (and event time or sequence),
-but other fields. `nothing_to_delete`: no record has had the id of the deletion yet. `retained`: retention has
+but different fields. `nothing_to_delete`: no record has had the deletion's id yet. `retained`: retention has
 removed the row with this id, or the letters of a deleted id, and the record's sequence is not above theirs.
-When the record of an open letter is sent again, `resent` becomes the letter's last reason. The compared
-fields are those of the contract and the event time.
+When an open letter's record is sent again, `resent` becomes the letter's last reason. The compared fields are
+the contract's fields and the event time.
 
 Records are ordered by landing: `ingested_at`, then topic, partition and offset. A record admitted by a replay
 is ordered by its admission. The outcome therefore depends neither on micro-batches nor on crashes.
@@ -34,7 +34,7 @@ from lakehouse.engine.records.shown import shown, shown_bytes, with_value
 from lakehouse.streams.definition import ID, SEQUENCE, Source, header_of
 
 OF_ID, OF_SEQUENCE = COLUMNS = ("_id", "_sequence")
-"""Columns of a judged record: its id as text, and its sequence."""
+"""Columns in a judged record: its id as text, and its sequence."""
 
 DUPLICATE, SUPERSEDED, CONFLICTING = "duplicate", "superseded", "conflicting_id"
 DELETION = deletions.DELETION
@@ -46,14 +46,14 @@ SENT_AGAIN_AS = "sent again as "
 """The message of a resent letter's last reason, followed by the new record's place."""
 
 IS_CLOSED = "_is_closed"
-"""Column of a judged record: whether retention excludes it from the comparison."""
+"""Column in a judged record: whether retention excludes it from the comparison."""
 
 PLACE = ("topic", "partition", "offset")
 """The key of a record."""
 
 
 def header_types(source: Source) -> dict[str, DataType]:
-    """Return the columns of silver that come from headers, with their types."""
+    """Return the silver columns that come from headers, with their types."""
     types: dict[str, DataType] = {}
     if header_of(source.unique_by):
         types[ID] = StringType()
@@ -63,7 +63,7 @@ def header_types(source: Source) -> dict[str, DataType]:
 
 
 def from_headers(source: Source) -> dict[str, Column]:
-    """Return the columns of `header_types` for raw records; null if the header is missing or unreadable."""
+    """Return the columns in `header_types` for raw records; null if the header is missing or unreadable."""
     columns = {}
     if name := header_of(source.unique_by):
         text = header_text(name)
@@ -138,16 +138,16 @@ def is_sound_alone(reasons: Column) -> Column:
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason against a judged record if retention has removed the row or letters of its id."""
+    """Return the reason against a judged record if retention has removed the row or letters with its id."""
     name = header_of(source.unique_by) or source.unique_by
     text = F.concat(F.lit(f"retention has deleted the records with {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)
 
 
 def fingerprint(source: Source, id_: Column) -> Column:
-    """Return 48 bits of a hash of a record's identity, and its event day in the lower 16 bits.
+    """Return 48 bits from a hash of a record's identity, and its event day in the lower 16 bits.
 
-    Days are counted from 1970; earlier days become 0, and days from 2149 on become 65535.
+    Days are counted from 1970. Earlier days become 0, and days from 2149 on become 65535.
     """
     day = F.least(F.greatest(F.unix_date(F.col("event_time").cast("date")), F.lit(0)), F.lit(0xFFFF))
     return hash_of_same(source, id_).bitwiseOR(F.coalesce(day, F.lit(0)).cast("long"))
@@ -170,7 +170,7 @@ LETTERS = (*PLACE, "unique_id", "sequence", *TIMES, "status", "reasons")
 
 
 def are_compared() -> Column:
-    """Return whether a letter is compared with records, or can be closed by a record that is sent again."""
+    """Return whether a letter is compared with records, or may be closed when its record is sent again."""
     return F.col("unique_id").isNotNull() & F.col("status").isin(OPEN, *CLOSED)
 
 

@@ -1,4 +1,4 @@
-"""Checks rules in SQL before a run: each is a deterministic condition on the columns of one row."""
+"""Check rules in SQL before a run: each must be a deterministic condition on the columns of one row."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from lakehouse.streams.definition import Rule, Source
 
 _ANALYSES: tuple[Callable[[DataFrame, Column], DataFrame], ...] = (
     lambda row, condition: row.where(condition),  # refuses aggregates, windows and other types
-    lambda row, condition: row.agg(F.count_if(condition)),  # refuses what is not deterministic
+    lambda row, condition: row.agg(F.count_if(condition)),  # refuses nondeterministic conditions
     lambda row, condition: row.select(F.exists(F.array(F.lit(1)), lambda _: condition)),  # refuses subqueries
 )
 
 
 def checked_rules(source: Source) -> tuple[Rule, ...]:
-    """Return the rules of a source.
+    """Return a source's rules.
 
     Raises SettingsError, which names the key, for a condition in SQL that is not a deterministic expression
-    of the row's columns and `event_time`.
+    on the row's columns and `event_time`.
     """
     rules = source.rules()
     in_sql = [rule for rule in rules if rule.key]

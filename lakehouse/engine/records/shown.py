@@ -1,9 +1,9 @@
-r"""Format values of records for messages: cut to 80 characters, and escaped for safe display in a terminal.
+r"""Format records' values for messages: cut to 80 characters, and escaped for safe display in a terminal.
 
 Characters that a terminal may obey or hide are escaped (`lakehouse.common.printable`): controls,
-bidirectional and zero-width marks, separators other than a space, and unassigned code points. They become
-`\u{202e}`; JSON has its own escapes for common ones, such as `\n`. Only messages are escaped, never the
-values of sound records.
+bidirectional and zero-width marks, separators other than a space, and unassigned code points. They are
+written like `\u{202e}`; JSON has its own escapes for common characters, such as `\n`. Only messages are
+escaped, never the values in sound records.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """Validate raw Kafka records: parse each record once, and keep every reason against it.
 
 `judge` turns each bronze row into one row with the contract's columns, the event time and an array of
-reasons. A row without reasons is clean; any other row is a dead letter with all of its reasons. Together they
-are the input, row for row.
+reasons. A row without reasons is clean; any other row is a dead letter with all of its reasons. Together,
+clean rows and dead letters are the input, row for row.
 
 | rule | broken by |
 | --- | --- |
 | value_null | a Kafka record without a value, if the contract has no tombstones |
 | key_null, key_not_utf8, key_empty | the key of a tombstone, if the contract has tombstones |
 | not_utf8 | bytes that are not UTF-8 |
-| not_json | text that is not exactly one JSON value: empty, truncated, with a tail, NaN, single quotes |
+| not_json | text that is not exactly one JSON value: empty, truncated, or with a tail, NaN or single quotes |
 | not_an_object | JSON that is not an object |
 | missing_field, null_field, empty_string | a required field that is absent, null or empty |
 | wrong_type | a field whose JSON type differs from the contract's, or a non-object within its path |
@@ -17,22 +17,22 @@ are the input, row for row.
 | not_finite | a number too great for a double |
 | beyond_magnitude | a double beyond +-1e140, because a sum of squares could overflow |
 | beyond_decimal | a number that decimal(38,9) cannot hold exactly or, for a rounded field, at all |
-| bad_timestamp | no instant in the contract's unit or ISO 8601, before the earliest accepted, or after 9998 |
+| bad_timestamp | no time in the contract's unit or ISO 8601, before the earliest accepted, or after 9998 |
 | future | an event time ahead of the record's landing by more than the tolerance |
 | late | an event time before the stream's watermark |
-| missing_id, bad_sequence | a record without a header for its id, or for its sequence as a whole number |
+| missing_id, bad_sequence | a record without an id header, or with no whole number in its sequence header |
 | deletion | nothing: the record deletes an id; `lakehouse.engine.records.deletions` has more rules |
 | skipped | nothing: --skip passes over the record without reading it (`skipped`) |
 
 Formats other than JSON have further rules, which `lakehouse.engine.formats.decode` lists.
 
-A record without a time of its own gets Kafka's timestamp. If that is not a valid instant either, or is -1
-(Kafka's value for none), the record breaks bad_timestamp.
+A record without a time of its own gets Kafka's timestamp. If Kafka's timestamp is not a valid time either, or
+is -1 (Kafka's value for none), the record breaks bad_timestamp.
 
-If a key occurs twice, the last value counts. Text beyond the limits of the JSON parser is not_json, too:
-nesting deeper than about 1,000, a name over 50,000 or a string over 20 million characters and, in a field of
-the contract, a number over 1,000 digits, half a surrogate pair or an object with a duplicate key. An object
-on a path of the contract counts as such a field as a whole.
+If a key occurs twice, the last value counts. Text beyond the JSON parser's limits is not_json, too: nesting
+deeper than about 1,000 levels, a name over 50,000 or a string over 20 million characters and, in a contract
+field, a number over 1,000 digits, half a surrogate pair or an object with a duplicate key. An object on a
+contract field's path counts, as a whole, as such a field.
 """
 
 from __future__ import annotations
@@ -59,19 +59,19 @@ from lakehouse.streams.definition import Source
 ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
 """When a replay admitted a record: after all records that landed up to `after`, at the time `at`.
 
-Both are UTC. `at` is later than that of any record admitted before.
+Both are UTC. `at` is later than for any record admitted before.
 """
 TIMES_OF_RECORDS = ("kafka_timestamp", "ingested_at", "admitted")
 """Silver columns with the times when a record was sent, when it landed, and when a replay admitted it."""
 SKIPPED = "skipped"
-"""The rule of records that cannot be judged and were skipped by a user."""
+"""The rule for records that cannot be judged and that a user has skipped."""
 
 # The raw columns are renamed, because a contract may have a column named `value` or `key`.
 _RAW = {"key": "_key", "value": "_value", "headers": "_headers", "timestamp": "_timestamp"}
 
 _LETTERS_NAMES = {"timestamp": "kafka_timestamp"}
 
-# Single quotes and bare NaN are not JSON, although Jackson can accept them.
+# Jackson can accept single quotes and bare NaN, but they are not JSON.
 _STRICT_JSON = {
     "allowSingleQuotes": "false",
     "allowNonNumericNumbers": "false",
@@ -103,7 +103,7 @@ def clean_schema(contract: Contract) -> StructType:
 
 
 def silver_schema(source: Source) -> StructType:
-    """Return the schema of a source's silver table: the columns of its contract and of its headers."""
+    """Return the schema of a source's silver table: the columns from its contract and from headers."""
     schema = clean_schema(source.contract)
     more = [StructField(name, type_, nullable=True) for name, type_ in identity.header_types(source).items()]
     return StructType([*schema, *more])
@@ -126,7 +126,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
 
 
 def skipped(rows: DataFrame, source: Source) -> DataFrame:
-    """Return rows like those of `judge`, each record refused as `skipped` without reading its content."""
+    """Return rows in the form of `judge`, each record refused as `skipped` without reading its content."""
     nothing = F.lit(None)
     kept = {name: F.col(name) for name in (*COORDINATES, "ingested_at")} | {
         "kafka_timestamp": F.col("timestamp")
@@ -216,7 +216,7 @@ def filter_dead(judged: DataFrame) -> DataFrame:
 
 
 def _proven(source: Source) -> Iterator[dict[str, Column]]:
-    """Return `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
+    """Yield `_typed` (the record in the contract's types), `_proven` and `_rest` (the value if not proven).
 
     If the typed parser cannot prove a contract's records, there is no `_typed` and no record is proven. For
     formats with types, the decoder has already added `_typed` and `_proven`.
@@ -268,12 +268,12 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
-    """Return `_utf8`, `_json` (is it one JSON text?) and `_record` (the fields as variants; null: no object).
+    """Yield `_utf8`, `_json` (is it one JSON text?) and `_record` (the fields as variants; null: no object).
 
     Spark's parsers stop at the end of the first JSON value, ignore the rest, and skip fields that they cannot
     read. The text is therefore parsed inside an object that ends with the record's own offset, which the
     parser reaches only after a complete value. `_corrupt_record` reveals a skipped field. One case remains: a
-    text that continues with fields of the outer object, `{...},"more":1`. Unless its first closing brace is
+    text that continues with fields for the outer object, `{...},"more":1`. Unless its first closing brace is
     its last byte, the text must therefore also be the only element of an array.
     """
     text = F.col("_rest").cast("string")
@@ -295,7 +295,7 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
 
 
 def _fields(source: Source) -> Iterator[dict[str, Column]]:
-    """Return the contract's columns, both times and, after an underscore, the JSON type of each field."""
+    """Yield the contract's columns, both times and each field's JSON type, named with an underscore."""
     contract = source.contract
     is_provable = fields.are_provable(contract) and not source.is_typed
     columns: dict[str, Column] = {}
@@ -382,5 +382,5 @@ def late_reason(watermark: Column) -> Column:
 
 
 def watermark_of(front: datetime | None, allowed_lateness_s: int) -> datetime | None:
-    """Return the watermark of a silver table whose greatest own time is `front`; None for None."""
+    """Return the watermark for a silver table whose greatest own time is `front`; None if `front` is None."""
     return None if front is None else shifted(front, -timedelta(seconds=allowed_lateness_s))

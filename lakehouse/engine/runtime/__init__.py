@@ -1,1 +1,1 @@
-"""An application that runs layers: one loop per stream, standby runs, retries and signals."""
+"""The application that runs layers: one loop per stream, standby runs, retries and signals."""

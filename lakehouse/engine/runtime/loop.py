@@ -1,10 +1,11 @@
-"""The loop of a stream: its layers in order, each reading its unread rows up to the newest version.
+"""A stream's loop: it runs the layers in order, each reading its unread rows up to the newest version.
 
-A round runs each step once. The rows of a step's commit are passed on in memory. If they are exactly the next
-step's input, it does not read them back; otherwise it reads the tables. One application with all layers, a
-single layer, a catch-up and a retry therefore run the same code. A failed step is discarded and recreated
-after a pause; the steps before and after it continue. If the heap was full, the step retries with a quarter
-of that micro-batch, and then increases its size. Records that fail individually are found and named.
+A round runs each step once. The rows in a step's commit are passed on in memory. If they are exactly the next
+step's input, that step does not read them back; otherwise it reads the tables. One application with all
+layers, a single layer, a catch-up and a retry therefore run the same code. A failed step is discarded and
+recreated after a pause, while the steps before and after it continue. If the heap was full, the step retries
+with a quarter of that micro-batch, and then increases the size again. Records that fail individually are
+found and named.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from lakehouse.storage.spark.session import activate
 from lakehouse.storage.tables import Lake, looking_once
 
 _RETRY_S = 0.05  # between two checks whether a pause is over
-_SMALLER = 4  # a micro-batch is divided by this after the heap was full
+_SMALLER = 4  # a micro-batch's size is divided by this after the heap was full
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +39,7 @@ log = logging.getLogger(__name__)
 class BatchDone:
     """A written micro-batch: its step, number, result and duration.
 
-    The number is the version of the table that it filled or sent; None for periodic work.
+    The number is the version of the table that the micro-batch filled or sent; None for periodic work.
     """
 
     query: str
@@ -52,7 +53,7 @@ Clock = Callable[[], datetime]
 
 
 def utc_now() -> datetime:
-    """Return the wall clock's time, UTC."""
+    """Return the current time, UTC."""
     return datetime.now(UTC)
 
 
@@ -115,7 +116,7 @@ class StreamLoop:
             time.sleep(0 if did else _RETRY_S)
 
     def settle(self) -> None:
-        """Merge and send rows that are waiting for `merge_every_s`; reads nothing new."""
+        """Merge and send rows that are waiting for `merge_every_s`, without reading anything new."""
         waiting = [slot for slot in self._slots if slot.step is not None and slot.step.merge_every_s]
         if any(slot.waits for slot in waiting):
             for slot in waiting:
@@ -137,12 +138,12 @@ class StreamLoop:
             for slot in slots:
                 took = self._common.troubles.is_due(slot.name) and self._turn(slot, handed, held)
                 did |= took
-                has_merged = took and slot.maker.layer == "gold"  # and closed the rows due by the clock
+                has_merged = took and slot.maker.layer == "gold"  # and has closed the rows due by the clock
                 if self._common.is_live and not has_merged:
                     did |= self._tick(slot)
         finally:
             _let_go(held)
-        if not did:  # a catch-up ticks last: later records may change the rows that the clock would close
+        if not did:  # a catch-up ticks last, as later records may change rows that the clock would close
             ticks = [self._tick(slot) for slot in slots if not self._common.is_live]
             did = any(ticks)
         return did
@@ -181,8 +182,8 @@ class StreamLoop:
     def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
         """Let a step retry at once with a smaller micro-batch; return whether that is possible."""
         where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
-        # Despite the lower limit, the micro-batch is not smaller. Exceeding the limit slightly is normal and
-        # proves nothing.
+        # If the lower limit did not make the micro-batch smaller, it cannot be split. Exceeding the limit
+        # slightly is normal and proves nothing.
         is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
             blamed = self._blamed(slot, batch)
@@ -216,7 +217,7 @@ class StreamLoop:
         return error
 
     def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
-        """Return the records that make a step fail; once found, they are remembered."""
+        """Return the records that make a step fail; they are remembered once they are found."""
         if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
             try:
                 found = slot.step.blamed(batch)
@@ -240,7 +241,7 @@ class StreamLoop:
         return self._slots[self._slots.index(slot) + 1 :]
 
     def _may_wait(self, slot: _Slot, step: Step) -> bool:
-        """Return whether a table's input may stay in silver a little longer."""
+        """Return whether a table's input may remain in silver a little longer."""
         if not step.merge_every_s or slot.merged_at is None:
             return False
         slot.waits = time.monotonic() - slot.merged_at < step.merge_every_s
@@ -266,13 +267,13 @@ class StreamLoop:
         return bool(result.rows)
 
     def _now(self) -> datetime:
-        """Return the time up to which work is due; fixed in a catch-up, which might never end otherwise."""
+        """Return the time up to which work is due; fixed in a catch-up, which might otherwise never end."""
         if self._common.is_live or self._due_until is None:
             self._due_until = self._common.clock()
         return self._due_until
 
     def _name_jobs(self, slot: _Slot, batch: Batch) -> None:
-        """Name this thread's next Spark jobs `stream/layer/micro-batch` for the Spark UI."""
+        """Name this thread's next Spark jobs `stream/layer/micro-batch` in the Spark UI."""
         group = f"{self.name}/{slot.name}/{batch.number}"
         self._lake.spark.sparkContext.setJobGroup(group, f"{group}: {batch.reads}")
 
@@ -301,7 +302,7 @@ def _where(batch: Batch) -> str:
 
 
 def _let_go(held: ExitStack) -> None:
-    """Unpersist the rows kept in memory; ignores errors if Spark has ended."""
+    """Unpersist the rows kept in memory, ignoring errors if Spark has ended."""
     try:
         held.close()
     except (Py4JError, OSError):
@@ -314,7 +315,7 @@ class _Slot:
 
     `waits`: rows are left in silver on purpose (`merge_every_s`). `merged_at` is when the step last merged,
     by a monotonic clock. `limit` is the step's current limit; None for the limit in the settings. `too_large`
-    is the size that did not fit. `blamed` are the records that make it fail; None if unknown.
+    is the size that did not fit. `blamed` are the records that make the step fail; None if unknown.
     """
 
     maker: StepMaker

@@ -1,4 +1,4 @@
-"""Checks before a run: Kafka, its topics and other stores; denied rights; risks of lost or late rows."""
+"""Checks before a run: Kafka, its topics and other stores, denied permissions, risks of lost or late rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakehouse.storage.kafka.probe import require_broker
 from lakehouse.storage.kafka.topics import create_topics, describe_topic, unlimited
 from lakehouse.streams.definition import Stream
 
-_FEW_WAITING = 200_000  # records of all topics
+_FEW_WAITING = 200_000  # records in all topics together
 
 
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
@@ -20,8 +20,8 @@ def require_services(settings: Settings, layers: Sequence[LayerName], streams: S
 
     Raises SettingsError for a table that a store cannot hold.
 
-    Returns the missing rights that the broker reported. Work that does not need them continues; the other
-    steps report them.
+    Returns the missing permissions that the broker reported. Steps that do not need them continue, and the
+    others report them.
     """
     for stream in streams:
         registry.require_fit(stream)
@@ -46,7 +46,7 @@ def warn_of_services(
     denied: Sequence[str],
     notice: Callable[[str], None],
 ) -> None:
-    """Report denied rights, and services that work but may lose or delay rows."""
+    """Report denied permissions, and services that work but may lose or delay rows."""
     for reason in denied:
         notice(reason)
     if "bronze" in layers:
@@ -60,7 +60,7 @@ def warn_of_services(
 def _warn_of_unlimited_topics(
     settings: Settings, streams: Sequence[Stream], notice: Callable[[str], None]
 ) -> None:
-    """Report topics that do not limit the uncompressed size of records, or their timestamps."""
+    """Report topics that do not limit their records' uncompressed size or timestamps."""
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     found = unlimited(settings.kafka.access, topics)
     if found.untold:

@@ -1,7 +1,7 @@
-"""The records that a run refuses: counted from the results of its micro-batches, and compared with the limit.
+"""The records that a run refuses, counted from its micro-batches' results and compared with the limit.
 
-Counting takes no Spark job. The causes are read from the run's dead letters, at its end or when a warning is
-due.
+Counting takes no Spark job. The causes are read from the run's dead letters when the run ends, or when a
+warning is due.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MINUTE = timedelta(minutes=1)
 
 @dataclass
 class _Minute:
-    """Records judged and refused within a minute that begins at `at`."""
+    """Records judged and refused within the minute that begins at `at`."""
 
     at: datetime
     judged: int = 0
@@ -39,7 +39,7 @@ class _Minute:
 
 @dataclass
 class _Count:
-    """A stream's judged and refused records; `minutes` are those of a live run's last hour.
+    """A stream's judged and refused records; `minutes` has those from a live run's last hour.
 
     `told` is when the run last reported, and whether the limit was exceeded; None before the first report.
     """
@@ -56,7 +56,7 @@ class RefusalCounts:
 
     `dead_path` is the path of the dead letters, `limit` the share that may be refused. In a live run, `warn`
     gets a line when the limit is first exceeded, every hour after that, and when the share is within the
-    limit again. Thread-safe if each table's micro-batches come one after another.
+    limit again. Thread-safe if each table's micro-batches are counted one at a time.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class RefusalCounts:
     def ended(self) -> list[tuple[str, Refusals]]:
         """Record and return the run's refusals, with causes, by stream and table.
 
-        Reads the causes in the active session.
+        The causes are read in the active session.
         """
         found = []
         for table, count in self._counts.items():

@@ -1,7 +1,7 @@
-"""Run layers of streams in one application, each stream in its own loop, until caught up or stopped.
+"""Run the layers of streams in one application, each stream in its own loop, until caught up or stopped.
 
-A failed step is retried with growing pauses, while the steps before it and those of other streams continue.
-The run ends immediately only if every step fails.
+A failed step is retried with growing pauses, while the steps before it and other streams' steps continue. The
+run ends immediately only if every step fails.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from lakehouse.streams.definition import Stream
 __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
 _AT_ONCE = 2
-"""Concurrent streams in a live run: half of each round is Spark's planning and work on Delta's log."""
+"""Concurrent streams in a live run, as half of each round is Spark's planning and work on Delta's log."""
 
 
 class Upkeep(Protocol):
-    """Maintains the tables of a live run."""
+    """Maintains the tables during a live run."""
 
     def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
         """Return a block during which maintenance runs; `is_quiet` returns whether no rows are waiting."""
@@ -42,15 +42,15 @@ class Upkeep(Protocol):
 
 @dataclass(frozen=True)
 class RunOptions(Permitted):
-    """The options and observers of a run, with those that its steps know (`Permitted`).
+    """The options and observers for a run, including the options that its steps know (`Permitted`).
 
     - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
     - `on_batch` is called after each micro-batch, from several threads.
     - `on_notice` also gets a line when a step fails or recovers, and so does `watch`.
     - `clock` returns the time, UTC.
-    - `gate`: a stream is exported only while its gate is open. It is checked after catching up or, with an
-      interval, every `gate_interval_s` seconds between two micro-batches, so only checked rows are sent.
-    - `at_once`: how many streams catch up concurrently; helps if each has few rows.
+    - `gate`: a stream is exported only while its gate is open. The gate is checked after catching up or, with
+      an interval, every `gate_interval_s` seconds between two micro-batches, so only checked rows are sent.
+    - `at_once`: how many streams catch up concurrently, which helps if each has few rows.
     - `upkeep` maintains the tables in a run with an interval.
     - `log_file` is the file for tracebacks; messages mention it.
     """
@@ -76,13 +76,13 @@ def run(
 ) -> None:
     """Run the layers of the streams until they have caught up or are asked to stop.
 
-    Periodic work is done once after catching up; with an interval, within one trigger of its due time. A
-    rerun continues from the positions in the tables.
+    Periodic work is done once after catching up or, with an interval, no more than one trigger after it is
+    due. A rerun continues from the positions in the tables.
 
     A step that fails, or whose start is refused, is retried with growing pauses (`runtime.troubles`) while
-    the others continue. At the end, raises the failures that remain; raises earlier if every step fails. The
-    error is a LakehouseError, such as a PositionError if tables and topics do not match, a StreamError
-    that names the step, or a SettingsError for a rule that is not a condition on a row.
+    the other steps continue. The run raises the remaining failures at its end, or earlier if every step
+    fails. The error is a LakehouseError, such as a PositionError if tables and topics do not match, a
+    StreamError that names the step, or a SettingsError for a rule that is not a condition on a row.
     """
     check_trigger(options.trigger)
     if "silver" in layers:
@@ -166,8 +166,8 @@ class _Run:
     def _export_open(self, gate: Gate) -> None:
         """Export the streams whose gates are open, while nothing else writes gold.
 
-        The gate is first checked while others write, and once more for newer rows while they pause. In a live
-        run, a failed export is retried in a later round, so the other streams continue.
+        The gate is first checked while other streams write, and then once more, for newer rows, while they
+        pause. In a live run, a failed export is retried in a later round, so the other streams continue.
         """
         for stream in self._streams:
             if self._stop.requested or not self._check(stream, gate):
@@ -180,7 +180,7 @@ class _Run:
         name, troubles = f"gate of {stream.name}", self._troubles
         if not troubles.is_due(name):
             return False
-        activate(self._spark)  # an export in this thread has activated its stream's session
+        activate(self._spark)  # because an export in this thread has activated its stream's session
         try:
             is_open = gate.check(stream, self._options.clock())
         except Exception as failure:  # noqa: BLE001 - raised at the run's end

@@ -1,7 +1,7 @@
 """Schedule streams by their last round: the longest-waiting stream is next, and several run concurrently.
 
-A stream's unread rows arrived after its last round began, so the stream whose last round began first has the
-oldest unread record.
+A stream's unread rows arrived after its last round began, so the stream whose last round began earliest can
+have the oldest unread record.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Alone = Callable[[], AbstractContextManager[None]]
 
 _QUIET_S = 1.0
 _POLL_S = 0.2
-_RETRY_S = 0.05  # between two checks whether a pause of a catch-up is over
+_RETRY_S = 0.05  # between two checks whether a pause in a catch-up is over
 
 
 @dataclass(eq=False)
@@ -39,8 +39,8 @@ class _Entry:
 class Schedule:
     """Runs the streams' rounds in threads.
 
-    `interval_s` is the minimum time between the starts of a stream's rounds; None: each stream ends when it
-    has caught up.
+    `interval_s` is the minimum time between the starts of a stream's rounds. If it is None, each stream ends
+    when it has caught up.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Schedule:
             self._fail(failure)
 
     def _next(self) -> _Entry | None:
-        """Wait for the next stream to run; None if the run ends."""
+        """Wait for the next stream to run, and return it; None if the run ends."""
         with self._turn:
             while not self._is_over:
                 now = time.monotonic()

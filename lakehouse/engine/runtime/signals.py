@@ -16,9 +16,9 @@ from lakehouse.storage.spark import internals
 
 @dataclass
 class Stop:
-    """A request to stop after the current micro-batch, by a signal or another thread.
+    """A request to stop after the current micro-batch, made by a signal or another thread.
 
-    If `also` is given, a request to it counts here, too.
+    If `also` is given, a request made to it counts here, too.
     """
 
     event: threading.Event = field(default_factory=threading.Event)
@@ -53,6 +53,6 @@ def stopping_here() -> Iterator[Stop]:
 @contextlib.contextmanager
 def stopping_on_signals(spark: SparkSession) -> Iterator[Stop]:
     """Turn SIGTERM or Ctrl-C, in this process or its JVM, into a request to stop after the micro-batch."""
-    # Under spark-submit, signals go to the JVM.
+    # Under spark-submit, the JVM receives the signals.
     with stopping_here() as stop, internals.on_signals(spark, ("TERM", "INT"), stop.request):
         yield stop

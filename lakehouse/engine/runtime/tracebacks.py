@@ -1,4 +1,4 @@
-"""The log file for tracebacks of failures, HOME/logs/lakehouse.log; the terminal shows one line for each."""
+"""The log file for failures' tracebacks, HOME/logs/lakehouse.log; the terminal shows one line per failure."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class _Patient(RotatingFileHandler):
 
 
 def log_file(home: Path) -> Path:
-    """Return the path of a home's log."""
+    """Return the path of the log in a home directory."""
     return home / "logs" / "lakehouse.log"
 
 
 @contextmanager
 def logged(home: Path, *, verbose: bool) -> Iterator[Path]:
-    """Write the project's log messages during the block to the home's log; with `verbose`, also to stderr.
+    """Write the project's log messages in the block to the home's log file; with `verbose`, also to stderr.
 
     Yields the log's path. The file rolls over at 5 MB, and three older files are kept. Times are local.
     """

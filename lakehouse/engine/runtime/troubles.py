@@ -1,9 +1,9 @@
-"""Failures of a run: reports, retry times, and the error that the run ends with.
+"""Failures in a run: reports, retry times, and the error that the run ends with.
 
-A step, its periodic work, or a stream's gate can fail; each has a name. In a live run it is retried after a
-pause that doubles with each consecutive failure. A catch-up retries three times and then leaves it to the
-next run. Each failure and recovery is also recorded as an event; the event of the first failure has the whole
-traceback, which is also logged.
+A step, its periodic work, or a stream's gate can fail, and each has a name. A live run retries the failed
+part after a pause that doubles with each consecutive failure. A catch-up retries it three times and then
+leaves it to the next run. Each failure and recovery is also recorded as an event. The first failure's event
+has the whole traceback, which is also logged.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 RETRIES = 3  # in a catch-up
 _MOST_DOUBLINGS = 30
-_MOST_CHARACTERS = 20_000  # of a traceback in ops.events; the log has the whole traceback
+_MOST_CHARACTERS = 20_000  # in a traceback in ops.events; the log has the whole traceback
 log = logging.getLogger(__name__)
 
 
 def pause_s(failures: int) -> float:
-    """Return the seconds between the last of this many consecutive failures and the next attempt."""
+    """Return the seconds to wait for the next attempt after this many consecutive failures."""
     return min(FIRST_PAUSE_S * 2.0 ** min(failures - 1, _MOST_DOUBLINGS), LONGEST_PAUSE_S)
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of a step, of its periodic work or of a gate, with the name and the micro-batch."""
+    """A failure of a step, of its periodic work or of a gate, with its name and micro-batch."""
 
     name: str
     stream: str
@@ -56,11 +56,11 @@ class _Trouble:
 
 
 class Troubles:
-    """The current failures in a run of these steps, oldest first.
+    """The current failures in a run with these steps, oldest first.
 
-    `notice` gets the failures of `add` and `tell`, and each recovery; `watch` gets those of `add` and
-    `add_last`, and each recovery. `retries` limits consecutive retries; None: no limit. `log_file` is the
-    file for tracebacks; if it is given, messages mention it. Thread-safe.
+    `notice` gets the failures passed to `add` and `tell`, and each recovery; `watch` gets those passed to
+    `add` and `add_last`, and each recovery. `retries` limits consecutive retries; None: no limit. `log_file`
+    is the file for tracebacks; if it is given, messages mention it. Thread-safe.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Troubles:
         self._notice(message)
 
     def end(self, name: str) -> None:
-        """Record the recovery of a failed part; does nothing if it had not failed."""
+        """Record the recovery of a failed part; do nothing if the part had not failed."""
         with self._lock:
             over = self._found.pop(name, None)
         if over is not None:
@@ -137,12 +137,12 @@ class Troubles:
         return found is not None and found.due is not None
 
     def is_due(self, name: str) -> bool:
-        """Return whether this part may run: it works, or its pause is over."""
+        """Return whether this part may run, because it works or its pause is over."""
         found = self._found.get(name)
         return found is None or (found.due is not None and time.monotonic() >= found.due)
 
     def raise_any(self) -> None:
-        """Raise the first current failure, which names the others; does nothing if there is none."""
+        """Raise the first current failure, in which the others are named; do nothing if there is none."""
         with self._lock:
             found = list(self._found.items())
         if not found:
@@ -162,7 +162,7 @@ class Troubles:
         name, cause = failure.name, failure.cause
         count = self._failures(name)
         details: dict[str, Any] = {"name": name, "error": type(cause).__name__, "failures": count}
-        if is_new or count == 1:  # a first failure; later tracebacks are the same
+        if is_new or count == 1:  # only for a first failure, because later tracebacks are the same
             trace = trace_of(failure)
             details |= {"where": failure.where, "traceback": trace[:_MOST_CHARACTERS]}
             log.error("%s", trace)
@@ -175,7 +175,7 @@ class Troubles:
 
 
 def trace_of(failure: Failure) -> str:
-    """Return a failure's full traceback, including Java's, headed by the failed part and the place."""
+    """Return a failure's full traceback, including Java's, headed by the failed part's name and the place."""
     where = f" in {failure.where}" if failure.where else ""
     text = "".join(traceback.format_exception(failure.cause))
     return f"{failure.name} of {failure.stream} failed{where}\n{text.rstrip()}"

@@ -1,7 +1,7 @@
 """Warm-up: build silver and gold from landed rows in temporary tables.
 
 A session's first micro-batches take several times as long as later ones, until classes are loaded, code is
-generated for plans, and the JVM has compiled frequently used code. A standby run does all that before its
+generated for plans, and the JVM has compiled frequently used code. A run on standby does all that before its
 turn.
 """
 
@@ -33,10 +33,10 @@ log = logging.getLogger(__name__)
 
 
 def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop) -> None:
-    """Build silver and gold from bronze rows, several times, in a directory of the lake, and then delete it.
+    """Build silver and gold from bronze rows, several times, in a directory in the lake, and then delete it.
 
-    Nothing else is read, written or sent. A failure is only logged, because the run itself would meet its
-    cause.
+    Nothing else is read, written or sent. A failure is only logged, because its cause would make the run
+    itself fail, too.
     """
     _delete_what_is_left(lake)
     root = f"{lake.root}/{DIRECTORY}/{int(time.time())}-{socket.gethostname()}-{os.getpid()}"
@@ -60,7 +60,7 @@ def _delete_what_is_left(lake: Lake) -> None:
 
 
 def _land(lake: Lake, scratch: Lake, streams: Sequence[Stream], rows: int) -> bool:
-    """Copy rows of bronze; return whether there were any."""
+    """Copy bronze rows; return whether there were any."""
     did = False
     for source in chain.from_iterable(stream.sources for stream in streams):
         if lake.exists("bronze", source.table):

@@ -1,4 +1,4 @@
-"""The reports of a run to its observers, other than its micro-batches.
+"""A run's reports to its observers, except for reports of its micro-batches.
 
 The methods are called from several threads. Their exceptions are logged, and never make a step fail.
 """
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
-    """Wrap an observer so that its exceptions, for example for a closed output, are only logged."""
+    """Wrap an observer so that its exceptions, for example because its output is closed, are only logged."""
 
     def told(*args: _P.args, **kwargs: _P.kwargs) -> None:
         try:
@@ -28,7 +28,7 @@ def unraised(tell: Callable[_P, None]) -> Callable[_P, None]:
 class Watch:
     """Ignores all reports; observers override the methods that they need.
 
-    Names are those of steps, of their periodic work, and of gates, as in messages.
+    Names are the names of steps, of their periodic work, and of gates, as used in messages.
     """
 
     def on_phases(self, name: str, durations_ms: Mapping[str, int]) -> None:
