@@ -101,9 +101,9 @@ class About(Place, total=False):
 
 
 def place_of(query: str) -> Place:
-    """Return the layer and the table of a query, such as gold.metrics_1m or export.metrics_1m.
+    """Return the layer and table derived from a query's name, such as gold.metrics_1m or export.metrics_1m.
 
-    Other queries, such as a gate, have neither.
+    For other queries, such as a gate, the result is empty.
     """
     layer, dot, rest = query.partition(".")
     table, *_ = rest.split(" ")

@@ -14,7 +14,7 @@ _S3A = "s3a://"
 _OTHER_S3 = ("s3://", "s3n://")
 # deltalake refuses such paths, or looks elsewhere: it decodes %41 to A and takes a backslash for a slash.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
-# With other characters, deltalake writes the checkpoint hint under a key with additional escapes.
+# With characters other than these, deltalake writes the checkpoint hint under a key with additional escapes.
 _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 
 

@@ -30,7 +30,7 @@ def used(settings: Settings) -> list[SinkKind]:
 
 
 def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
-    """Return the configured sinks that a table is exported to, in writing order.
+    """Return the configured sinks that a table is exported to, in the order in which they are written.
 
     Raises SettingsError if the table names an unknown sink.
     """

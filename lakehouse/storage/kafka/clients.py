@@ -84,7 +84,7 @@ def _arguments(access: KafkaAccess) -> dict[str, Any]:
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """Gets tokens for a client's id and secret, by OAuth 2.0's client credentials (RFC 6749, section 4.4)."""
+    """Gets tokens with a client's id and secret, by OAuth 2.0's client credentials grant (RFC 6749, 4.4)."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access

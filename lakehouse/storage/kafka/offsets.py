@@ -140,7 +140,7 @@ class OffsetLooker:
 def _ranges(access: KafkaAccess, consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     numbers = consumer.partitions_for_topic(topic)
     if not numbers:
-        describe_topic(access, topic)  # for kafka-python, a topic that may not be described does not exist
+        describe_topic(access, topic)  # kafka-python reports a topic that may not be described as missing
         return {}
     partitions = [TopicPartition(topic, number) for number in numbers]
     first, end = ends_of(consumer, partitions)

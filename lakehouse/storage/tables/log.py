@@ -57,8 +57,8 @@ _SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
 def looking_once() -> Iterator[None]:
     """Check each table's log for new commits only once during the block.
 
-    Commits of other processes are not seen meanwhile; those of this process are. In an object store, each
-    check takes two requests, which a step would repeat many times while choosing its rows.
+    Commits by other processes are not seen in the meantime; those by this process are. In an object store,
+    each check takes two requests, which a step would repeat many times while choosing its rows.
     """
     token = _SEEN.set(_Seen())
     try:

@@ -46,7 +46,7 @@ _GIVEN = "_given"
 _NONE: Mapping[str, str] = {}
 
 
-# These have a common ancestor in Java, but not in Python.
+# These have a common base class in Java, but not in Python.
 _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -381,7 +381,7 @@ def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = N
 
 
 def retry_on_conflict(write: Callable[[], T]) -> T:
-    """Call `write`, and retry it after a conflict: layers, maintenance and rebuilds share tables.
+    """Call `write`, and retry it after a conflict, because layers, maintenance and rebuilds share tables.
 
     `write` must read the table's newest version each time. The pauses between attempts grow and are random,
     so that writers do not keep colliding; in total they last about half a minute.
