@@ -30,7 +30,8 @@ CAPACITY = 1000
 GATHER_S = 1.0
 PAUSE_S = 30.0
 PATIENCE_S = 20.0
-_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # of a query's table
+# The layer of a query's table, by the first part of the query's name.
+_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}
 _MICROSECOND = timedelta(microseconds=1)
 
 

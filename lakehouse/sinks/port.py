@@ -132,7 +132,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows that the lead has processed, how many it sent just now, and those it permanently refuses."""
+    """Rows that the lead has processed, how many it has just sent, and those it permanently refuses."""
 
     changes: Sequence[Change]
     sent: int = 0
@@ -204,7 +204,7 @@ class AuditedLead:
     """An audit's input for the lead's place: a gold table, and the lake's records about it.
 
     noted        the sent position recorded in the lake; None if nothing has been sent
-    version_of   returns the latest version with the same rows as a position; None if there is none
+    version_of   returns the latest version whose rows are those at a position; None if there is none
     unsent       returns the rows not sent to the place; None if there are none
     copied_from  the lake that this lake is a copy of; None if it is not a copy
     """

@@ -1,7 +1,7 @@
 """Send a large micro-batch's rows in slices.
 
 The broker aborts a transaction that stays open too long. A transaction with all rows of a large micro-batch
-could time out in every retry, for ever. So a large micro-batch is sent in slices of bounded size, each in a
+could time out in every retry, forever. So a large micro-batch is sent in slices of bounded size, each in a
 transaction with its progress. Once a slice is committed, the other stores get it. The rows are never all in
 memory at once.
 

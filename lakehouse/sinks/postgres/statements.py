@@ -148,8 +148,9 @@ class Sql:
         return sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(self._place)
 
     def compare(self) -> sql.Composed:
-        """Return rows that differ from the copied ones: key, whether copied, existing row, total differences.
+        """Return the rows that differ from the copied ones.
 
+        Each has the key, whether it was copied, the existing row, and the total number of differences.
         Rows copied with `_is_gone` are not exported in their current state, so the table may have any state
         of them.
         """
@@ -283,7 +284,7 @@ def prepare_schema(connection: psycopg.Connection) -> None:
     """Create the schema and the positions table if they are missing."""
     with reported():
         found = connection.execute("SELECT to_regnamespace(%s)", [SCHEMA]).fetchone()
-        if found is None or found[0] is None:  # even with IF NOT EXISTS, this needs the privilege
+        if found is None or found[0] is None:  # IF NOT EXISTS needs the privilege even if the schema exists
             connection.execute(CREATE_SCHEMA)
         if connection.execute(KIND, [quoted(SCHEMA, POSITIONS)]).fetchone() is None:
             connection.execute(CREATE_POSITIONS)

@@ -76,7 +76,7 @@ def offset_ranges(access: KafkaAccess, topic: str) -> dict[int, tuple[int, int]]
 
 
 class OffsetLooker:
-    """Reads a topic's offsets repeatedly over one connection. For one thread at a time."""
+    """Reads a topic's offsets repeatedly over one connection. Use it in one thread at a time."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access

@@ -48,7 +48,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """An operation on a resource (with `is_prefix`, on all with this prefix), and its purpose (`why`)."""
+    """An operation on a resource, or on all with a given prefix (`is_prefix`), and its purpose (`why`)."""
 
     operation: Operation
     kind: Kind
@@ -77,13 +77,13 @@ def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
 
 
 def grant(admin: KafkaAccess, user: str, rights: Iterable[Right]) -> None:
-    """Grant rights to a user; existing rights remain. Raises ServiceError."""
+    """Grant permissions to a user; existing ones remain. Raises ServiceError."""
     with administering(admin, "Alter") as client:
         client.create_acls([as_acl(user, right) for right in rights])
 
 
 def as_acl(user: str, right: Right) -> ACL:
-    """Return the right as a kafka-python ACL."""
+    """Return the permission as a kafka-python ACL."""
     pattern = ACLResourcePatternType.PREFIXED if right.is_prefix else ACLResourcePatternType.LITERAL
     return ACL(
         f"User:{user}",

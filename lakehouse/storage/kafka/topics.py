@@ -175,7 +175,7 @@ def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
 
 
 class IdLooker:
-    """Reads a topic's id repeatedly over one connection. For one thread at a time."""
+    """Reads a topic's id repeatedly over one connection. Use it in one thread at a time."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access

@@ -31,7 +31,7 @@ class FencedError(ServiceError):
 
 
 class Record(NamedTuple):
-    """A record to send; without a partition, it goes to its key's, or to any if it has no key."""
+    """A record to send; without a partition, it goes to its key's partition, or any if it has no key."""
 
     topic: str
     key: bytes | None
@@ -146,7 +146,7 @@ class Transactions:
             self._producer.poll(0)  # reports refused records
         if self._fatal is not None:
             return self._fatal, None
-        if error.code() == ErrorCode._STATE:  # the transaction failed before; only this call reports why
+        if error.code() == ErrorCode._STATE:  # the transaction failed before; only the next call reports why
             try:
                 self._producer.commit_transaction(0)
             except KafkaException as first:
@@ -155,7 +155,7 @@ class Transactions:
         return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
-        """Keep the first fatal error; after transient errors, calls fail by themselves at their timeout."""
+        """Keep the first fatal error; after transient errors, calls eventually time out by themselves."""
         if error.fatal() and self._fatal is None:
             self._fatal = error
 

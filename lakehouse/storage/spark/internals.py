@@ -112,7 +112,7 @@ def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
 
 
 def static(spark: SparkSession, owner: str) -> Any:
-    """Return a class, for its constructor and static methods; looked up once; for modules of internals."""
+    """Return a class, looked up once, for its constructor and static methods; for modules of internals."""
     return _class(spark._jvm, owner)
 
 

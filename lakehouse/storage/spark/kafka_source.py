@@ -132,7 +132,7 @@ RECORDS = (
     .add("timestamp_type", "integer")
     .add("raw_timestamp", "long")
 )
-"""The schema of records. An invalid timestamp is in `raw_timestamp`, and `timestamp` is null."""
+"""The schema of records. If a timestamp is invalid, it is in `raw_timestamp`, and `timestamp` is null."""
 
 APART = 1_000
 """The maximum number of records read by Kafka's client, starting with one that Spark's source cannot read."""

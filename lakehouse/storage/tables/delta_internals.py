@@ -421,7 +421,7 @@ def streaming_update(
 
 
 def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterable[str]) -> Operation:
-    """Return the operation that sets the given properties or, if none are given, removes the unset ones."""
+    """Return the operation that sets the given properties or, if none are given, removes those in `unset`."""
     if given:
         return static(spark, f"{OPERATIONS}SetTableProperties")(scala_map(spark, given))
     return static(spark, f"{OPERATIONS}UnsetTableProperties")(

@@ -40,7 +40,7 @@ from lakehouse.storage.tables.writing import retry_on_conflict
 
 UNFINISHED = "a rebuild that has not ended"
 COLUMNS = f"{FIXED_PREFIX}columns"
-"""The property with the columns that the stream last declared, as JSON; others are a user's, or left over."""
+"""The property with the columns that the stream last declared, as JSON; others are users' or left over."""
 
 ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
 """Returns the columns that a table has because of these settings."""

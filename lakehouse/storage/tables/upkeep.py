@@ -75,7 +75,7 @@ def has_many_small_files(small: Size) -> bool:
 
 
 def optimize(spark: SparkSession, path: str, cluster_by: str | None, target_bytes: int) -> bool:
-    """Merge small files into files of about the target size, and return whether there were any.
+    """Merge small files into files of about the target size, and return whether any were merged.
 
     `cluster_by` is the column to cluster by, so that each file holds a short span of it; None: rows are not
     clustered. Files that have already been clustered remain unchanged unless there are few of them, so the

@@ -60,7 +60,7 @@ _CONFLICTS = (
 
 @dataclass(frozen=True)
 class Written:
-    """The number of rows written, and the commit's version; None if nothing was committed."""
+    """The number of rows written, and the commit's version (None if nothing was committed)."""
 
     rows: int
     version: int | None
@@ -120,9 +120,10 @@ def upsert(
     """Upsert the rows by key, record the moves, and publish the commit.
 
     `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted.
-    `count` is the number of rows; None: they are counted. `near` are the commit's files that may contain one
-    of the keys. Without rows, nothing is committed. `why` is as in `Commit.finish`. Raises PositionError like
-    `append`. The commit fails if another writer has changed what it read: see `retry_on_conflict`.
+    `count` is the number of rows; if it is None, they are counted. `near` are the commit's files that may
+    contain one of the keys. Without rows, nothing is committed. `why` is as in `Commit.finish`. Raises
+    PositionError like `append`. The commit fails if another writer has changed what it read: see
+    `retry_on_conflict`.
     """
     commit.expect(moves)
     changed = rows.count() if count is None else count
