@@ -41,7 +41,7 @@ _PACKAGES = {"google": "protobuf"}  # where the package name differs from the mo
 
 @contextmanager
 def needed(extra: Extra, what_for: str) -> Iterator[None]:
-    """Allow the block to import an extra's modules; raises MissingExtraError if one is missing."""
+    """Allow the block to import an extra's modules. Raises MissingExtraError if one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -164,7 +164,7 @@ def _members(text: str) -> dict[str, tuple[Any, str]]:
 
 
 def _after(sign: str, text: str, at: int) -> int:
-    """Return the start of the token after `sign`; raises ValueError if `sign` does not come next."""
+    """Return the start of the token after `sign`. Raises ValueError if `sign` does not come next."""
     at = _skipped(text, at)
     if text[at : at + 1] != sign:
         raise ValueError(f"expected a JSON object; {sign} is missing at character {at + 1}")

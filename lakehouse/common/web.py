@@ -252,7 +252,7 @@ class _Relay:
 
 
 def _relay(url: str) -> _Relay:
-    """Parse a proxy's URL; raises WebError for a TLS proxy or a malformed URL."""
+    """Parse a proxy's URL. Raises WebError for a TLS proxy or a malformed URL."""
     bare, credentials = split_credentials(url if "://" in url else f"http://{url}")
     parts = urlsplit(bare)
     try:
@@ -276,14 +276,14 @@ class _Limits:
         self._until, self._left = until, most_bytes
 
     def left_s(self) -> float:
-        """Return the remaining seconds; raises TimeoutError once the deadline has passed."""
+        """Return the remaining seconds. Raises TimeoutError once the deadline has passed."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
     def count(self, size: int) -> None:
-        """Count received bytes; raises _TooLargeError when they exceed the limit."""
+        """Count received bytes. Raises _TooLargeError when they exceed the limit."""
         self._left -= size
         if self._left < 0:
             raise _TooLargeError

@@ -71,7 +71,7 @@ class Files(ABC):
 
     @abstractmethod
     def open(self, name: str) -> pa.NativeFile:
-        """Open a file for pyarrow; raises FileNotFoundError if it does not exist."""
+        """Open a file for pyarrow. Raises FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:

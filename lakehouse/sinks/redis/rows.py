@@ -106,7 +106,7 @@ class RedisSink:
         return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
-        """Tell whether Redis has all the rows it should; raises RedisTroubleError as `write` does."""
+        """Tell whether Redis has all the rows it should. Raises RedisTroubleError as `write` does."""
         with reported():
             return self._mark(self._client) == self._place_of(self._client)
 

@@ -117,7 +117,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _token_in(answer: web.Answer) -> tuple[str, float]:
-    """Return the token and its lifetime in seconds; raises WebError if there is none."""
+    """Return the token and its lifetime in seconds. Raises WebError if there is none."""
     if not answer.is_success:
         raise web.WebError(f"it answered {answer.status}, {web.said(answer)}")
     try:

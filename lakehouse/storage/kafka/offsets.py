@@ -104,7 +104,7 @@ class OffsetLooker:
     def since(self, at: datetime) -> dict[int, int]:
         """Return, per partition, the offset of the first record with this time or a later one.
 
-        If there is none, return the partition's end offset. Raises ServiceError like `look`.
+        If there is none, return the partition's end offset. Raises ServiceError as `look` does.
         """
         ranges = self.look()
         places = {TopicPartition(self._topic, n): int(at.timestamp() * 1000) for n in ranges}

@@ -107,7 +107,7 @@ class Held:
 
 
 def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
-    """Ask a reachable broker about these permissions; raises ServiceError if it stops answering.
+    """Ask a reachable broker about these permissions. Raises ServiceError if it stops answering.
 
     A broker reports neither the permissions on a missing topic nor whether the topic may be created. The
     permission for transactional ids is tested by initializing transactions with `lakehouse-doctor`, an id

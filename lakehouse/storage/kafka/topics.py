@@ -185,7 +185,7 @@ class IdLooker:
     def look(self) -> str | None:
         """Return the id; None if the topic does not exist or the broker has no ids.
 
-        Raises ServiceError like `describe_topic`.
+        Raises ServiceError as `describe_topic` does.
         """
         with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
             if self._admin is None:
@@ -260,7 +260,7 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
 
 @contextmanager
 def administering(access: KafkaAccess, what: str = "Describe") -> Iterator[Admin]:
-    """Yield an admin client for the operation `what` on the cluster; raises ServiceError like `asking`."""
+    """Yield an admin client for the operation `what` on the cluster. Raises ServiceError as `asking` does."""
     require_listening(access)
     with (
         asking(access, {"cluster": f"{what} the cluster"}),

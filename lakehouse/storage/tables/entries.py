@@ -128,7 +128,7 @@ class LogEntry:
 
 
 def entry_of(version: int, text: str, table: str) -> LogEntry:
-    """Parse the text of an entry; raises ValueError if it is empty, incomplete or invalid.
+    """Parse the text of an entry. Raises ValueError if it is empty, incomplete or invalid.
 
     Raises TableError if it names a file outside `table`, the table's path. Only a line feed ends a line:
     names may contain U+2028 and other characters at which `str.splitlines` splits. Some writers list every

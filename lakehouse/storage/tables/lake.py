@@ -38,11 +38,11 @@ class Lake:
         return path_of(self.root, layer, name)
 
     def exists(self, layer: str, name: str) -> bool:
-        """Return whether a table exists; raises TableError if it has an unsupported table feature."""
+        """Return whether a table exists. Raises TableError if it has an unsupported table feature."""
         return features.exists(self.spark, self.path(layer, name), f"{layer}.{name}")
 
     def read(self, layer: str, name: str) -> DataFrame:
-        """Return a table's current rows; raises AnalysisException if there is no table."""
+        """Return a table's current rows. Raises AnalysisException if there is no table."""
         return reading.read(self.spark, self.path(layer, name))
 
     def read_or_empty(self, spec: TableSpec) -> DataFrame:

@@ -240,7 +240,7 @@ def is_followed(spark: SparkSession, path: str) -> bool:
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the table's data files, current or of a version; raises TableError for a file outside it."""
+    """Return the table's data files, current or of a version. Raises TableError for a file outside it."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:

@@ -96,7 +96,7 @@ def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
 def note(
     spark: SparkSession, path: str, moves: Sequence[Move], *, settings: Mapping[str, str] = _NONE
 ) -> Written:
-    """Record the moves in a commit without rows; raises PositionError like `append`."""
+    """Record the moves in a commit without rows. Raises PositionError as `append` does."""
 
     def once() -> Written:
         commit = begin(spark, path)
