@@ -1,4 +1,4 @@
-"""Background work in a thread, for the duration of a block."""
+"""Run background work in a thread for the duration of a block."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def beside(
 ) -> Iterator[None]:
     """Run `work` in a daemon thread during the block.
 
-    `work` gets an event that is set when the block ends, and must then return. Leaving the block waits for it
-    for at most `patience_s` seconds (None: without a limit); process exit does not wait.
+    `work` gets an event that is set when the block ends, and must then return. Leaving the block waits for
+    `work` to return, for at most `patience_s` seconds (None: no limit). Process exit does not wait.
     """
     over = threading.Event()
     thread = threading.Thread(target=work, args=(over,), name=name, daemon=True)

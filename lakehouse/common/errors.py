@@ -3,7 +3,7 @@
     LakehouseError
     ├── SettingsError         a setting is unknown, malformed or contradicts another
     ├── ServiceError          a broker or store could not be started, reached or stopped
-    │   ├── AccessDeniedError the broker denies this application a right
+    │   ├── AccessDeniedError the broker denies this application a permission
     │   ├── RegistryError     the schema registry does not answer, or refuses a request
     │   ├── SinkTroubleError  an output store is unreachable, full, or refuses a request
     │   └── WebError          an HTTP request failed, or the network policy forbids it
@@ -14,10 +14,10 @@
     ├── PositionError         a table's read position does not fit its source
     ├── StreamError           a step failed with an unexpected error
     │   └── HeapError         a micro-batch does not fit in Spark's memory
-    ├── RefusedError          silver refused more records than allowed; the rest is processed
+    ├── RefusedError          silver refused more records than allowed; the rest were processed
     └── QueryError            a SQL statement was refused
 
-A message says what happened, to what, what was expected and what to do. The command line and the jobs
+A message says what happened and to what, what was expected, and what to do. The command line and the jobs
 print it on one line and exit with `exit_code`. Any other exception is a defect and keeps its stack trace.
 """
 
@@ -47,7 +47,7 @@ class ServiceError(LakehouseError):
 
 
 class AccessDeniedError(ServiceError):
-    """The broker denies this application a right; the message names the user, operation and resource."""
+    """The broker denies this application a permission; the message names the user, operation and resource."""
 
 
 class RegistryError(ServiceError):
@@ -97,11 +97,11 @@ class QueryError(LakehouseError):
 
 
 def first_line(error: object) -> str:
-    """Return the first non-empty line of an error's text, with its continuation if it ends with a colon.
+    """Return the first non-empty line of an error's text; if it ends with a colon, add its continuation.
 
     The continuation is a list or the next line. Only line feeds end a line, because names may contain U+2028.
-    Delta reports the row that violates a CHECK as `… violated by row with values:` and ` - column : value`
-    lines.
+    Delta reports the row that violates a CHECK as `… violated by row with values:` followed by ` - column :
+    value` lines.
     """
     lines = filter(None, (line.strip() for line in str(error).split("\n")))
     said = next(lines, "no message")

@@ -30,7 +30,8 @@ CAPACITY = 1000
 GATHER_S = 1.0
 PAUSE_S = 30.0
 PATIENCE_S = 20.0
-_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}  # of a query's table
+# The layer of a query's table, by the first part of the query's name.
+_LAYERS = {"bronze": "bronze", "silver": "silver", "gold": "gold", "export": "gold"}
 _MICROSECOND = timedelta(microseconds=1)
 
 
@@ -101,9 +102,9 @@ class About(Place, total=False):
 
 
 def place_of(query: str) -> Place:
-    """Return the layer and the table of a query, such as gold.metrics_1m or export.metrics_1m.
+    """Return the layer and table derived from a query's name, such as gold.metrics_1m or export.metrics_1m.
 
-    Other queries, such as a gate, have neither.
+    For other queries, such as a gate, the result is empty.
     """
     layer, dot, rest = query.partition(".")
     table, *_ = rest.split(" ")

@@ -17,8 +17,8 @@ DISTRIBUTION = "medallion-lakehouse"
 def code_version() -> str:
     """Return the installed version, or "unknown" if the distribution is not installed.
 
-    In a checkout, it is the version as of the last `make setup`: 0.1.dev7+gabc1234 is seven commits after a
-    tag.
+    In a checkout, the version is that of the last `make setup`; for example, 0.1.dev7+gabc1234 is seven
+    commits after a tag.
     """
     try:
         return metadata.version(DISTRIBUTION)
@@ -41,7 +41,7 @@ _PACKAGES = {"google": "protobuf"}  # where the package name differs from the mo
 
 @contextmanager
 def needed(extra: Extra, what_for: str) -> Iterator[None]:
-    """Import an extra's modules in this block; raises MissingExtraError naming the extra."""
+    """Allow the block to import an extra's modules. Raises MissingExtraError if one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

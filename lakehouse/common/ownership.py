@@ -28,7 +28,8 @@ def read_own(path: Path) -> bytes:
     Its directory must also be the user's own, or sticky like /tmp, where users cannot replace each other's
     files. Raises ForeignError, or OSError if the file is missing, unreadable or not regular.
     """
-    # O_NONBLOCK: opening a pipe would block until it has a writer. The checks use the open descriptor.
+    # Without O_NONBLOCK, opening a pipe would block until it has a writer. The checks use the open
+    # descriptor.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         state = os.fstat(descriptor)
@@ -83,7 +84,7 @@ def _is_private(state: os.stat_result) -> bool:
 
 
 def _has_acl(where: Path | int) -> bool:
-    """Whether a file has an ACL; its group mode bits are then only an upper bound."""
+    """Whether a file has an ACL, in which case its group mode bits are only an upper bound."""
     if sys.platform != "linux":  # Python cannot read ACLs elsewhere
         return False
     try:

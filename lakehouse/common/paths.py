@@ -14,7 +14,7 @@ _S3A = "s3a://"
 _OTHER_S3 = ("s3://", "s3n://")
 # deltalake refuses such paths, or looks elsewhere: it decodes %41 to A and takes a backslash for a slash.
 _MISREAD = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f\\\ud800-\udfff]")
-# With other characters, deltalake writes the checkpoint hint under a key with additional escapes.
+# With characters other than these, deltalake writes the checkpoint hint under a key with additional escapes.
 _TAKEN_ELSEWHERE = re.compile(r"\w+:/*[\w.=@:+,-]+(/[\w.=@:+,-]+)*", re.ASCII)
 
 
@@ -48,7 +48,7 @@ def _of_store(given: str) -> str:
 
 
 def of_tables(path: Path) -> Path:
-    """Return a directory's absolute path; raises ValueError if any reader could not find tables below it."""
+    """Return a directory's absolute path. Raises ValueError if any reader could not find tables below it."""
     found = absolute(path)
     if misread := _MISREAD.search(str(found)):
         raise ValueError(
@@ -59,7 +59,7 @@ def of_tables(path: Path) -> Path:
 
 
 def absolute(path: Path) -> Path:
-    """Return an absolute path; raises ValueError for a ~ whose user has no home."""
+    """Return an absolute path. Raises ValueError for a ~ whose user has no home."""
     try:
         return Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 - Hadoop resolves .. in the same way
     except RuntimeError:

@@ -26,7 +26,7 @@ def cut(text: str, most: int) -> str:
 
 
 def indented(text: str) -> list[str]:
-    """Return the lines of text, all but the first indented, so none looks like another record's line."""
+    """Return the lines of text, indenting all but the first so that none looks like another record's line."""
     first, *others = (printable(line.expandtabs(4)) for line in text.rstrip("\n").split("\n"))
     return [first, *(f"    {line}" for line in others)]
 

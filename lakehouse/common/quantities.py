@@ -12,10 +12,10 @@ _SIZE = re.compile(r"(\d{1,15}) ?([KMG]?B)", re.ASCII)
 
 
 def parse_duration_s(text: str) -> int:
-    """Return the seconds of a duration such as 90s, 15m, 1h30m, 7d or 2w.
+    """Return the number of seconds in a duration such as 90s, 15m, 1h30m, 7d or 2w.
 
-    Units go from large to small, each at most once. Raises ValueError, which says what is expected, for
-    anything else; a number without a unit is refused, too.
+    Units go from large to small, each at most once. For anything else, including a number without a unit,
+    raises ValueError, which says what is expected.
     """
     parts = [(int(number), unit) for number, unit in _PART.findall(text)] if _DURATION.fullmatch(text) else []
     units = [unit for _, unit in parts]
@@ -25,7 +25,7 @@ def parse_duration_s(text: str) -> int:
 
 
 def show_duration(seconds: int) -> str:
-    """Return a duration as `parse_duration_s` reads it, in the largest units: 5400 is 1h30m, 604800 is 7d."""
+    """Return a duration for `parse_duration_s` to read, in the largest units: 5400 is 1h30m, 604800 is 7d."""
     parts = []
     for unit, length_s in _UNITS_S.items():
         if unit != "w" and seconds >= length_s:  # 7d is more usual than 1w
@@ -35,9 +35,9 @@ def show_duration(seconds: int) -> str:
 
 
 def parse_size_bytes(text: str) -> int:
-    """Return the bytes of a size such as 100B, 512KB, 256MB or 2GB; a KB has 1,024 bytes.
+    """Return the number of bytes in a size such as 100B, 512KB, 256MB or 2GB; a KB has 1,024 bytes.
 
-    Raises ValueError, which says what is expected, for anything else, and for a number without a unit.
+    For anything else, including a number without a unit, raises ValueError, which says what is expected.
     """
     found = _SIZE.fullmatch(text)
     if found is None:
@@ -46,7 +46,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 def show_size(size_bytes: int) -> str:
-    """Return a size as `parse_size_bytes` reads it, in the largest unit without a fraction."""
+    """Return a size in the format of `parse_size_bytes`, in the largest unit that needs no fraction."""
     for unit, length_bytes in _UNITS_BYTES.items():
         if size_bytes >= length_bytes and size_bytes % length_bytes == 0:
             return f"{size_bytes // length_bytes}{unit}"

@@ -15,8 +15,8 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks
 def readable(data: bytes | None, limit: int | None = None, *, length: int | None = None) -> str | None:
     """Return bytes as one line: UTF-8 with unprintable characters escaped, otherwise hex; None stays None.
 
-    Text longer than `limit` characters is truncated and followed by its length in bytes. If `data` is
-    truncated, `length` is the full length in bytes.
+    Text longer than `limit` characters is truncated and followed by its length in bytes. If `data` is already
+    truncated, `length` is its full length in bytes.
     """
     if data is None:
         return None

@@ -1,6 +1,7 @@
 """Kafka records as JSON lines, the input of `lakehouse try` and `lakehouse produce file`.
 
-A line is a record's value, byte for byte, or an envelope: a JSON object with more fields of the record.
+A line is a record's value, byte for byte, or an envelope: a JSON object that also has other fields of the
+record.
 
     {"key": "ann", "value": {"userId": "ann", "amount": 12.50}, "timestamp_ms": 1777896000000}
     {"key": "pen", "value": null, "partition": 1, "topic": "sales-events-v1", "headers": {"trace": "7f"}}
@@ -13,7 +14,7 @@ A line is a record's value, byte for byte, or an envelope: a JSON object with mo
 | key_base64 | instead of key: bytes |
 | headers | an object of strings (or nulls), or a list of [name, string] if a name is repeated |
 | topic | the topic, for a stream that reads several |
-| partition, offset | the coordinates |
+| partition, offset | the record's coordinates |
 | timestamp_ms | Kafka's timestamp, in epoch milliseconds |
 """
 
@@ -58,7 +59,7 @@ class Record:
     """A Kafka record; a None value is a tombstone.
 
     If `topic`, `partition`, `offset` or `timestamp_ms` (epoch milliseconds) is None, the code that uses the
-    record chooses it.
+    record chooses the value.
     """
 
     value: bytes | None
@@ -99,7 +100,7 @@ def opened(path: str) -> Iterator[BinaryIO]:
 
 
 def read_lines(lines: Iterable[bytes], file: str, *, envelopes: bool) -> Iterator[Line]:
-    """Yield the records of a file's lines; blank lines are skipped.
+    """Yield the records in a file's lines; blank lines are skipped.
 
     Raises SettingsError, with file and line, if `envelopes` is set and a line is not an envelope.
     """
@@ -163,7 +164,7 @@ def _members(text: str) -> dict[str, tuple[Any, str]]:
 
 
 def _after(sign: str, text: str, at: int) -> int:
-    """Return the start of the token after `sign`; raises ValueError if `sign` does not come next."""
+    """Return the start of the token after `sign`. Raises ValueError if `sign` does not come next."""
     at = _skipped(text, at)
     if text[at : at + 1] != sign:
         raise ValueError(f"expected a JSON object; {sign} is missing at character {at + 1}")

@@ -1,4 +1,4 @@
-"""Functions whose parameters are declared at run time, for typer and FastAPI, which read them."""
+"""Declare functions' parameters at run time, for typer and FastAPI, which read function signatures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def keyword(name: str, annotation: Any, default: Any = Parameter.empty) -> Param
 
 
 def sign(function: Callable[..., Any], parameters: Iterable[Parameter], returns: Any = None) -> None:
-    """Set a function's signature, in the order of kinds that Python requires."""
+    """Set a function's signature, with the parameters ordered by kind, as Python requires."""
     ordered = sorted(parameters, key=lambda one: one.kind)
     function.__dict__["__signature__"] = Signature(ordered, return_annotation=returns)
     function.__annotations__ = {one.name: one.annotation for one in ordered}

@@ -19,8 +19,8 @@ def write_whole(path: Path, text: str, *, lasting: bool = False, mode: int = _AN
     """Replace a file's content atomically: a reader sees either the old or the new text.
 
     `lasting`: sync to disk; otherwise the file may be empty after a power failure. `mode`: the file's
-    permissions. If the write fails, the file is unchanged, and the error names it. A killed process leaves a
-    temporary file behind (`drafts_of`).
+    permissions. If the write fails, the file is unchanged, and the error names the file. A killed process
+    leaves a temporary file behind (`drafts_of`).
     """
     draft = _draft_of(path)
     try:

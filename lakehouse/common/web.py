@@ -106,7 +106,7 @@ def authorization(user: str, password: str) -> dict[str, str]:
 
 
 def trusted(authorities: str) -> ssl.SSLContext:
-    """Return a TLS context that trusts these PEM certificate authorities; if empty, the system's.
+    """Return a TLS context that trusts these PEM certificate authorities, or the system's if empty.
 
     Raises ValueError if the text is not PEM certificates.
     """
@@ -209,7 +209,7 @@ class WebClient:
         self, method: str, below: str, headers: dict[str, str], body: bytes | None, *, reads_body: bool
     ) -> tuple[Answer, str]:
         limits = _Limits(time.monotonic() + DEADLINE_S, MOST_BYTES)
-        # Keep the connection only if it cannot contain unread data of this response.
+        # Keep the connection only if it cannot contain unread data from this response.
         connection, self._connection = self._connection or self._made(), None
         path = f"{self._path.rstrip('/')}{below}" if below else self._path or "/"
         target = f"{connection.before_path}{path}{f'?{self._query}' if self._query else ''}"
@@ -236,7 +236,7 @@ class WebClient:
 
 
 def _whole(answer: http.client.HTTPResponse) -> bytes:
-    content = answer.read(MOST_BYTES)  # headers count towards the limit, so it is reached first
+    content = answer.read(MOST_BYTES)  # the limit also counts headers, so it is reached first
     if answer.length:
         raise ConnectionError("its answer is cut off")
     return content
@@ -252,7 +252,7 @@ class _Relay:
 
 
 def _relay(url: str) -> _Relay:
-    """Parse a proxy's URL; raises WebError for a TLS proxy or a malformed URL."""
+    """Parse a proxy's URL. Raises WebError for a TLS proxy or a malformed URL."""
     bare, credentials = split_credentials(url if "://" in url else f"http://{url}")
     parts = urlsplit(bare)
     try:
@@ -276,14 +276,14 @@ class _Limits:
         self._until, self._left = until, most_bytes
 
     def left_s(self) -> float:
-        """Return the remaining seconds; raises TimeoutError once the deadline has passed."""
+        """Return the remaining seconds. Raises TimeoutError once the deadline has passed."""
         left = self._until - time.monotonic()
         if left <= 0:
             raise TimeoutError
         return left
 
     def count(self, size: int) -> None:
-        """Count received bytes; raises _TooLargeError when they exceed the limit."""
+        """Count received bytes. Raises _TooLargeError when they exceed the limit."""
         self._left -= size
         if self._left < 0:
             raise _TooLargeError

@@ -1,4 +1,4 @@
-"""Stores that gold rows are exported to; import from here to write a custom sink (docs/sinks.md).
+"""Stores that gold rows are exported to. A custom sink imports from here (docs/sinks.md).
 
 A change is the newest state of a row within a micro-batch of gold's change feed. A sink receives all changes
 of a micro-batch, and may receive the same micro-batch more than once. `lakehouse.sinks.registry` lists the

@@ -17,7 +17,7 @@ _CHUNK_CHARACTERS = 32 << 20
 class Change:
     """A gold row to send: message key, JSON (None: deleted), version, and its place in Redis.
 
-    `partition_by` determines the partition, as if it were the record's key; if null, `key` does. If
+    `partition_by` determines the partition, as if it were the record's key; if it is None, `key` does. If
     `has_message` is false, the row is not sent to a topic. `own` maps a sink's name to the row in that sink's
     own format, for sinks that do not store the message.
     """
@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Span:
-    """The changes that a micro-batch sends: the table, by its name in positions, and the start and end."""
+    """The changes that a micro-batch sends: the table's name in positions, and their start and end."""
 
     table: str
     before: Position
@@ -50,7 +50,7 @@ class Span:
 
 
 def next_chunk(remaining: Iterator[Change], rows: int) -> list[Change]:
-    """Take the next rows, at most `rows`, and fewer if they are long."""
+    """Take the next rows: at most `rows` of them, and fewer if they are long."""
     chunk, characters = list[Change](), 0
     for change in remaining:
         chunk.append(change)

@@ -64,7 +64,8 @@ class Outgoing:
 def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes: int) -> list[Change] | None:
     """Return the `changes` (`changes_of`) to send, in sending order; None if they exceed a limit.
 
-    Runs one job, for feed rows that fit in one task. The driver collects at most one row beyond the limits.
+    The feed rows must fit in one task, and one job runs. The driver collects at most one row beyond the
+    limits.
     """
     leaving = _before().added_to(changes.of(newest))
     found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
@@ -85,10 +86,10 @@ def outgoing(newest: DataFrame, changes: Columns | Kept) -> Iterator[Outgoing]:
 
 
 def changes_of(table: MergedTable, own: Own = NO_OWN) -> Columns:
-    """Return the columns of a Change for feed rows of the table, and one that defines the sending order.
+    """Return the columns of a Change for feed rows of the table, and a column for the sending order.
 
     Rows are sent by version, then by key. Within a commit, deletes come first, so that the last message with
-    a given key is that of an existing row. A deleted row gets the tombstone key.
+    a given key belongs to an existing row. A deleted row gets the tombstone key.
     """
     export, view = table.export, table.export.redis
     deleted = F.col(_KIND) == "delete"

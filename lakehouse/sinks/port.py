@@ -5,7 +5,7 @@
 
 A micro-batch goes to its lead first: if that fails, the step fails, and the same micro-batch is retried. The
 export does not wait for sinks. If a sink fails, the lake records that it is behind and it is refilled on a
-schedule, so an unavailable store never delays another. The lake records the export's position after all
+schedule, so an unavailable store never delays the others. The lake records the export's position after all
 stores have been written.
 """
 
@@ -35,8 +35,8 @@ Example = tuple[dict[str, Any], str]
 class Exported:
     """An exported gold table, with its path, the settings and callbacks.
 
-    `notice` is called with a line for the user; `note_unsent` with a place (a topic or a store's name), the
-    rows that it permanently refuses, and the time (UTC).
+    `notice` is called with a line for the user; `note_unsent` is called with a place (a topic or a store's
+    name), the rows that this place permanently refuses, and the time (UTC).
     """
 
     lake: Lake
@@ -48,7 +48,7 @@ class Exported:
 
     @property
     def spark(self) -> SparkSession:
-        """The session of the export."""
+        """The export's session."""
         return self.lake.spark
 
     @property
@@ -97,7 +97,7 @@ class Sending:
 
 
 class Sink(Protocol):
-    """A store for one gold table's rows. Not thread-safe; one micro-batch at a time.
+    """A store for one gold table's rows. Not thread-safe; it takes one micro-batch at a time.
 
     If the store is unreachable or full, or refuses a request, methods raise SinkTroubleError with a one-line
     message that contains no password. The sink is then filled before it gets another micro-batch.
@@ -106,10 +106,10 @@ class Sink(Protocol):
     name: str
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch; discards an unfinished one."""
+        """Begin a micro-batch, discarding an unfinished one."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write the micro-batch's next rows; a store without transactions may show them at once."""
+        """Write the micro-batch's next rows; without transactions, they may become visible at once."""
 
     def end(self) -> int:
         """Make the rows visible; return how many changed in the store, 0 if it already had all of them."""
@@ -123,7 +123,7 @@ class Sink(Protocol):
     def fill(self, reached: Position | None, now: datetime) -> int:
         """Send the rows up to `reached` that the store lacks, and return how many changed in it.
 
-        `reached` is the position up to which the table has been sent; None before the first.
+        `reached` is the position up to which the table has been sent; None if nothing has been sent.
         """
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows that the lead has processed, how many it sent just now, and those it permanently refuses."""
+    """Rows that the lead has processed, how many it has just sent, and those it permanently refuses."""
 
     changes: Sequence[Change]
     sent: int = 0
@@ -143,14 +143,14 @@ class Lead(Protocol):
     """The store that a micro-batch waits for; its transactions hold the step's position.
 
     `name` is the store's name; `place` is where it keeps the table's rows. Methods raise ServiceError if the
-    store is unreachable, and PositionError if another export has sent different rows meanwhile.
+    store is unreachable, and PositionError if another export has sent different rows in the meantime.
     """
 
     name: str
     place: str
 
     def sent(self) -> Progress | None:
-        """Return the position up to which the table has been sent; None before the first."""
+        """Return the position up to which the table has been sent; None if nothing has been sent."""
 
     def begun(self) -> Span | None:
         """Return the span of the last micro-batch committed in slices; None if there was none."""
@@ -166,7 +166,8 @@ class Lead(Protocol):
 class Findings:
     """An audit's result: the numbers of rows compared and of differences, some examples, and notes.
 
-    `not_compared` describes rows that could not be compared, and why; if any, the audit is not clean.
+    `not_compared` describes rows that could not be compared, and why; if there are any, the audit is not
+    clean.
     """
 
     compared: int = 0
@@ -203,7 +204,7 @@ class AuditedLead:
     """An audit's input for the lead's place: a gold table, and the lake's records about it.
 
     noted        the sent position recorded in the lake; None if nothing has been sent
-    version_of   returns the latest version with the same rows as a position; None if there is none
+    version_of   returns the latest version whose rows are those at a position; None if there is none
     unsent       returns the rows not sent to the place; None if there are none
     copied_from  the lake that this lake is a copy of; None if it is not a copy
     """
@@ -228,8 +229,8 @@ class SinkKind:
     audit       compares the store with gold, both ways; raises ServiceError if it is unreachable
     doubts      warnings about the rows in a working store, one line each
     reads_back  how far back the change feed is read to fill a store that lacks rows
-    own         the row in the store's own format, as a column over gold; None: the message
-    unfit       why the store cannot hold a table as declared: names that are too long, or reserved
+    own         the row in the store's own format, as a column over gold; None: it stores the message
+    unfit       why the store cannot hold a table as declared, such as names that are too long or reserved
     try_row     writes a row and leaves no trace; raises ServiceError if the store would refuse it
     """
 
@@ -251,7 +252,7 @@ class LeadKind:
     """The kind of the lead store.
 
     place  where the store keeps a table's rows; None for a table that is not sent to it
-    make   creates the lead for a gold table; None for such a table
+    make   creates the lead for a gold table; None for a table that is not sent to the store
     audit  compares gold with the place
     """
 

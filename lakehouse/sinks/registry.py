@@ -30,7 +30,7 @@ def used(settings: Settings) -> list[SinkKind]:
 
 
 def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
-    """Return the configured sinks that a table is exported to, in writing order.
+    """Return the configured sinks that a table is exported to, in the order in which they are written.
 
     Raises SettingsError if the table names an unknown sink.
     """
@@ -55,7 +55,7 @@ def require_fit(stream: Stream) -> None:
 
 
 def needed_by(streams: Iterable[Stream], settings: Settings) -> list[SinkKind]:
-    """Return the sinks that tables of the streams are exported to; raises SettingsError as `used_by` does."""
+    """Return the sinks that tables of the streams are exported to. Raises SettingsError as `used_by` does."""
     found = {kind.name for stream in streams for table in stream.tables for kind in used_by(table, settings)}
     return [kind for kind in SINKS if kind.name in found]
 

@@ -22,7 +22,7 @@ class UnsentRow:
     """A row state refused by its topic or store: its identity, the reason, and size and limit in bytes.
 
     The size is that of the record alone in a batch, as the client computes it: key and value in UTF-8 plus up
-    to 95 bytes, at most 20 more than the broker counts. A null size means that size is not the reason.
+    to 95 bytes, at most 20 more than the broker counts. If the size is None, it is not the reason.
     `value_sha256` is the hex digest of the message's value, empty for a delete.
     """
 

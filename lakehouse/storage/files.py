@@ -1,6 +1,6 @@
 """Access the lake's files without a JVM: on a local disk, or elsewhere through pyarrow.
 
-As for deltalake, the address and credentials of an object store come from the environment (AWS_...). In an
+As with deltalake, the address and credentials of an object store come from the environment (AWS_...). In an
 object store, finding a file takes one request, reading it takes two, and one request lists a thousand names.
 Unreachable files raise OSError.
 """
@@ -71,11 +71,11 @@ class Files(ABC):
 
     @abstractmethod
     def open(self, name: str) -> pa.NativeFile:
-        """Open a file for pyarrow; raises FileNotFoundError if it does not exist."""
+        """Open a file for pyarrow. Raises FileNotFoundError if it does not exist."""
 
     @abstractmethod
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
-        """Call the function for each item and return the results in order; concurrently if faster."""
+        """Call the function for each item, concurrently if that is faster; return the results in order."""
 
 
 def files_of(path: str) -> Files:

@@ -1,4 +1,4 @@
-"""Audit exports to Kafka: read committed, the last message of every row must equal gold.
+"""Audit exports to Kafka: for a read-committed consumer, the last message of every row must equal gold.
 
 Rows are compared as of the version that the export has reached; rows sent during the audit are in flight and
 are skipped. Some cases are reported as notes, not differences: a row too large for the topic, even if the
@@ -130,7 +130,7 @@ def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: K
 
 
 def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
-    """Return a note for a copy whose original has sent more since; None for other lakes."""
+    """Return a note if the lake is a copy whose original has since sent later versions; otherwise None."""
     if audited.copied_from is None or progress is None:
         return None
     last = progress.position.version - 1
@@ -196,7 +196,7 @@ def _reached_by_now(audited: AuditedLead, progress: Progress) -> int:
 
 
 def _as_messages(rows: DataFrame, table: MergedTable) -> DataFrame:
-    """Return gold rows as messages: key, value, identifying fields, and `leaves` (whether exported)."""
+    """Return gold rows as messages: key, value, identifying fields, and `leaves` (whether it is exported)."""
     export = table.export
     kind = ["_change_type"] if "_change_type" in rows.columns else []
     messages = rows.select(
@@ -245,7 +245,7 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
 
 
 def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that the topic has fewer times than gold, with the digests of their values."""
+    """Return messages that occur fewer times in the topic than in gold, with the digests of their values."""
     rows = gold.where("leaves").groupBy("key", "value").agg(F.count(F.lit(1)).alias("rows"))
     both = rows.join(_counted(messages), ["key", "value"], "left")
     times = F.coalesce("times", F.lit(0))

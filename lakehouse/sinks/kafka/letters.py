@@ -1,7 +1,7 @@
 """Send dead letters to a topic, exactly once for read-committed consumers, readable by Kafka's own tools.
 
 A message is the original record: key, value and headers. It also has the headers of a Kafka Streams dead
-letter (KIP-1034), so consoles that support those can show it, and further headers with the letter's id,
+letter (KIP-1034), so consoles that support these headers can show it. Further headers hold the letter's id,
 stream, status and reasons. A replayed or discarded letter is sent again with its new status.
 
 A message may be fed back into the stream, by a mirror or by hand, and become a dead letter again. The new
@@ -51,7 +51,7 @@ class Letter:
 
     @property
     def rounds(self) -> int:
-        """How many times the record was sent as a letter before."""
+        """How many times the record has already been sent as a letter."""
         said = dict(self.headers)
         if f"{_OURS}id" not in said:
             return 0
@@ -79,16 +79,17 @@ class LetterSink:
         self._sent_as: str | None = None
 
     def sent(self) -> Progress | None:
-        """Return the position up to which letters were sent; None before the first. Raises ServiceError."""
+        """Return the position up to which letters were sent; None if none were. Raises ServiceError."""
         found = read_progress(self._access, self._group, self.topic, "read_uncommitted")
         self._sent_as = None if found is None else found.table
         return found
 
     def write(self, letters: Iterable[Letter], span: Span) -> int:
-        """Send letters in order and return how many; 0 if there are none, or they were sent already.
+        """Send letters in order and return how many were sent; 0 if none are given or they were sent before.
 
-        The position is stored with letters only, except that it replaces another table's at once. Raises
-        ServiceError if the broker refuses the letters or another exporter of them has taken over.
+        The position is stored only together with letters, except that it replaces another table's position at
+        once. Raises ServiceError if the broker refuses the letters or another exporter of these letters has
+        taken over.
         """
         remaining = iter(letters)
         first = list(islice(remaining, 1))
@@ -138,7 +139,7 @@ class LetterSink:
 
 
 def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
-    """Return a letter's message, without some of its parts if it would be too large for the topic.
+    """Return a letter's message, omitting some parts if it would otherwise be too large for the topic.
 
     The value is omitted first, then also the key, the record's headers and the reasons; the header
     `lakehouse.letter.left_out` lists the omissions.

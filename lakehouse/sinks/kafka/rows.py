@@ -43,8 +43,8 @@ class Exporter:
     def close(self) -> None:
         """Close the producer, whatever the broker's state.
 
-        Read-committed consumers do not see an open transaction and wait at its first row. It is aborted by
-        the next exporter when it starts, or by the broker after the timeout.
+        Read-committed consumers do not see the rows of an open transaction, and wait at the first of them.
+        The next exporter aborts the transaction when it starts, or the broker does after the timeout.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -91,7 +91,7 @@ class Exporter:
 class KafkaSink(Exporter):
     """Write a micro-batch's rows to one topic exactly once, in one transaction.
 
-    Progress is the table's next version, stored as the offset of the group
+    Progress is the table's next version to send, stored as the offset of the group
     `lakehouse-export-<table>-to-<topic>`; the metadata holds the table's name in positions
     (`tables.sent_as`). A committed micro-batch is not sent again.
     """
@@ -122,10 +122,10 @@ class KafkaSink(Exporter):
         return weighed
 
     def write(self, changes: Sequence[Change], span: Span) -> int:
-        """Send the changes in order and return how many; 0 if they were sent already.
+        """Send the changes in order and return how many were sent; 0 if they had been sent before.
 
         Raises ServiceError if the broker refuses them or another exporter has taken over, and PositionError
-        if another exporter has sent different changes meanwhile.
+        if another exporter has sent different changes in the meantime.
         """
         with self._reported():
             return self._write(changes, span)
@@ -141,12 +141,12 @@ class KafkaSink(Exporter):
         return self._limits
 
     def sent(self) -> Progress | None:
-        """Return the position up to which rows have been sent to the topic; None before the first.
+        """Return the position up to which rows have been sent to the topic; None if none have been sent.
 
         Raises ServiceError if the broker does not answer.
         """
-        # Reading committed offsets would wait for a transaction left open by a crash. It has not moved the
-        # progress.
+        # Reading committed offsets would wait for a transaction left open by a crash. That transaction has
+        # not changed the progress.
         return read_progress(self._access, self._group, self.topic, "read_uncommitted")
 
     def _write(self, changes: Sequence[Change], span: Span) -> int:
@@ -190,7 +190,7 @@ def progress_group(table: str, topic: str) -> str:
 def read_progress(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Progress | None:
-    """Return the position up to which a table has been sent to the topic; None before the first.
+    """Return the position up to which a table has been sent to the topic; None if nothing has been sent.
 
     Raises ServiceError as `read_group` does.
     """

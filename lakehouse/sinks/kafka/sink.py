@@ -17,9 +17,9 @@ from lakehouse.streams.definition import MergedTable
 
 
 class ToKafka:
-    """The lead of a table with a topic; creates the topic if it is missing.
+    """The lead for a table that has a topic; it creates the topic if it is missing.
 
-    A micro-batch is sent in one transaction; a large one takes a transaction for each slice and a final one
+    A micro-batch is sent in one transaction; a large one uses a transaction for each slice and a final one
     for the position.
     """
 
@@ -35,7 +35,7 @@ class ToKafka:
         )
 
     def sent(self) -> Progress | None:
-        """Return the position up to which the table has been sent; None before the first."""
+        """Return the position up to which the table has been sent; None if nothing has been sent."""
         return self._sink.sent()
 
     def begun(self) -> Span | None:
@@ -53,7 +53,7 @@ class ToKafka:
     def _at_once(self, changes: Iterable[Change], sending: Sending) -> Iterator[Slice]:
         rows = list(changes)
         weighed = self._sink.weigh(rows)
-        # Note refused rows first: they are then on record even if the topic accepts them in a retry.
+        # Note refused rows first, so they are on record even if the topic accepts them in a retry.
         self._note(weighed.refused, sending)
         yield Slice(rows, self._sink.write(weighed.fitting, sending.span), weighed.refused)
 

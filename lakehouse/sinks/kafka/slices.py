@@ -1,8 +1,9 @@
 """Send a large micro-batch's rows in slices.
 
 The broker aborts a transaction that stays open too long. A transaction with all rows of a large micro-batch
-could time out in every retry, for ever. So a large micro-batch is sent in slices of bounded size, each in a
-transaction with its progress; the other stores then get the slice. The rows are never all in memory at once.
+could time out in every retry, forever. So a large micro-batch is sent in slices of bounded size, each in a
+transaction with its progress. Once a slice is committed, the other stores get it. The rows are never all in
+memory at once.
 
 A retry skips committed slices, so its rows must come in the same order. They do: the slices' progress records
 the micro-batch's span of the change feed, and rows are ordered by version and keys. The micro-batch's own
@@ -48,8 +49,9 @@ class SlicedSink(Exporter):
 
     Progress is the number of rows done, stored as the offset of the group
     `lakehouse-export-<table>-to-<topic>-slices`; its metadata holds the micro-batch's span. A retry skips
-    that many rows, so they must come in the same order. The size limit in force at that time is applied to
-    them again, so the same rows are refused. With `begins_anew` no rows are skipped, because the rows differ.
+    that many rows, so they must come in the same order. The size limit that was in force then is applied to
+    the skipped rows again, so the same rows are refused. With `begins_anew` no rows are skipped, because the
+    rows differ.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Connect to PostgreSQL by a URL in libpq's format, and explain its errors by SQLSTATE."""
+"""Connect to PostgreSQL using a URL in libpq's format, and explain its errors by SQLSTATE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PostgresTroubleError(SinkTroubleError):
 
 
 class _Meaning(NamedTuple):
-    """What PostgreSQL does, which introduces its own message in a line, and the remedy."""
+    """A phrase for what PostgreSQL does, which precedes its own message in a line, and the remedy."""
 
     does: str
     todo: str
@@ -64,10 +64,10 @@ _MEANINGS = {
     ),
     "58": _Meaning("has an internal error{of}", "its log has details; the statement is retried"),
     "XX": _Meaning("has an internal error{of}", "its log has details; the statement is retried"),
-    # Missing rights.
+    # Missing privileges.
     "28": _Meaning("has refused the user", f"is {URL} right?"),
     "42501": _Meaning(f"denies the user in {URL} a right", "see docs/postgresql.md, Access"),
-    # Errors of the table in PostgreSQL: the rows wait until someone fixes it.
+    # Errors in the PostgreSQL table: the rows wait until someone fixes the table.
     "42P01": _Meaning(
         "lacks a table{of}",
         "it is recreated; if that does not help, a connection pooler may pool transactions, not sessions",
@@ -89,7 +89,7 @@ _MEANINGS = {
         "has an index, or a limit, that refuses a row{of}",
         "drop the index, or build it on md5(column): rows wait until then",
     ),
-    # Errors of the values sent.
+    # Errors in the values sent.
     "22": _Meaning("refuses a value{of}", "docs/postgresql.md says which values it cannot hold"),
     "22P05": _Meaning(
         "refuses a name or a comment{of}, which the database's encoding cannot hold",

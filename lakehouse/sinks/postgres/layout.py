@@ -19,7 +19,7 @@ GENERATION, VERSION = STAMPS = ("_generation", "_version")
 GONE = "_is_gone"
 """The column of an incoming row that marks it as deleted."""
 MOST_KEY_BYTES = 2_500
-"""The longest key, as text: a PostgreSQL index entry takes at most a third of a page."""
+"""The maximum length of a key as text: a PostgreSQL index entry may take at most a third of a page."""
 
 _TYPES = {
     "string": "text",
@@ -66,7 +66,7 @@ def line_of(table: MergedTable) -> Column:
 
 
 def key_bytes(key: str) -> int:
-    """Return the length in bytes that a key, given as text, has in PostgreSQL."""
+    """Return the length in bytes of a key in PostgreSQL, given the key as text."""
     for character, escape in _KEPT.items():
         key = key.replace(character, escape)
     return len(key.encode())

@@ -7,8 +7,8 @@ gold.lakehouse_positions holds each table's position.
 
 A micro-batch is one transaction: a COPY into a temporary table, an INSERT … ON CONFLICT, a DELETE, and the
 position. A row that the database cannot hold, such as one with a character missing from its encoding, is
-noted as unsent, and the others are sent. A server that was unavailable catches up from its own position. A
-server that has another table's rows, or has lost rows, gets all rows of gold again in one transaction.
+noted as unsent, and the other rows are sent. A server that was unavailable catches up from its own position.
+A server that has another table's rows, or has lost rows, gets all rows of gold again in one transaction.
 
 For a row that the database cannot hold, only the key is sent, as a deletion, so no earlier state of it
 remains.
@@ -52,7 +52,7 @@ from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Position
 
 Incoming = tuple[str, int, bool]
-"""A row's line, its version, and whether it is deleted. A plain tuple, because it is by far the fastest."""
+"""A row's line, its version, and whether it is deleted. It is a plain tuple, which is by far the fastest."""
 
 
 class Receiver:
@@ -66,7 +66,7 @@ class Receiver:
         self._takes: dict[str, bool] = {}  # by character: whether the server can store it
 
     def take(self, rows: Sequence[Incoming]) -> Mapping[int, str]:
-        """Copy the rows, and return why some cannot be copied, by row number.
+        """Copy the rows, and return the reasons why some cannot be copied, by row number.
 
         Raises psycopg.Error for errors that do not concern a row.
         """
@@ -246,7 +246,7 @@ class ToPostgres:
         return self._filled(newest, first, end, now, is_all=False)
 
     def _replace(self, first: Position | None, reached: Position, now: datetime) -> int:
-        """Replace the rows with those gold has sent, or with the newest if VACUUM removed that version."""
+        """Replace the rows with gold's as of `reached`, or with the newest if VACUUM removed that version."""
         exported, version = self._exported, reached.version - (0 if reached.is_beginning else 1)
         try:
             return self._replaced_by(version, first, now)

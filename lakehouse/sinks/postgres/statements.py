@@ -1,6 +1,6 @@
-"""SQL of the PostgreSQL sink, and creation of its tables; an unsuitable table is refused with a remedy.
+"""SQL for the PostgreSQL sink, and creation of its tables. Unsuitable tables are refused, with a remedy.
 
-Statements that contain gold's names have no parameters: a `%` in a name would be taken for one.
+Statements that contain gold's names have no parameters, because a `%` in a name would be taken for one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MADE_UP = {
     "timestamp with time zone": _EPOCH,
     "timestamp without time zone": _EPOCH,
 }
-"""Made-up values by type; other types are numbers."""
+"""Made-up values by type; all other types are numeric."""
 
 
 class Sql:
@@ -75,7 +75,7 @@ class Sql:
         return sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self._place, sql.Identifier(name), kind)
 
     def receive(self) -> sql.Composed:
-        """Create this connection's temporary table that a micro-batch is copied into."""
+        """Create the connection's temporary table, into which a micro-batch is copied."""
         columns: list[sql.Composable] = [
             *(
                 sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
@@ -148,8 +148,9 @@ class Sql:
         return sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(self._place)
 
     def compare(self) -> sql.Composed:
-        """Return rows that differ from the copied ones: key, whether copied, existing row, total differences.
+        """Return the rows that differ from the copied ones.
 
+        Each has the key, whether it was copied, the existing row, and the total number of differences.
         Rows copied with `_is_gone` are not exported in their current state, so the table may have any state
         of them.
         """
@@ -249,7 +250,7 @@ LACKING_RIGHTS = (
     "SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r "
     "WHERE NOT has_table_privilege(to_regclass(%s)::oid, r)"
 )
-"""The rights on a table that the user lacks."""
+"""The privileges on a table that the user lacks."""
 
 
 def quoted(*names: str) -> str:
@@ -283,7 +284,7 @@ def prepare_schema(connection: psycopg.Connection) -> None:
     """Create the schema and the positions table if they are missing."""
     with reported():
         found = connection.execute("SELECT to_regnamespace(%s)", [SCHEMA]).fetchone()
-        if found is None or found[0] is None:  # IF NOT EXISTS needs the right even if the schema exists
+        if found is None or found[0] is None:  # IF NOT EXISTS needs the privilege even if the schema exists
             connection.execute(CREATE_SCHEMA)
         if connection.execute(KIND, [quoted(SCHEMA, POSITIONS)]).fetchone() is None:
             connection.execute(CREATE_POSITIONS)

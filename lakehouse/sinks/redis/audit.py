@@ -166,7 +166,7 @@ class _Look:
         return {str(row.row) for row in streamed(rows)}
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
-        """Yield rows that differ in Redis, with Redis's text; newer versions are in flight."""
+        """Yield rows that differ in Redis, with Redis's text; newer versions count as in flight."""
         with outgoing(exported, changes_of(self.table)) as rows:
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK):

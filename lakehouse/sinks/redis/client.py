@@ -1,4 +1,4 @@
-"""Redis clients by URL, for a single server or a primary behind Sentinels, and error messages."""
+"""Redis clients for a URL, either of a single server or of a primary behind Sentinels, and error messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLUSTER = (
 )
 REPLICA = "Redis is a replica, but redis.url must name the primary, also after a failover"
 WRONG_TYPE = "WRONGTYPE"
-"""Part of the error message when a command, even within a script, meets a key of another type."""
+"""Part of the error message when a command, even within a script, finds a key of the wrong type."""
 
 _ACCESS = "docs/redis.md, Access, lists the rights that the user in redis.url needs"
 _REFUSED = "has refused the user in redis.url", "are its name and password right?"
@@ -62,7 +62,7 @@ _MEANINGS = {
 """Explanations by part of an error message: what Redis does, and the remedy.
 
 A code such as NOPERM is the first word of a message, but redis-py strips some codes, and an error in a Redis
-6 script has it in the middle.
+6 script has the code in the middle.
 """
 
 
@@ -108,7 +108,7 @@ _NEVER_EVICTS = "noeviction"
 
 
 class _AskingAgain(SentinelManagedConnection):
-    """Ask Sentinels before each attempt to connect; redis-py does so only before the first (its #3874)."""
+    """Ask Sentinels before each attempt to connect; redis-py asks only before the first (redis-py #3874)."""
 
     def send_packed_command(self, command: Any, check_health: Any = True) -> Any:  # noqa: FBT002 - redis-py's
         """Send a command, connecting first if necessary."""

@@ -1,4 +1,4 @@
-"""Write gold rows to Redis: an older row never overwrites a newer one, and lost rows are filled again."""
+"""Write gold rows to Redis: an older row never overwrites a newer one, and lost rows are refilled."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class RedisSink:
         """Write the rows, each member's in version order; skip rows older than those in Redis.
 
         `are_all`: these are all rows of their members, so each member's latest row is known and no member
-        stays open. `after`: the result of writing earlier rows, to which this one is added. Raises
+        stays open. `after`: the result of writing earlier rows, to which this result is added. Raises
         RedisTroubleError if Redis stays unreachable or refuses rows; some of them may have been written.
         """
         before = after or Put()
@@ -106,7 +106,7 @@ class RedisSink:
         return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
-        """Tell whether Redis has all the rows it should; raises RedisTroubleError as `write` does."""
+        """Tell whether Redis has all the rows it should. Raises RedisTroubleError as `write` does."""
         with reported():
             return self._mark(self._client) == self._place_of(self._client)
 
@@ -136,7 +136,7 @@ class RedisSink:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Mark Redis as filled once the block has written all rows, unless Redis lost its keys meanwhile."""
+        """Mark Redis as filled once the block has written all rows, unless Redis has lost keys by then."""
         name = filled_key(self._table)
         with reported():
             place = self._place_of(self._client)
@@ -164,7 +164,7 @@ class RedisSink:
         return f"{_place(told(client))}{_LIVES}{self._ttl_s}"
 
     def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
-        """Write rows in one script call, and return its answer for each."""
+        """Write rows in one script call, and return the script's answer for each row."""
         names = dict.fromkeys(change.group for change in changes)
         groups = {name: number for number, name in enumerate(names, start=1)}
         keys = [row_key(self._table, change.row_key) for change in changes]
@@ -223,7 +223,7 @@ def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]
 
 
 def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
-    """Yield every row of the table in Redis with its row key; no row that persists throughout is missed.
+    """Yield the table's rows in Redis with their row keys, including every row that exists throughout.
 
     Raises ServiceError if Redis is unreachable.
     """

@@ -109,7 +109,7 @@ class ToRedis:
             return True
 
     def _put_next(self, open_: Collection[tuple[str, str]], now: datetime) -> int:
-        """Resend the existing rows of members whose latest row was deleted; one becomes the latest."""
+        """Resend the existing rows of members whose latest row was deleted; one will become the latest."""
         if not open_:
             return 0
         table, spark = self._exported.table, self._exported.spark

@@ -84,7 +84,7 @@ def _arguments(access: KafkaAccess) -> dict[str, Any]:
 
 
 class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
-    """Gets tokens for a client's id and secret, by OAuth 2.0's client credentials (RFC 6749, section 4.4)."""
+    """Gets tokens with a client's id and secret, by OAuth 2.0's client credentials grant (RFC 6749, 4.4)."""
 
     def __init__(self, access: KafkaAccess) -> None:
         self._access = access
@@ -117,7 +117,7 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def _token_in(answer: web.Answer) -> tuple[str, float]:
-    """Return the token and its lifetime in seconds; raises WebError if there is none."""
+    """Return the token and its lifetime in seconds. Raises WebError if there is none."""
     if not answer.is_success:
         raise web.WebError(f"it answered {answer.status}, {web.said(answer)}")
     try:

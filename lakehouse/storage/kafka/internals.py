@@ -1,4 +1,4 @@
-"""All undocumented parts of kafka-python in use (docs/internals.md); no other module touches them."""
+"""All undocumented parts of kafka-python that are used (docs/internals.md); no other module touches them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from lakehouse.storage.kafka.clients import Consumer, TopicPartition
 _LAST_VERSION = 12  # of fetch requests that identify topics by name
 _READ_COMMITTED = 1
 _NO_SESSION = -1
-_DELETE_HORIZON = 0x40  # set in a compacted batch, whose first timestamp then has another meaning
+_DELETE_HORIZON = 0x40  # set in a compacted batch, whose first timestamp then has a different meaning
 
 
 class HeaderConsumer(Consumer):
-    """A consumer that also reads the time of a record batch from its header.
+    """A consumer that also reads the time of a record batch from the batch's header.
 
     Records are compressed in batches, possibly a thousand to one, but a batch's header is not compressed.
-    Nothing is therefore decompressed, and no codec is needed. The batch is fetched as a whole, and is at most
+    Therefore nothing is decompressed, and no codec is needed. The batch is fetched as a whole, and is at most
     as large as its topic allows.
     """
 

@@ -76,7 +76,7 @@ def offset_ranges(access: KafkaAccess, topic: str) -> dict[int, tuple[int, int]]
 
 
 class OffsetLooker:
-    """Reads a topic's offsets repeatedly over one connection. For one thread at a time."""
+    """Reads a topic's offsets repeatedly over one connection. Use it in one thread at a time."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access
@@ -104,7 +104,7 @@ class OffsetLooker:
     def since(self, at: datetime) -> dict[int, int]:
         """Return, per partition, the offset of the first record with this time or a later one.
 
-        If there is none, return the partition's end offset. Raises ServiceError like `look`.
+        If there is none, return the partition's end offset. Raises ServiceError as `look` does.
         """
         ranges = self.look()
         places = {TopicPartition(self._topic, n): int(at.timestamp() * 1000) for n in ranges}
@@ -140,7 +140,7 @@ class OffsetLooker:
 def _ranges(access: KafkaAccess, consumer: Consumer, topic: str) -> dict[int, tuple[int, int]]:
     numbers = consumer.partitions_for_topic(topic)
     if not numbers:
-        describe_topic(access, topic)  # for kafka-python, a topic that may not be described does not exist
+        describe_topic(access, topic)  # kafka-python reports a topic that may not be described as missing
         return {}
     partitions = [TopicPartition(topic, number) for number in numbers]
     first, end = ends_of(consumer, partitions)

@@ -38,7 +38,7 @@ def why_not(access: KafkaAccess, timeout_s: float = 5.0) -> str | None:
     told: dict[int, str] = {}
 
     def note(error: KafkaError) -> None:
-        # The broker's TLS errors are reported as errors of the connection.
+        # The broker's TLS errors are reported as connection errors.
         code = KafkaError._SSL if "SSL routines" in error.str() else error.code()
         told.setdefault(code, error.str())
 

@@ -1,4 +1,4 @@
-"""Report rights that the broker denies, with the user, the operation and the resource.
+"""Report permissions that the broker denies, with the user, the operation and the resource.
 
 Neither Spark's source nor kafka-python names all three. The caller knows the resource, so it passes the
 meaning of each kind of refusal.
@@ -46,9 +46,9 @@ _ENTRY = {
 
 
 def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> AccessDeniedError | None:
-    """Return the error for a denied right; None if the error, or protocol code, is a different one.
+    """Return the error for a denied permission; None if the error or protocol code means anything else.
 
-    `wanted` has the requested operation for each kind of resource, such as {"topic": "Write to topic sales"}.
+    `wanted` maps each kind of resource to the requested operation, such as {"topic": "Write to topic sales"}.
     """
     kind = _KINDS.get(error) if isinstance(error, int) else _kind_of(error)
     if kind is None or kind not in wanted:
@@ -63,8 +63,8 @@ def denied(access: KafkaAccess, error: BaseException | int, wanted: Wanted) -> A
 def asking(access: KafkaAccess, wanted: Wanted) -> Iterator[None]:
     """Translate kafka-python's failures in the block.
 
-    Raises AccessDeniedError for a missing right, and ServiceError for other failures of the broker, with the
-    reason if the broker rejects this application's connection.
+    Raises AccessDeniedError for a missing permission, and ServiceError for other failures of the broker, with
+    the reason if the broker rejects this application's connection.
     """
     try:
         yield
@@ -86,14 +86,14 @@ def failure(access: KafkaAccess, error: Exception, wanted: Wanted) -> ServiceErr
 
 
 def _is_of_entry(error: Exception) -> bool:
-    """Return whether the connection may have been rejected; kafka-python usually reports a timeout."""
+    """Return whether the connection may have been rejected; kafka-python usually reports it as a timeout."""
     if isinstance(error, KafkaException):
         return error.args[0].code() in _ENTRY
     return isinstance(error, KafkaError) and (_code(error) is None or _code(error) in _ENTRY)
 
 
 def _code(error: KafkaError) -> int | None:
-    """Return the protocol's code; None for an error of the client itself."""
+    """Return the protocol's error code; None for an error in the client itself."""
     return getattr(error, "errno", None)
 
 

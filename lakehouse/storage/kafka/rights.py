@@ -1,6 +1,7 @@
-"""Kafka rights (ACLs): as values, as commands for a person, granted by an administrator, and looked up.
+"""Kafka permissions (ACLs): as values, as commands for a person, granted as an administrator, or looked up.
 
-`look_up` asks the broker which rights this application has, and changes nothing that is visible to others.
+`look_up` asks the broker which permissions this application has, and changes nothing that is visible to
+others.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _TYPES = {
 
 @dataclass(frozen=True)
 class Right:
-    """An operation on a resource, or with `is_prefix` on all with this prefix, and its purpose (`why`)."""
+    """An operation on a resource, or on all with a given prefix (`is_prefix`), and its purpose (`why`)."""
 
     operation: Operation
     kind: Kind
@@ -57,7 +58,7 @@ class Right:
     is_required: bool = True
 
     def as_command(self, user: str) -> str:
-        """Return the arguments of kafka-acls.sh that grant the right."""
+        """Return the arguments with which kafka-acls.sh grants the permission."""
         pattern = " --resource-pattern-type prefixed" if self.is_prefix else ""
         return (
             f"--add --allow-principal {shlex.quote(f'User:{user}')} --operation {self.operation} "
@@ -76,13 +77,13 @@ def set_passwords(admin: KafkaAccess, passwords: Mapping[str, str]) -> None:
 
 
 def grant(admin: KafkaAccess, user: str, rights: Iterable[Right]) -> None:
-    """Grant rights to a user; existing rights remain. Raises ServiceError."""
+    """Grant permissions to a user; existing ones remain. Raises ServiceError."""
     with administering(admin, "Alter") as client:
         client.create_acls([as_acl(user, right) for right in rights])
 
 
 def as_acl(user: str, right: Right) -> ACL:
-    """Return the right as a kafka-python ACL."""
+    """Return the permission as a kafka-python ACL."""
     pattern = ACLResourcePatternType.PREFIXED if right.is_prefix else ACLResourcePatternType.LITERAL
     return ACL(
         f"User:{user}",
@@ -94,23 +95,23 @@ def as_acl(user: str, right: Right) -> ACL:
 
 
 _TIMEOUT_S = 10.0
-_ASKED_FOR = "doctor"  # the name of a group and of a transactional id below a prefix
+_ASKED_FOR = "doctor"  # appended to a prefix to name a group or a transactional id
 
 
 @dataclass(frozen=True)
 class Held:
-    """A broker's answer: missing rights, and topics that do not exist."""
+    """A broker's answer: missing permissions, and topics that do not exist."""
 
     missing: tuple[Right, ...]
     absent_topics: tuple[str, ...]
 
 
 def look_up(access: KafkaAccess, rights: Collection[Right]) -> Held:
-    """Ask a reachable broker about these rights; raises ServiceError if it stops answering.
+    """Ask a reachable broker about these permissions. Raises ServiceError if it stops answering.
 
-    A broker does not report the rights on a missing topic, nor whether the topic may be created. The right to
-    a transactional id is tested by initializing transactions with one, `lakehouse-doctor`, which no export
-    uses.
+    A broker reports neither the permissions on a missing topic nor whether the topic may be created. The
+    permission for transactional ids is tested by initializing transactions with `lakehouse-doctor`, an id
+    that no export uses.
     """
     try:
         return _looked_up(access, rights)
@@ -143,7 +144,7 @@ def _missing(
 ) -> Iterable[Right]:
     for right in rights:
         found = allowed[right.kind, _named(right)]
-        # An existing topic needs the right Create only after it has been deleted.
+        # For an existing topic, the permission Create is needed only after the topic has been deleted.
         wanted = AclOperation[_CONSTANTS[right.operation]]
         if found is not None and right.operation != "Create" and wanted not in found:
             yield right

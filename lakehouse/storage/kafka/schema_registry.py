@@ -1,16 +1,16 @@
-"""Schemas in a registry with Confluent's API: by id, and the newest of a subject.
+"""Schemas from a registry with Confluent's API: by id, and the newest one of a subject.
 
 Answers about one id or subject are distinguished from failures of the whole registry:
 
 | answer | means |
 | --- | --- |
 | 404 with the code 40403 | there is no such schema |
-| another 4xx, or an invalid schema | the same, if the server otherwise answers as a registry |
+| another 4xx, or an invalid schema | the same, if the server otherwise answers as a registry does |
 | 407, 408, 425, 429, 5xx, a redirect, no answer | unknown: RegistryError |
 
-Only the second case requires a check whether the server is a registry, once per client: `GET /schemas/types`
-returns a list of names to everybody who may read schemas. This detects a wrong path in the URL, a proxy's own
-page, and a user without rights.
+Only the second case requires checking, once per client, whether the server is a registry: `GET
+/schemas/types` returns a list of names to everybody who may read schemas. This detects a wrong path in the
+URL, a proxy's own page, and a user without permissions.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Registered:
 
 @dataclass(frozen=True)
 class Missing:
-    """The registry's answer if it returned no schema; empty: the schema does not exist."""
+    """The registry's answer if it returned no schema; empty if the schema does not exist."""
 
     answered: str = ""
 
@@ -163,7 +163,7 @@ class RegistryClient:
 
 
 def newest_of(access: RegistryAccess, subject: str) -> Registered | None:
-    """Return a subject's newest schema; None if it has none. Raises RegistryError like a client."""
+    """Return a subject's newest schema; None if it has none. Raises RegistryError as a client does."""
     with RegistryClient(access) as client:
         return client.newest(subject)
 
@@ -199,7 +199,7 @@ def _is_text(value: object) -> bool:
 
 
 def _registered(answer: web.Answer) -> Registered | None:
-    """Return the schema in an answer; None if there is none that this version knows."""
+    """Return the schema in an answer; None if it has none, or one that this version does not know."""
     if not answer.is_success:
         return None
     said = _object(answer)

@@ -34,7 +34,7 @@ _NO_IDS = (None, "00000000-0000-0000-0000-000000000000")  # from brokers before 
 def create_topics(
     access: KafkaAccess, partitions: Mapping[str, int], configs: Mapping[str, str] | None = None
 ) -> list[str]:
-    """Create missing topics, with the broker's replication factor; return their names.
+    """Create missing topics, with the broker's replication factor, and return their names.
 
     `configs` are topic properties that override the broker's. By default the broker decompresses records and
     limits their uncompressed size, at a cost in CPU and disk. From Kafka 3.6 on, it refuses timestamps more
@@ -42,7 +42,7 @@ def create_topics(
 
     An existing topic is left unchanged, whatever its number of partitions. Several processes may call this at
     the same time. If the broker refuses a topic, the others are created before ServiceError is raised, or
-    AccessDeniedError if a right is missing.
+    AccessDeniedError if a permission is missing.
     """
     if not partitions:
         return []
@@ -103,9 +103,10 @@ def _asked_to_create(
 
 @dataclass(frozen=True)
 class Unlimited:
-    """Topics without limits: `packed` on the uncompressed size of records, `undated` on their timestamps.
+    """Topics without a limit on the uncompressed size of records (`packed`) or on timestamps (`undated`).
 
-    For those in `untold`, the broker does not report the limits; that needs the right DescribeConfigs.
+    For topics in `untold`, the broker does not report the limits, because that requires the permission
+    DescribeConfigs.
     """
 
     packed: list[str]
@@ -116,7 +117,7 @@ class Unlimited:
 def unlimited(access: KafkaAccess, topics: Collection[str]) -> Unlimited:
     """Return the topics whose records the broker stores compressed, and those that accept any timestamp.
 
-    Limits on timestamps need Kafka 3.6 or later. Raises ServiceError if the broker does not answer.
+    Limits on timestamps exist from Kafka 3.6 on. Raises ServiceError if the broker does not answer.
     """
     (packing,) = _UNPACKED
     names = [packing, _BEFORE, _AFTER, "message.timestamp.type"]
@@ -174,7 +175,7 @@ def describe_topic(access: KafkaAccess, name: str) -> Topic | None:
 
 
 class IdLooker:
-    """Reads a topic's id repeatedly over one connection. For one thread at a time."""
+    """Reads a topic's id repeatedly over one connection. Use it in one thread at a time."""
 
     def __init__(self, access: KafkaAccess, topic: str) -> None:
         self._access = access
@@ -182,9 +183,9 @@ class IdLooker:
         self._admin: Admin | None = None
 
     def look(self) -> str | None:
-        """Return the id; None if the topic does not exist, or from brokers without ids.
+        """Return the id; None if the topic does not exist or the broker has no ids.
 
-        Raises ServiceError like `describe_topic`.
+        Raises ServiceError as `describe_topic` does.
         """
         with asking(self._access, {"topic": f"Describe topic {self._topic}"}):
             if self._admin is None:
@@ -230,8 +231,8 @@ class Limits:
 def limits_of(access: KafkaAccess, topic: str) -> Limits:
     """Return the topic's current limits for producers.
 
-    If the broker does not report them, because a right is missing, Kafka's defaults are returned. The brokers
-    of a cluster are assumed to have the same limits. Raises ServiceError if none answers.
+    If the broker does not report them, because a permission is missing, Kafka's defaults are returned. The
+    brokers of a cluster are assumed to have the same limits. Raises ServiceError if none answers.
     """
     with administering(access) as admin:
         # Not describe_cluster, which fails in the client with brokers before 3.7.
@@ -259,7 +260,7 @@ def limits_of(access: KafkaAccess, topic: str) -> Limits:
 
 @contextmanager
 def administering(access: KafkaAccess, what: str = "Describe") -> Iterator[Admin]:
-    """Yield an admin client for the operation `what` on the cluster; raises ServiceError like `asking`."""
+    """Yield an admin client for the operation `what` on the cluster. Raises ServiceError as `asking` does."""
     require_listening(access)
     with (
         asking(access, {"cluster": f"{what} the cluster"}),

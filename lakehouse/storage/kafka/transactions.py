@@ -20,7 +20,7 @@ _PATIENCE_S = 60.0
 _BATCH_BYTES = 128 * 1024
 _LEAST_BYTES, _MOST_BYTES = 1024 * 1024, 1_000_000_000  # of a request; the upper bound is the client's
 _FENCED = {ErrorCode._FENCED, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH}
-_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # the cause is that of the whole transaction
+_PURGED = {ErrorCode._PURGE_QUEUE, ErrorCode._PURGE_INFLIGHT}  # the cause is whatever ended the transaction
 _NOTING = "commit offsets"  # in the message about progress that cannot be committed
 _FULL_S = 0.1
 _ANY = -1  # the key's partition, by the Java client's hash
@@ -31,7 +31,7 @@ class FencedError(ServiceError):
 
 
 class Record(NamedTuple):
-    """A record to send; without a partition it goes to its key's partition, or to any if it has no key."""
+    """A record to send; without a partition, it goes to its key's partition, or any if it has no key."""
 
     topic: str
     key: bytes | None
@@ -51,9 +51,9 @@ class Reached:
 class Transactions:
     """A transactional producer: the records of one call are committed together, or never become visible.
 
-    Creating it fences every earlier producer of the same name, and aborts its open transaction. The broker
-    aborts a transaction that is open for longer than `timeout_s`. Raises KafkaException if the broker does
-    not answer within `patience_s`, or refuses; the producer must then be closed.
+    Creating it fences every earlier producer with the same name, and aborts that producer's open transaction.
+    The broker aborts a transaction that is open for longer than `timeout_s`. Raises KafkaException if the
+    broker does not answer within `patience_s`, or refuses; the producer must then be closed.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Transactions:
         del self._producer
 
     def _rights(self, topic: str, *, is_noting: bool) -> Wanted:
-        """Return the rights required to commit progress or to send rows."""
+        """Return the permissions required to commit progress or to send rows."""
         return {
             "topic": f"{'Read' if is_noting else 'Write to'} topic {topic}",
             "group": f"Read group {self._name}",
@@ -141,12 +141,12 @@ class Transactions:
         }
 
     def _cause_of(self, error: ErrorCode) -> tuple[ErrorCode, str | None]:
-        """Return the error that ended a transaction, and its topic; later calls report only the end."""
+        """Return the error that ended a transaction, and its topic; later calls report only that it ended."""
         if self._fatal is None and not error.fatal():
             self._producer.poll(0)  # reports refused records
         if self._fatal is not None:
             return self._fatal, None
-        if error.code() == ErrorCode._STATE:  # the transaction failed before; only this call reports why
+        if error.code() == ErrorCode._STATE:  # the transaction failed before; only the next call reports why
             try:
                 self._producer.commit_transaction(0)
             except KafkaException as first:
@@ -155,7 +155,7 @@ class Transactions:
         return next(refused, (error, None))
 
     def _note(self, error: ErrorCode) -> None:
-        """Keep the first fatal error; after transient errors, calls fail by themselves at their timeout."""
+        """Keep the first fatal error; after transient errors, calls eventually time out by themselves."""
         if error.fatal() and self._fatal is None:
             self._fatal = error
 

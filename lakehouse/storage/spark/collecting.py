@@ -1,4 +1,4 @@
-"""Create frames from Python rows, and collect rows from frames: Python's calendar is shorter than Spark's."""
+"""Create frames from Python rows, and collect rows from frames, despite Python's shorter calendar."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pyspark.sql.types import (
 def local_frame(
     spark: SparkSession, rows: Iterable[Sequence[Any] | Mapping[str, Any]], schema: StructType
 ) -> DataFrame:
-    """Return the rows as a frame held in the JVM; every query of a list would read its rows from Python."""
+    """Return the rows as a frame in the JVM; queries of a frame made from a list would read from Python."""
     named = [row if isinstance(row, Mapping) else dict(zip(schema.names, row, strict=True)) for row in rows]
     table = pa.Table.from_pylist(named, schema=to_arrow_schema(schema, timezone="UTC"))
     return spark.createDataFrame(table, schema)
@@ -51,9 +51,9 @@ def collected(rows: DataFrame) -> list[Row]:
 def streamed(rows: DataFrame) -> Iterator[Row]:
     """Yield the rows; Python holds one partition at a time, and each partition is a job.
 
-    This does not use `DataFrame.toLocalIterator`: its jobs begin after its query has ended, so the driver of
-    Spark 4.2 keeps each of them, with its plan and broadcasts, until the driver ends. For the same reason,
-    this clears a query id that an earlier query has left in the thread.
+    This does not use `DataFrame.toLocalIterator`: its jobs begin after its query has ended, so Spark 4.2's
+    driver keeps each of them, with its plan and broadcasts, until the driver ends. For the same reason, this
+    clears a query id that an earlier query has left in the thread.
     """
     rows.sparkSession.sparkContext.setLocalProperty(_QUERY, None)  # type: ignore[arg-type]
     return rows.rdd.toLocalIterator()

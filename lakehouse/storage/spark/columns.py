@@ -47,7 +47,7 @@ class Columns:
 
 
 class Grouped:
-    """Aggregates by name for each group of some columns, for any frame in which they resolve."""
+    """Aggregates by name, grouped by some columns, for any frame in which all of these resolve."""
 
     def __init__(self, by: Sequence[Column], aggregates: Mapping[str, Column]) -> None:
         self._by = by

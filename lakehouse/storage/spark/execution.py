@@ -31,12 +31,12 @@ _LARGEST = "spark.sql.files.maxPartitionBytes"
 
 
 def are_few(*, rows: int = 0, size_bytes: int = 0) -> bool:
-    """Return whether this many rows, in files of this many bytes, are better interpreted."""
+    """Return whether this many rows, in files of this many bytes, are faster without generated code."""
     return rows <= FEW_ROWS and size_bytes <= FEW_BYTES
 
 
 def size_of(rows: DataFrame) -> int:
-    """Return the size in bytes of the files of a micro-batch; a huge number if unknown."""
+    """Return the size in bytes of a micro-batch's files; a huge number if unknown."""
     return internals.estimated_bytes(rows)
 
 
@@ -94,7 +94,8 @@ def executing_a_handful(spark: SparkSession) -> Iterator[None]:
 def reading_file_by_file(spark: SparkSession) -> Iterator[None]:
     """Read each file in separate partitions during the block; Spark would combine small files.
 
-    Spark combines them by a file's opening cost in bytes, which is set to a whole partition here.
+    How many it combines depends on the cost of opening a file, in bytes, which is set to a whole partition
+    here.
     """
     with having_set(spark, _OPENING, str(spark.conf.get(_LARGEST))):
         yield

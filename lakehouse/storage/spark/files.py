@@ -75,9 +75,9 @@ def names(spark: SparkSession, directory: str) -> list[str]:
 
 
 def sizes(spark: SparkSession, directory: str) -> dict[str, int | None]:
-    """Return the size in bytes of each file below a directory, as in `modified`, by relative path.
+    """Return the size in bytes of each file below a directory, as `modified` selects them, by relative path.
 
-    Where listing would be slow, only the names in the directory itself, all with None.
+    Where listing would be slow, return only the names in the directory itself, each with None.
     """
     stored = _stored(spark, directory, _is_hidden)
     if stored is None:
@@ -112,7 +112,7 @@ def _stored(
 ) -> Iterable[Stored] | None:
     """Return every file below a directory; None if it is neither on this machine nor in an object store.
 
-    Names that are skipped are left out, and need not be listed.
+    Files and directories with skipped names may be left out, so they need not be listed.
     """
     here = on_this_machine(spark, directory)
     return stored_below(directory) if here is None else _stored_here(here, is_skipped)
@@ -219,7 +219,7 @@ def lying(spark: SparkSession, directory: str) -> dict[str, int]:
 def copy(spark: SparkSession, source: str, target: str) -> bool:
     """Copy a file byte by byte, replacing an existing one; return whether the source exists.
 
-    On a disk of this machine and in an object store, the copy is atomic and survives a power failure. It gets
+    On this machine's disks and in an object store, the copy is atomic and survives a power failure. It gets
     the original's modification time, where this can be set.
     """
     here, there = on_this_machine(spark, source), on_this_machine(spark, target)

@@ -50,7 +50,7 @@ def install(
     say: Callable[[str], object] = lambda _text: None,
     configurations: Sequence[Configuration] = BY_DEFAULT,
 ) -> Path:
-    """Fetch missing jars, write the properties, and return the directory of both.
+    """Fetch missing jars, write the properties, and return the directory that holds both.
 
     A rerun changes nothing. Raises ServiceError if the directory cannot be written, if the jars cannot be
     fetched, if one differs from its checksum, or if the Scala sources cannot be compiled.
@@ -72,7 +72,7 @@ def install(
 
 
 def lock_jars() -> None:
-    """Resolve the jars and write jars.sha256; for a checkout, after a change to ivy.xml."""
+    """Resolve the jars and write jars.sha256; run this in a checkout after a change to ivy.xml."""
     with ivy.resolved() as (found, jars):
         filled = [
             replace(jar, sha256=_digest(found / jar.path), size=(found / jar.path).stat().st_size)
@@ -132,7 +132,7 @@ def _replace(found: Path, configurations: Sequence[Configuration]) -> None:
 
 
 def _compile(say: Callable[[str], object], configuration: Configuration) -> None:
-    """Compile a configuration's jar, unless a jar of exactly these sources exists."""
+    """Compile a configuration's jar, unless a jar compiled from exactly these sources exists."""
     target, what = compiled_jar(configuration), f"lakehouse/storage/spark/scala/{configuration}"
     if target.is_file():
         return

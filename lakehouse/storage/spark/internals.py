@@ -112,7 +112,7 @@ def _signatures(spark: SparkSession, owner: str) -> frozenset[str] | None:
 
 
 def static(spark: SparkSession, owner: str) -> Any:
-    """Return a class, for its constructor and static methods; looked up once. For modules of internals."""
+    """Return a class, looked up once, for its constructor and static methods; for modules of internals."""
     return _class(spark._jvm, owner)
 
 
@@ -221,7 +221,7 @@ def frame(spark: SparkSession, dataset: Any) -> DataFrame:
 
 
 def frame_of_relation(spark: SparkSession, relation: Any) -> DataFrame:
-    """Return the rows of a relation of Spark's first data source API."""
+    """Return the rows of a relation from Spark's first data source API."""
     return DataFrame(java_session(spark).baseRelationToDataFrame(relation), spark)
 
 
@@ -255,7 +255,7 @@ def java_texts(values: Sequence[str]) -> Any:
 
 
 def java_column(column: Column) -> Any:
-    """Return a column of the JVM, for `aggregate`."""
+    """Return a column's object in the JVM, for `aggregate`."""
     from pyspark.sql.classic.column import _to_java_column
 
     return _to_java_column(column)
@@ -279,7 +279,7 @@ def with_columns(rows: DataFrame, names: Any, columns: Any) -> DataFrame:
 
 
 def aggregate(rows: DataFrame, by: Any, first: Any, others: Any) -> DataFrame:
-    """Return JVM aggregates of groups by JVM columns."""
+    """Return a frame of JVM aggregates, grouped by JVM columns."""
     return DataFrame(rows._jdf.groupBy(by).agg(first, others), rows.sparkSession)
 
 

@@ -1,6 +1,6 @@
 """Run the Ivy that pyspark ships: resolve ivy.xml for the lock, and fetch the locked jars.
 
-A fetch requests only jars, not POMs and checksums, because the lock has each jar's coordinates and SHA-256.
+A fetch requests only jars, not POMs or checksums, because the lock has each jar's coordinates and SHA-256.
 With an empty cache, that takes 6 s instead of 48 s.
 """
 
@@ -54,7 +54,7 @@ def fetched(say: Callable[[str], object], configurations: Sequence[Configuration
     with _directory() as work:
         (work / "settings.xml").write_text(_SETTINGS, encoding="utf-8")
         (work / "ivy.xml").write_text(_module(wanted), encoding="utf-8")
-        # Use a separate cache: a module that was resolved by its POM has a different entry.
+        # Use a separate cache: a module that was resolved by its POM has a different cache entry.
         cached = cache() / "locked"
         settings = ("-settings", str(work / "settings.xml"))
         _run([*settings, "-ivy", str(work / "ivy.xml")], cached, configurations, work / "jars", told.hear)
@@ -112,7 +112,7 @@ def _directory() -> Iterator[Path]:
 
 
 def _module(wanted: Sequence[LockedJar]) -> str:
-    """Return an Ivy module of exactly these jars."""
+    """Return an Ivy module that has exactly these jars."""
     module = ElementTree.Element("ivy-module", version="2.0")
     ElementTree.SubElement(module, "info", organisation="lakehouse", module="locked-jars")
     configurations = ElementTree.SubElement(module, "configurations")

@@ -79,13 +79,13 @@ def installed_jars(configuration: Configuration) -> list[Path]:
 
 
 def compiled_jar(configuration: Configuration) -> Path:
-    """Return the path of the jar that `lakehouse setup` compiles for a configuration of COMPILED."""
+    """Return the path of the jar that `lakehouse setup` compiles for a configuration in COMPILED."""
     digest = hashlib.sha256("".join(sources(configuration).values()).encode()).hexdigest()
     return jars_directory() / configuration / f"lakehouse-{configuration}-{digest[:8]}.jar"
 
 
 def sources(configuration: Configuration) -> dict[str, str]:
-    """Return the sources of a configuration of COMPILED, by file name: Scala, and other files of the jar."""
+    """Return the sources for a configuration in COMPILED, by file name: Scala, and the jar's other files."""
     files = resources.files("lakehouse.storage.spark").joinpath("scala", configuration).iterdir()
     return dict(sorted((file.name, file.read_text("utf-8")) for file in files))
 

@@ -26,7 +26,7 @@ _LEAST_FILES = 1_024
 
 
 def find() -> str:
-    """Return the Java that pyspark uses: from JAVA_HOME, or else on PATH; raises ServiceError."""
+    """Return the Java that pyspark uses: from JAVA_HOME, or else on PATH. Raises ServiceError."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which(Path(home, "bin", "java") if home else "java")
     if found is None:

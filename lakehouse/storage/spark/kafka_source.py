@@ -1,9 +1,9 @@
 """Read records of committed transactions from Kafka, between two offsets.
 
 Spark's source converts a record's timestamp to microseconds. It fails for timestamps after the year 294,246,
-and moves those before 1582 into another calendar. Reading such a record raises an error (`misdated`); the
-record is then read by Kafka's own client in the driver (`read_apart`), which returns the timestamp unchanged.
-`WholeTopic` has all records of a topic.
+and converts those before 1582 to a different calendar. Reading such a record raises an error (`misdated`);
+the record is then read by Kafka's own client in the driver (`read_apart`), which returns the timestamp
+unchanged. `WholeTopic` has all records of a topic.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def records_between(
 ) -> tuple[list[FoundRecord], int]:
     """Return a partition's records between two offsets (the second is exclusive), and the offset reached.
 
-    It stops after about `most_bytes`, but not before the first record. Offsets without a visible record are
-    skipped. Raises the errors of Kafka's client, and TimeoutError if no record arrives.
+    Reading stops after about `most_bytes`, but returns at least one record if there is one. Offsets without a
+    visible record are skipped. Raises the errors of Kafka's client, and TimeoutError if no record arrives.
     """
     config = internals.static(spark, "java.util.HashMap")()
     for name, value in {
@@ -132,10 +132,10 @@ RECORDS = (
     .add("timestamp_type", "integer")
     .add("raw_timestamp", "long")
 )
-"""The schema of records. If a timestamp is not a time, it is in `raw_timestamp`, and `timestamp` is null."""
+"""The schema of records. If a timestamp is invalid, it is in `raw_timestamp`, and `timestamp` is null."""
 
 APART = 1_000
-"""The maximum number of records read by Kafka's client, from one that Spark's source cannot read."""
+"""The maximum number of records read by Kafka's client, starting with one that Spark's source cannot read."""
 
 _APART_BYTES = 16 << 20
 _KEY = secrets.token_bytes(16)
@@ -195,7 +195,7 @@ def read_between(
         **client,
         "kafka.isolation.level": "read_committed",
         # A task reads existing records only. But its consumer prefetches beyond them, and the broker answers
-        # no other request of the consumer until that fetch times out, by default after 500 ms.
+        # no other request from the consumer until that fetch times out, by default after 500 ms.
         "kafka.fetch.max.wait.ms": "10",
         "kafka.max.poll.records": "1" if singly else "1000",
         # Executors cache consumers by group name. By default each read has a new group, and would connect
@@ -242,13 +242,13 @@ def read_apart(
 
 
 def misdated(error: BaseException) -> Place | None:
-    """Return the record whose timestamp Spark's source cannot read; None for another error."""
+    """Return the record whose timestamp Spark's source cannot read; None for any other error."""
     found = _MISDATED.search(str(error))
     return None if found is None else Place(found[1], int(found[2]), int(found[3]))
 
 
 def invalid(error: BaseException) -> Place | None:
-    """Return the record that Kafka's client reports as damaged, or its batch's first; None otherwise."""
+    """Return the record that Kafka's client reports as damaged, or the first of its batch; otherwise None."""
     found = _INVALID.search(str(error))
     if found is None:
         return None
@@ -257,10 +257,10 @@ def invalid(error: BaseException) -> Place | None:
 
 
 def _group(client: Mapping[str, str]) -> str:
-    """Return a group name for reads with these client properties, including secrets.
+    """Return a group name for reads with these client properties, which include secrets.
 
-    Spark fails, and prints both sets of properties, if a consumer cached under a name has other properties.
-    The name reveals no secret, because it is keyed with a random key of this process.
+    Spark fails, and prints both sets of properties, if the consumer cached under a name has different
+    properties. The name reveals no secret, because it is keyed with a random key of this process.
     """
     said = json.dumps(client, sort_keys=True).encode()
     return f"lakehouse-{hmac.new(_KEY, said, 'sha256').hexdigest()[:16]}"
@@ -268,7 +268,7 @@ def _group(client: Mapping[str, str]) -> str:
 
 @cache
 def _records() -> Columns:
-    """Return RECORDS from rows of Spark's source."""
+    """Return the columns of RECORDS for rows from Spark's source."""
     ms = F.unix_millis("timestamp")
     is_time = is_kafka_time(ms)
     place = (
@@ -290,7 +290,7 @@ def _records() -> Columns:
 
 @cache
 def _apart() -> Columns:
-    """Return RECORDS from rows of Kafka's client."""
+    """Return the columns of RECORDS for rows from Kafka's client."""
     ms = F.col("ms")
     own = {
         "timestamp": F.when(is_kafka_time(ms), F.timestamp_millis(ms)),

@@ -17,5 +17,5 @@ HEADERS = ArrayType(
 
 
 def is_kafka_time(ms: Column) -> Column:
-    """Return whether a Kafka timestamp is a time: in an accepted year, and not -1 (none)."""
+    """Return whether a Kafka timestamp is a valid time: in an accepted year, and not -1 (none)."""
     return ms.between(KAFKA_TIMES.start, KAFKA_TIMES.stop - 1) & (ms != NO_TIMESTAMP)

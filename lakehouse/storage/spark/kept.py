@@ -1,6 +1,7 @@
-"""Functions of rows whose plan is kept, so that Spark does not make it again for each micro-batch.
+"""Functions of rows whose plan is kept, so that Spark does not plan them again for each micro-batch.
 
-Spark analyses, optimizes and plans each frame anew. For a few thousand rows that costs more than the rows.
+Spark analyses, optimizes and plans each frame anew. For a few thousand rows, that costs more than processing
+them.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from lakehouse.storage.spark import internals
 class Kept:
     """A function of rows whose plan is kept for later rows of the same schema, under the same settings.
 
-    The function adds, changes and selects columns. What it depends on besides the rows must not change: a
-    value that differs between micro-batches is a column of the rows. The function is applied as usual where
-    its plan cannot be kept, as with a Python function or the time of day, where the session executes for many
-    rows, and where the jar is missing that `lakehouse setup` compiles.
+    The function adds, changes and selects columns. Nothing else that it depends on may change, so a value
+    that differs between micro-batches must be a column of the rows. The function is applied as usual if its
+    plan cannot be kept (because it uses a Python function or the time of day, for example), if the session
+    executes for many rows, or if the jar that `lakehouse setup` compiles is missing.
     """
 
     def __init__(self, function: Callable[[DataFrame], DataFrame]) -> None:
@@ -27,7 +28,7 @@ class Kept:
         self._plans: Any = None
 
     def of(self, rows: DataFrame) -> DataFrame:
-        """Return the function's result. The rows are planned here, by the session's settings of now."""
+        """Return the function's result. The rows are planned here, with the session's current settings."""
         spark, given = rows.sparkSession, internals.java_frame(rows)
         plans = internals.compiled(spark, "KeptPlans")
         if plans is None:

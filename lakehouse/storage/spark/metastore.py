@@ -1,11 +1,11 @@
-"""Register Delta tables by name in a Hive metastore, with the client among Spark's own jars.
+"""Register Delta tables by name in a Hive metastore, with the client that is among Spark's own jars.
 
-An entry is the one that Spark's `CREATE TABLE ... USING delta LOCATION ...` creates. A metastore never opens
-the table: the entry has its location. The columns in it are for programs that need only the columns, such as
-JDBC clients; Delta's readers take them from the log.
+An entry is identical to one that Spark's `CREATE TABLE ... USING delta LOCATION ...` creates. A metastore
+never opens the table; it only has the table's location. The entry's columns are for programs that need
+nothing else, such as JDBC clients; Delta's readers take them from the log.
 
 Spark's DDL is not used: it needs a session with Hive's catalog, which fails if the metastore is down. Delta
-also refuses a property that its log does not have, so our entries could not be marked.
+also refuses a property that the table's log does not have, so our entries could not be marked.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lakehouse.common.errors import ServiceError, TableError, first_line
 from lakehouse.storage.spark import internals
 
 ANSWER_S = 5
-"""The timeout, in seconds, of a connection and of each answer."""
+"""The timeout, in seconds, for connecting and for each answer."""
 MARK = "lakehouse.registered"
 """The property that marks entries created here. Other entries are never changed."""
 
@@ -80,7 +80,7 @@ class Metastore:
         self._client = client
 
     def find(self, database: str, table: str) -> Found | None:
-        """Return the entry with a name; None if there is none."""
+        """Return the entry with this name; None if there is none."""
         found = self._get(database, table)
         if found is None:
             return None
@@ -96,7 +96,7 @@ class Metastore:
         return Found(entry, MARK in properties)
 
     def create(self, entry: Entry) -> bool:
-        """Create an entry, and its database if missing; return false if the name has been taken meanwhile."""
+        """Create an entry, and its database if missing; return false if the name has been taken by now."""
         with self._asking(entry.name):
             database = self._database(entry.database)
         made = self._new("Table")
@@ -203,8 +203,8 @@ class Metastore:
 def connected(spark: SparkSession, uris: str) -> Iterator[Metastore]:
     """Connect to a metastore at one of the comma-separated URIs, `thrift://host:port`.
 
-    Other properties of Hive's client are the session's, `spark.hadoop.hive....`. Raises ServiceError if none
-    answers within about ten seconds.
+    Hive's client takes its other properties, `spark.hadoop.hive....`, from the session. Raises ServiceError
+    if none answers within about ten seconds.
     """
     try:
         client = internals.metastore_client(

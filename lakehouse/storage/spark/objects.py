@@ -1,7 +1,7 @@
-"""Files as Hadoop's objects in the JVM, and single objects on S3, by Scala code that `setup --s3` compiles.
+"""Files as Hadoop's objects in the JVM, and single S3 objects, through Scala code that `setup --s3` compiles.
 
-Use `lakehouse.storage.spark.files`, which takes and returns plain values. The functions for Hadoop's objects
-do one thing each, and make no decisions.
+Elsewhere, use `lakehouse.storage.spark.files`, which takes and returns plain values. The functions for
+Hadoop's objects do one thing each, and make no decisions.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _WHY = "reading of a small object"
 
 
 class ReadOnlyError(Exception):
-    """The application may not write there."""
+    """The application may not write to this location."""
 
 
 def create(spark: SparkSession, path: str, text: str) -> bool:

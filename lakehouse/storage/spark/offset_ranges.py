@@ -24,7 +24,7 @@ class OffsetRange:
     last: int
 
     def __str__(self) -> str:
-        """Return the range in the form of options: topic/partition/first, with -last if there are several."""
+        """Return the range as options write it: topic/partition/first, or topic/partition/first-last."""
         last = "" if self.last == self.first else f"-{self.last}"
         return f"{self.topic}/{self.partition}/{self.first}{last}"
 
@@ -35,7 +35,7 @@ def ranges_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
 
 
 def runs_of(rows: DataFrame) -> tuple[OffsetRange, ...]:
-    """Return the ranges of consecutive offsets of the rows, which are one per record."""
+    """Return the ranges of consecutive offsets in the rows, of which there is one per record."""
     in_order = Window.partitionBy("topic", "partition").orderBy("offset")
     run = F.col("offset") - F.row_number().over(in_order)
     return _ranges(rows.withColumn("_run", run).groupBy("topic", "partition", "_run"))

@@ -23,7 +23,7 @@ _JAVA = "spark.driver.extraJavaOptions"
 
 
 def for_cluster() -> dict[str, str]:
-    """Return the properties of a job on any cluster, with the jars for S3 if they are installed.
+    """Return the properties for a job on any cluster, with the jars for S3 if they are installed.
 
     Raises ServiceError if Spark's jars are missing.
     """
@@ -31,7 +31,7 @@ def for_cluster() -> dict[str, str]:
 
 
 def for_laptop(*, archive: bool) -> dict[str, str]:
-    """Return the properties of a driver in local mode, on its user's machine.
+    """Return the properties for a driver in local mode, on its user's machine.
 
     `archive`: the driver maps Spark's classes from the archive of `sandbox.class_archive`, if it exists.
     Raises ServiceError if the jars are missing.
@@ -51,7 +51,7 @@ def for_laptop(*, archive: bool) -> dict[str, str]:
 def for_laptop_submit() -> dict[str, str]:
     """Return the properties of `for_laptop` for spark-submit, with the archive and any installed jars for S3.
 
-    A driver that is started otherwise has these on its class path if it needs them.
+    A driver that is started in another way has the jars for S3 on its class path if it needs them.
     """
     return for_laptop(archive=True) | _with_jars(installed_jars("s3"))
 

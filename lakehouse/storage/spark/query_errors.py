@@ -1,4 +1,4 @@
-"""Convert errors of Spark and Delta to messages."""
+"""Convert errors from Spark and Delta to messages."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _root_of(java: Any) -> Any:
 
 
 def what_of(error: BaseException) -> str:
-    """Return an error's message, with its class unless it is a LakehouseError or a full disk."""
+    """Return an error's message, with its class unless it is a LakehouseError or reports a full disk."""
     if isinstance(error, LakehouseError) or _no_room(error) is not None:
         return error_line(error)
     return f"{type(error).__name__}: {error_line(error)}"
@@ -82,12 +82,12 @@ def is_heap_full(error: BaseException) -> bool:
 
 
 def heap_of(spark: SparkSession) -> str:
-    """Return whose heap executes tasks, and its size, as text."""
+    """Return, as text, which process's heap is used by tasks, and its size."""
     return "{} memory {}".format(*_heap(spark))
 
 
 def heap_bytes(spark: SparkSession) -> int:
-    """Return the size in bytes of a heap that executes tasks."""
+    """Return the size in bytes of the heap used by tasks."""
     _, size = _heap(spark)
     return int(internals.static(spark, _SIZES).byteStringAsMb(size)) << 20
 

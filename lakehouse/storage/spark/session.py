@@ -45,7 +45,7 @@ _NO_JVM = (
 def build_session(
     settings: Settings, name: str, *, brief: bool = False, options: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """Return a session for the tables of this project; `options` override everything else.
+    """Return a session for this project's tables; `options` override everything else.
 
     `brief`: the session is too short for the JVM's optimizing compiler to pay off. A second call in a process
     returns the first session. Raises ServiceError if the runtime jars are missing, if the JVM does not start
@@ -98,7 +98,7 @@ def _impatient() -> Iterator[None]:
         if over.wait(_JVM_TIMEOUT_S) or internals.is_started():
             return
         given_up.set()
-        while not over.wait(_KILL_AGAIN_S):  # shells keep starting processes until they are gone
+        while not over.wait(_KILL_AGAIN_S):  # shells keep starting processes until they are killed
             # Parents first, so that no shell is left to report a child's end.
             for child in here.children(recursive=True):
                 if child not in before:
@@ -201,10 +201,10 @@ def _is_local(settings: Settings) -> bool:
 
 
 def _secret(settings: Settings) -> str | None:
-    """Return the secret of a standalone cluster; None for another master. Call it once the JVM has started.
+    """Return the secret of a standalone cluster; None for any other master. Call it once the JVM has started.
 
-    Raises ServiceError if there is no secret: Spark would end with a stack trace. It is not passed as an
-    option to `launch`, because `ps` shows options.
+    Raises ServiceError if there is no secret, because Spark would end with a stack trace. The secret is not
+    passed as an option to `launch`, because `ps` shows options.
     """
     master = SparkConf().get("spark.master", "") or ""
     if not master.startswith("spark://"):

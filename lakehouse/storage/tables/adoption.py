@@ -1,7 +1,7 @@
-"""Adoption: a copy of a lake replaces the original, and their versions differ from then on. Pure.
+"""Adoption: a copy of a lake replaces the original, and from then on their versions diverge. Pure.
 
 `lakehouse run all --adopt` records the time (ms since the epoch) in a property of each gold table, and of the
-dead letters, with the last version that the table shares with the original:
+dead-letter table, together with the last version that the table shares with the original:
 
     lakehouse.adopted    1764172800000@60
 
@@ -45,7 +45,7 @@ def sender(table_id: str, adoption: Adoption | None) -> str:
 
 
 def adopted_ms(named: str) -> int:
-    """Return when the table with this name was adopted, in ms since the epoch; 0 for never."""
+    """Return when the table with this name was adopted, in ms since the epoch; 0 if never."""
     found = _parsed(named.partition(_ADOPTED)[2])
     return 0 if found is None else found.at_ms
 

@@ -42,7 +42,7 @@ from lakehouse.storage.tables.specs import FIXED_PREFIX, Move, Why
 CHANGE_TYPE = "_change_type"
 _NO_QUERY = ("lakehouse", 0)  # Delta's UPDATE operation has no field for the reason
 FILE = "_file"
-_UNKNOWN_ROWS = 1_000_000  # of a file without statistics: a safe guess
+_UNKNOWN_ROWS = 1_000_000  # assumed for a file without statistics; a safe guess
 _LISTS_FILES = "spark.databricks.delta.allFilesInCrc.enabled"
 
 
@@ -94,7 +94,7 @@ class Commit:
         return (delta.property_in(self._txn, CHANGE_FEED) or "").lower() == "true"
 
     def expect(self, moves: Sequence[Move]) -> None:
-        """Raise PositionError unless the table has the expected positions; a later change conflicts."""
+        """Raise PositionError unless the table has the expected positions; later changes to them conflict."""
         noted = transactions_in(self.spark, self.snapshot) if moves else {}
         for move in moves:
             delta.note_read_application(self._txn, move.application)
@@ -119,7 +119,7 @@ class Commit:
                 )
 
     def candidates(self, where: Near | Column | None) -> Candidates:
-        """Return the files that may contain rows matching the condition; None: all files.
+        """Return the files that may contain rows matching the condition; for None, all files.
 
         They count as read. For a `Near`, or if the table has few files, the whole table counts as read: the
         commit then conflicts with every other commit that changes rows.
@@ -260,7 +260,7 @@ def _commit(spark: SparkSession, path: str, txn: Txn, actions: Sequence[Action],
 
 
 def changed_rows(old: DataFrame, new: DataFrame, keys: Sequence[str], gone: Column) -> DataFrame:
-    """Return the rows to write in place of `old`, rows of a table, so that `new` replaces them by key.
+    """Return the rows to write in place of the table rows `old`, so that `new` replaces them by key.
 
     `new` has one row per key; columns that it lacks keep the values of `old`. Rows with `gone` true are
     deleted. Result rows without a `_change_type` go into the table, the others into the change feed.

@@ -1,7 +1,7 @@
 """The data files of a table's newest version, updated with the files that each commit adds and removes.
 
-To list them, Delta replays the log in Spark jobs, again for every version. Here they are read once, and later
-commits are applied to them, so a micro-batch's cost does not grow with the age of the table.
+To list them, Delta replays the log in Spark jobs, and does so again for every version. Here they are read
+once, and later commits are applied to them, so a micro-batch's cost does not grow with the age of the table.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _read(spark: SparkSession, path: str, at: Snapshot, table: str, version: int
 def _noted(spark: SparkSession, path: str, version: int) -> list[dict[str, Any]] | None:
     """Return the files listed in a version's checksum; None if it lists none, or is invalid.
 
-    It is written without fsync, so it may be empty after a power failure.
+    The checksum is written without fsync, so it may be empty after a power failure.
     """
     file = f"{path}/_delta_log/{version:020}.crc"
     if not storage.exists(spark, file):

@@ -71,7 +71,7 @@ def first_recreatable(log: Log) -> int:
 
 
 def version_since(spark: SparkSession, log: Log, ms: int) -> int:
-    """Return the log's first version that was committed at a time (ms since the epoch) or later.
+    """Return the log's first version that was committed at or after a time (ms since the epoch).
 
     If there is none, return the next version.
     """
@@ -421,7 +421,7 @@ def streaming_update(
 
 
 def property_change(spark: SparkSession, given: Mapping[str, str], unset: Iterable[str]) -> Operation:
-    """Return the operation that sets the given properties or, if there are none, removes the others."""
+    """Return the operation that sets the given properties or, if none are given, removes those in `unset`."""
     if given:
         return static(spark, f"{OPERATIONS}SetTableProperties")(scala_map(spark, given))
     return static(spark, f"{OPERATIONS}UnsetTableProperties")(

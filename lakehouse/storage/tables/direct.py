@@ -45,11 +45,11 @@ def location(lake: str, spec: TableSpec) -> str:
 
 
 def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit. A missing table is created as by `Lake.ensure`.
+    """Append rows in one commit. A missing table is created as `Lake.ensure` would.
 
     Columns that the table lacks are added; columns that the spec lacks are null. If another process changes
-    the table's columns meanwhile, the same file is committed again. Raises deltalake's errors, and TableError
-    if a power failure has damaged the table.
+    the table's columns in the meantime, the same file is committed again. Raises deltalake's errors, and
+    TableError if a power failure has damaged the table.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -85,7 +85,7 @@ def append(lake: str, spec: TableSpec, rows: Sequence[Mapping[str, Any]]) -> Non
 def newest_first(
     lake: str, spec: TableSpec, column: str
 ) -> Iterator[tuple[datetime | None, Callable[[], list[dict[str, Any]]]]]:
-    """Yield each file's latest time in a column, and a function that reads its rows; latest times first.
+    """Yield each file's latest time in a column, and a function that reads the file's rows; latest first.
 
     Yields nothing if there is no table. A file whose statistics lack the latest time comes first, with None.
     Timestamps are UTC; a column that a file lacks is null. Raises TableError if the table cannot be read; so
@@ -207,8 +207,8 @@ def _unreadable(lake: str, spec: TableSpec, error: Exception) -> TableError:
 def compact(lake: str, spec: TableSpec) -> tuple[int, int]:
     """Merge small files, and return the number of files before and after; a rerun does nothing.
 
-    A table with few files is left unchanged. Appends may continue meanwhile. Files that were replaced more
-    than a week ago are removed.
+    A table with few files is left unchanged. Appends may continue in the meantime. Files that were replaced
+    more than a week ago are removed.
     """
     from deltalake import DeltaTable
 
@@ -239,7 +239,7 @@ def _ensure(path: str, spec: TableSpec, schema: Schema) -> DeltaTable:
                 raise_if_key_not_exists=False,  # properties that are not Delta's
             )
         except DeltaError:
-            if not DeltaTable.is_deltatable(path):  # no other process has created it meanwhile
+            if not DeltaTable.is_deltatable(path):  # no other process has created it by now
                 raise
     table = DeltaTable(path)
     if missing := _lacking(table, schema):

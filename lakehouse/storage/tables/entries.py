@@ -53,12 +53,12 @@ class LogEntry:
 
     @property
     def kinds(self) -> set[str]:
-        """The kinds of its actions."""
+        """The kinds of the commit's actions."""
         return {kind for action in self.actions for kind in action}
 
     @property
     def rewrites(self) -> bool:
-        """Whether it removed or changed existing rows."""
+        """Whether the commit removed or changed existing rows."""
         return any(map(_changes_rows, self.of("remove")))
 
     @property
@@ -68,18 +68,18 @@ class LogEntry:
 
     @property
     def added(self) -> list[Action]:
-        """The files whose rows it wrote, whether new or changed."""
+        """The files whose rows the commit wrote, whether new or changed."""
         return [add for add in self.of("add") if _changes_rows(add)]
 
     @property
     def feed(self) -> list[Action]:
-        """The files of its change feed: its change data files, or else the files that it adds and removes."""
+        """The files of the commit's change feed: change data files, or else the files added and removed."""
         own = list(self.of("cdc"))
         return own or [one for kind in ("add", "remove") for one in self.of(kind) if _changes_rows(one)]
 
     @property
     def followed(self) -> list[Action]:
-        """The files of its change feed for a reader of appends and corrections; see `Why`."""
+        """The files of the commit's change feed for a reader of appends and corrections; see `Why`."""
         return self.feed if self.why is Why.CORRECTED or not self.rewrites else []
 
     @property
@@ -94,17 +94,17 @@ class LogEntry:
 
     @property
     def replaces_files(self) -> bool:
-        """Whether it removed files, including by compaction."""
+        """Whether the commit removed files, including by compaction."""
         return any(self.of("remove"))
 
     @property
     def only_appends(self) -> bool:
-        """Whether it only added files."""
+        """Whether the commit only added files."""
         return self.kinds <= _ONLY_APPENDS
 
     @property
     def is_given_up(self) -> bool:
-        """Whether it replaces a commit that was lost in a power failure (`tables.lasting`)."""
+        """Whether the entry replaces a commit that was lost in a power failure (`tables.lasting`)."""
         return any(info.get("operation") == GIVEN_UP for info in self.of("commitInfo"))
 
     @property
@@ -116,19 +116,19 @@ class LogEntry:
 
     @property
     def committed_ms(self) -> int | None:
-        """When it was committed, in ms since the epoch; None if unknown."""
+        """When the version was committed, in ms since the epoch; None if unknown."""
         return next(map(committed_ms_of, self.of("commitInfo")), None)
 
     @property
     def in_commit_ms(self) -> int | None:
-        """Its in-commit timestamp, in ms since the epoch; None if it has none."""
+        """The commit's in-commit timestamp, in ms since the epoch; None if it has none."""
         return next(
             (int(at) for info in self.of("commitInfo") if (at := info.get("inCommitTimestamp"))), None
         )
 
 
 def entry_of(version: int, text: str, table: str) -> LogEntry:
-    """Parse the text of an entry; raises ValueError if it is empty, incomplete or invalid.
+    """Parse the text of an entry. Raises ValueError if it is empty, incomplete or invalid.
 
     Raises TableError if it names a file outside `table`, the table's path. Only a line feed ends a line:
     names may contain U+2028 and other characters at which `str.splitlines` splits. Some writers list every

@@ -39,11 +39,11 @@ SAFE = frozenset(
 )
 """The supported features, and why they are safe.
 
-These others are not:
+The following features are not supported:
 
 - allowColumnDefaults: a column that rows lack would get its default, not null.
 - catalogManaged, coordinatedCommits-preview: the newest version is not in the log's directory.
-- columnMapping, and therefore icebergCompat: files and statistics have other column names.
+- columnMapping, and therefore icebergCompat: files and statistics use different column names.
 - deletionVectors, vacuumProtocolCheck: deltalake cannot read the table, so it cannot be served.
 - identityColumns: untested; our commits may assign wrong numbers.
 - rowTracking: a merge would give rewritten rows new ids.
@@ -101,7 +101,7 @@ def features_in(protocol: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _refused_by_delta(text: str) -> str | None:
-    """Return the features that made Delta refuse to open a table; None if the reason was another."""
+    """Return the features that made Delta refuse to open a table; None if there was another reason."""
     if _MANAGED in text:
         return "catalogManaged"
     unknown = _UNKNOWN.search(text)

@@ -38,11 +38,11 @@ class Lake:
         return path_of(self.root, layer, name)
 
     def exists(self, layer: str, name: str) -> bool:
-        """Return whether a table exists; raises TableError if it has an unsupported table feature."""
+        """Return whether a table exists. Raises TableError if it has an unsupported table feature."""
         return features.exists(self.spark, self.path(layer, name), f"{layer}.{name}")
 
     def read(self, layer: str, name: str) -> DataFrame:
-        """Return a table's current rows; raises AnalysisException if there is no table."""
+        """Return a table's current rows. Raises AnalysisException if there is no table."""
         return reading.read(self.spark, self.path(layer, name))
 
     def read_or_empty(self, spec: TableSpec) -> DataFrame:
@@ -54,11 +54,11 @@ class Lake:
     def ensure(self, spec: TableSpec) -> str:
         """Create the table if it is missing, evolve it to the spec's schema, and return its path.
 
-        Missing columns are added and types are widened, in place. A rerun changes nothing, and completes a
-        creation that was killed before its commit. Raises TableError if the table cannot be created; if it
-        was made with other values of the settings, keys or windows that it depends on; if a column was
-        removed, renamed or given a type that cannot hold its values; or if the table has an unsupported
-        feature or property (`lakehouse.storage.tables.features`).
+        Missing columns are added and types are widened, in place. A rerun changes nothing, except that it
+        completes a creation that was killed before its commit. Raises TableError if the table cannot be
+        created; if it was made with other values of the settings, keys or windows that it depends on; if a
+        column was removed, renamed or given a type that cannot hold its values; or if the table has an
+        unsupported feature or property (`lakehouse.storage.tables.features`).
         """
         return self._ensure(spec, Refused.TO_A_WRITER)
 
@@ -76,11 +76,11 @@ class Lake:
 
     @contextmanager
     def made_anew(self, spec: TableSpec, columns_of: ColumnsOf = lambda _settings: ()) -> Iterator[None]:
-        """Call `ensure`; but if the rows were made with other settings, the block must recompute them.
+        """Call `ensure`. If the rows were made with other settings, the block must recompute them.
 
         Until the block ends, no process may write the table or read it as a source, whatever its settings. If
-        the block fails or is killed, this remains so until another rebuild ends. Columns of `columns_of` that
-        the spec lacks stay in the table: null in new rows, unchanged in others.
+        the block fails or is killed, this remains so until another rebuild ends. Columns from `columns_of`
+        that the spec lacks stay in the table: they are null in new rows, and unchanged in existing ones.
         """
         if not self.is_made_otherwise(spec):
             self.ensure(spec)

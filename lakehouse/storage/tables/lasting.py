@@ -5,9 +5,9 @@ and Spark treats an empty commit as one without actions. A writer therefore sync
 the disk (`keep`) before anything builds on it.
 
 The first check of a table (`look`) in a process, or after a lake was closed, finds lost files. If they belong
-to the newest commits, no reader has seen these, and they are given up. Positions are in the commits, so the
-steps repeat the lost work. If later commits build on a lost one, the table is refused. Checkpoints of the log
-and the checksum of the newest version (`.crc`) are optional: unreadable ones are removed.
+to the newest commits, no reader has seen those commits, and they are given up. Positions are in the commits,
+so the steps repeat the lost work. If later commits build on a lost one, the table is refused. Checkpoints of
+the log and the checksum of the newest version (`.crc`) are optional: unreadable ones are removed.
 
 Tables elsewhere, for example on HDFS or in an object store, rely on that store's durability.
 """
@@ -71,7 +71,7 @@ def keep_checkpoints(path: Path) -> None:
 
 
 def look(path: Path, name: str) -> None:
-    """Check the table at the path, if it exists, for damage by a power failure, once per process.
+    """Check the table at the path, if it exists, for damage from a power failure, once per process.
 
     The newest commits are given up if they are damaged. Raises TableError, naming the file, if rows are lost
     that nothing will write again.
@@ -177,7 +177,7 @@ def _check_hint(hint: Path, checkpoints: set[int]) -> None:
 
 
 def _check_noted(file: Path) -> None:
-    """Remove the newest version's checksum if it is incomplete: Delta would continue counting from zero."""
+    """Remove the newest version's checksum if incomplete, or Delta would continue counting from zero."""
     try:
         noted = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -189,7 +189,7 @@ def _check_noted(file: Path) -> None:
 
 
 def _check_checksum(file: Path) -> None:
-    """Remove Hadoop's checksum of a file if it is incomplete: Spark could not read the file."""
+    """Remove Hadoop's checksum of a file if it is incomplete, or Spark could not read the file."""
     checksum = file.with_name(f".{file.name}.crc")
     with suppress(FileNotFoundError):
         length = len(_CHECKSUM) + 4 + 4 * -(-file.stat().st_size // _BYTES_A_CHECKSUM)
@@ -198,7 +198,7 @@ def _check_checksum(file: Path) -> None:
 
 
 def _remove(file: Path) -> None:
-    """Remove a file and its Hadoop checksum, if this user has the permission."""
+    """Remove a file and its Hadoop checksum, if this user has permission."""
     with suppress(PermissionError):
         file.unlink(missing_ok=True)
         file.with_name(f".{file.name}.crc").unlink(missing_ok=True)
@@ -221,7 +221,7 @@ def _read(path: Path, version: int) -> LogEntry:
 
 
 def _files(path: Path, entry: LogEntry, gone: set[str]) -> Iterator[tuple[Path, int]]:
-    """Yield a commit's files and their sizes in the log, except those that were removed from the table."""
+    """Yield a commit's files and their sizes as in the log, except those that were removed from the table."""
     for one in (*entry.of("add"), *entry.of("cdc")):
         if str(one["path"]) not in gone:
             yield path / unquote(str(one["path"])), int(one["size"])

@@ -2,9 +2,10 @@
 
 A table property, `lakehouse.lease`, names the holder. Taking a lease is a commit to the table's metadata,
 which conflicts with every write in progress, so no write that began earlier is committed afterwards. A term
-next to the table's files (`terms`) gives the expiry time. The holder renews the term while alive, without a
-commit, which would conflict with the holder's own writes. If the holder is killed, the lease expires. If two
-processes take a lease at once, the second one conflicts, retries and finds the first one's lease.
+next to the table's files (`terms`) gives the expiry time. The holder renews the term while alive. This takes
+no commit, because a commit would conflict with the holder's own writes. If the holder is killed, the lease
+expires. If two processes take a lease at once, the second one conflicts, retries and finds the first one's
+lease.
 
 If the holder's clock is slow by more than a term (`terms`), the table looks free at first, and micro-batches
 continue until they see a renewal. A rebuild then loses no row, but needs another round: it compares again
@@ -47,7 +48,7 @@ log = logging.getLogger(__name__)
 
 
 def begin(spark: SparkSession, path: str) -> Commit:
-    """Begin a commit to the table once it has no lease. A lease taken meanwhile conflicts with the commit."""
+    """Begin a commit to the table once it has no lease. A lease taken later conflicts with the commit."""
     while _held_until(spark, path, (commit := tables.begin(spark, path)).snapshot):
         time.sleep(_LOOK_EVERY_S)
     return commit

@@ -57,8 +57,8 @@ _SEEN: ContextVar[_Seen | None] = ContextVar("_SEEN", default=None)
 def looking_once() -> Iterator[None]:
     """Check each table's log for new commits only once during the block.
 
-    Commits of other processes are not seen meanwhile; those of this process are. In an object store, each
-    check takes two requests, which a step would repeat many times while choosing its rows.
+    Commits by other processes are not seen in the meantime; those by this process are. In an object store,
+    each check takes two requests, which a step would repeat many times while choosing its rows.
     """
     token = _SEEN.set(_Seen())
     try:
@@ -240,7 +240,7 @@ def is_followed(spark: SparkSession, path: str) -> bool:
 
 
 def files(spark: SparkSession, path: str, version: int | None = None) -> list[DataFile]:
-    """Return the table's data files, current or of a version; raises TableError for a file outside it."""
+    """Return the table's data files, current or of a version. Raises TableError for a file outside it."""
     found = snapshot(spark, path, version)
     noted = noted_files(found)
     if noted is not None:

@@ -40,7 +40,7 @@ from lakehouse.storage.tables.writing import retry_on_conflict
 
 UNFINISHED = "a rebuild that has not ended"
 COLUMNS = f"{FIXED_PREFIX}columns"
-"""The property with the columns that the stream last declared, as JSON; others are a user's, or left over."""
+"""The property with the columns that the stream last declared, as JSON; others are users' or left over."""
 
 ColumnsOf = Callable[[Mapping[str, str]], Collection[str]]
 """Returns the columns that a table has because of these settings."""
@@ -100,8 +100,8 @@ _STATS = "delta.dataSkippingStatsColumns"
 _ISOLATION = "delta.isolationLevel"
 _MOST_COMMITS = 1_000  # searched for the last one with the declared columns
 
-# Other engines read the tables, so no feature is used that only Spark understands. Delta's default, a
-# checkpoint every ten commits, takes seconds: too long for a table that is written every second.
+# Other engines read the tables, so no feature is used that only Spark understands. By default, Delta writes a
+# checkpoint every ten commits, which takes seconds: too long for a table that is written every second.
 _COMMON_PROPERTIES = {
     "delta.enableDeletionVectors": "false",
     "delta.checkpointInterval": str(CHECKPOINT_INTERVAL),
@@ -153,9 +153,9 @@ def _own_properties(spec: TableSpec) -> dict[str, str]:
 def _maintained_properties(spec: TableSpec) -> dict[str, str]:
     """Return the properties that are also set on existing tables.
 
-    Under WriteSerializable, a commit that has read the table does not conflict with a blind append: those
-    rows count as appended after it. A merge must see every row, so a merged table is Serializable, which is
-    Delta's default.
+    Under WriteSerializable, a commit that has read the table does not conflict with a blind append: the
+    appended rows count as added after it. A merge must see every row, so a merged table is Serializable,
+    which is Delta's default.
     """
     isolation = "Serializable" if spec.is_merged else "WriteSerializable"
     followed = {FOLLOWED: str(spec.is_followed).lower()}
@@ -189,7 +189,8 @@ def _make(spark: SparkSession, path: str, spec: TableSpec) -> None:
 def _refuse_foreign(spark: SparkSession, path: str) -> None:
     """Raise TableError if the path contains anything but an unfinished creation of a table.
 
-    The error suggests removing the files only if there is no log: its names may be ones that Delta ignores.
+    The error suggests removing the files only if there is no log, because Delta may ignore the names in a
+    log.
     """
     found = storage.names(spark, path)
     foreign = [name for name in found if name != LOG]

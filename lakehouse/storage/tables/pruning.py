@@ -33,7 +33,7 @@ class Between:
     last: Value | None
 
     def condition(self) -> Column:
-        """Return it as a condition on rows."""
+        """Return the equivalent condition on rows."""
         column, bounds = F.col(self.column), list[Column]()
         if self.first is not None:
             bounds.append(column >= F.lit(self.first))
@@ -56,7 +56,7 @@ class Near:
     groups: tuple[tuple[Between, ...], ...]
 
     def condition(self) -> Column:
-        """Return it as a condition on rows."""
+        """Return the equivalent condition on rows."""
         each = (
             reduce(Column.__and__, (one.condition() for one in group), F.lit(True)) for group in self.groups
         )
@@ -118,7 +118,7 @@ def _reach(noted: Any) -> tuple[Value | None, Value | None]:
 
 @lru_cache(maxsize=100_000)
 def _reach_of_text(text: str) -> tuple[Value, Value]:
-    """Return the range of a text: for a time with an offset, that of the time; otherwise the text itself."""
+    """Return a text's range: for a time with an offset, the range of that time; otherwise the text itself."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:

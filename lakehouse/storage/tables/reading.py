@@ -170,7 +170,7 @@ def read_changes_since(spark: SparkSession, path: str, since: datetime) -> DataF
     """Return the changes committed at `since` (UTC) or later, as far back as the table's log reaches.
 
     The rows have _change_type, _commit_version and _commit_timestamp. Reading the frame fails if VACUUM has
-    removed files of that time.
+    removed files from that period.
     """
     changes = _changes_from(spark, path, _first_since(spark, path, since))
     return changes.where(F.col("_commit_timestamp") >= F.lit(since))
@@ -216,7 +216,7 @@ def _has_files(changes: DataFrame) -> bool:
 
 
 class HighWaterMark:
-    """The greatest value of a timestamp column (UTC) in a table that has only one writer meanwhile.
+    """The greatest value of a timestamp column (UTC) in a table that nobody else writes.
 
     It is read from the table once and then updated with the values that the writer writes. Delta's file
     statistics truncate timestamps, so the first read scans the column, but only in files that may contain the

@@ -11,7 +11,7 @@ nullability are not compared.
     no column where the table has one        a user's column is kept; one that a stream has declared, or
                                              inside a struct, is refused for a writer; a reader ignores it
 
-A user's column is null in new rows and keeps its values in others.
+A user's column is null in new rows and keeps its values in existing ones.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _DIGITS = {ByteType: 10, ShortType: 10, IntegerType: 10, LongType: 20}
 
 @dataclass(frozen=True)
 class Added:
-    """A column to add after another one of its struct; first if there is none."""
+    """A column to add after another column of its struct, or first if none is given."""
 
     column: str
     type: str
@@ -78,8 +78,8 @@ class SchemaChanges:
     """The differences between a table's schema and the declared one.
 
     `missing` are columns of the table that are not declared. `narrowed` are columns declared with a narrower
-    type than their own, `other` with an unrelated type; both name the actual and the declared type. `carried`
-    are a user's columns.
+    type than their own, and `other` are columns declared with an unrelated type; the entries of both name the
+    actual and the declared type. `carried` are a user's columns.
     """
 
     added: tuple[Added, ...] = ()

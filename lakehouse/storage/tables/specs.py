@@ -16,7 +16,7 @@ DELETED = "_deleted"
 FIXED_PREFIX = "lakehouse."
 """The prefix of the properties that record what a table was made with."""
 LANDED_AT = "ingested_at"
-"""The column with a record's ingestion time (UTC): a table's first rows are read in this order."""
+"""The column with a record's ingestion time (UTC): a query reads a table's initial rows in this order."""
 TRUNCATED = timedelta(milliseconds=1)
 """Delta truncates the times in its statistics to milliseconds."""
 FIRST = datetime.min.replace(tzinfo=UTC)

@@ -2,10 +2,10 @@
 
 The holder renews its term while alive. If it is killed, the term expires.
 
-Clocks may differ: a term's end is by the holder's clock. A process that checks repeatedly uses its own
-monotonic clock: if a term changes, its holder is alive and renewing it; if it stays unchanged for the length
-of a term, it has expired. A clock that is fast or was set back therefore makes nobody wait longer. Only the
-first check uses the wall clock.
+Clocks may differ, and a term's end is a time on the holder's clock. A process that checks repeatedly uses its
+own monotonic clock: if a term changes, its holder is alive and renewing it; if it stays unchanged for the
+length of a term, it has expired. A clock that is fast or was set back therefore makes nobody wait longer.
+Only the first check uses the wall clock.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _LEFT_S = 3_600
 _TERM = re.compile(r"(\d+)-(\w+)")  # its end, in ms since the epoch, and the holder
 _seen: dict[tuple[str, str], _Seen] = {}  # by directory and holder
 _noted: dict[tuple[str, str], set[int]] = {}
-"""The ends of this process's own terms, by the same keys: they are removed without listing the directory."""
+"""The ends of this process's own terms, by the same keys, so that they are removed without a listing."""
 on_forget(_seen.clear)
 on_forget(_noted.clear)
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A holder's terms, since when they are unchanged (monotonic clock), and whether they ever changed."""
+    """A holder's terms, since when they have been unchanged (monotonic), and whether they ever changed."""
 
     terms_ms: frozenset[int]
     since: float

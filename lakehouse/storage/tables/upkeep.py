@@ -75,12 +75,12 @@ def has_many_small_files(small: Size) -> bool:
 
 
 def optimize(spark: SparkSession, path: str, cluster_by: str | None, target_bytes: int) -> bool:
-    """Merge small files into files of about the target size, and return whether there were any.
+    """Merge small files into files of about the target size, and return whether any were merged.
 
     `cluster_by` is the column to cluster by, so that each file holds a short span of it; None: rows are not
-    clustered. Files that were clustered before stay unless there are few of them, so the cost depends on how
-    much has been written since the last run. Raises one of Delta's conflicts if another writer has rewritten
-    the same files meanwhile (`lakehouse.storage.tables.retry_on_conflict`).
+    clustered. Files that have already been clustered remain unchanged unless there are few of them, so the
+    cost depends on how much has been written since the last run. Raises one of Delta's conflicts if another
+    writer has rewritten the same files in the meantime (`lakehouse.storage.tables.retry_on_conflict`).
     """
     own = _session(
         spark,

@@ -1,11 +1,11 @@
-"""Follows the log of a table without a JVM: finds new commits, and a table that was recreated at its path.
+"""Follow a table's log without a JVM: find new commits, and notice if the table was recreated at its path.
 
 Versions have no gaps. So a known version is the newest as long as the next commit's file is missing, and if
-its own commit's file has changed, it belongs to another table. In an object store each check is a request;
-there, the second one is made every ten seconds, and with each new commit.
+its own commit's file has changed, it belongs to another table. In an object store, each check is a request,
+so the second check is made only every ten seconds and with each new commit.
 
-deltalake reads data files and statistics, but tells an application's transaction only by its full name, and
-never its time. So checkpoints are read here, too.
+deltalake reads data files and statistics, but finds an application's transaction only by its full name, and
+never returns the transaction's time. So checkpoints are read here, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _READ_KINDS = ("add", "txn", "metaData")
 
 
 class WatchedLog:
-    """The log of the table at a path, and the `version` up to which its reader knows it; -1 for none."""
+    """The log of the table at a path, and the `version` up to which its reader knows it; -1 if not at all."""
 
     def __init__(self, path: str, *, identified_every_s: float = IDENTIFIED_EVERY_S) -> None:
         self.path = path
@@ -40,15 +40,15 @@ class WatchedLog:
         self._looked_at = 0.0
 
     def forget(self) -> None:
-        """Know nothing of the table."""
+        """Forget everything about the table."""
         self.version, self._stamp = -1, None
 
     def reach(self, version: int, stamp: Hashable) -> None:
-        """Know the log up to a version, by the stamp of its commit's file."""
+        """Record that the log is known up to a version, with the stamp of that version's commit file."""
         self.version, self._stamp, self._looked_at = version, stamp, time.monotonic()
 
     def stamp(self, version: int) -> Hashable:
-        """Return what changes when a commit's file is replaced; None for a missing one."""
+        """Return a value that changes when a commit's file is replaced; None if the file is missing."""
         found = self.files.find(commit_name(version))
         return None if found is None else found.stamp
 
@@ -57,7 +57,7 @@ class WatchedLog:
         return self.files.find(commit_name(self.version + 1)) is not None
 
     def read(self, version: int) -> tuple[LogEntry, Hashable] | None:
-        """Return a commit and the stamp of its file, None for a missing or incomplete commit.
+        """Return a commit and its file's stamp; None if the commit is missing or incomplete.
 
         Raises TableError if it names a file outside the table's directory.
         """

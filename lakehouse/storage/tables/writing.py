@@ -46,7 +46,7 @@ _GIVEN = "_given"
 _NONE: Mapping[str, str] = {}
 
 
-# These have a common ancestor in Java, but not in Python.
+# These have a common base class in Java, but not in Python.
 _CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
@@ -60,7 +60,7 @@ _CONFLICTS = (
 
 @dataclass(frozen=True)
 class Written:
-    """The number of rows written, and the commit's version; None if nothing was committed."""
+    """The number of rows written, and the commit's version (None if nothing was committed)."""
 
     rows: int
     version: int | None
@@ -96,7 +96,7 @@ def add(rows: DataFrame, commit: Commit, moves: Sequence[Move] = ()) -> Written:
 def note(
     spark: SparkSession, path: str, moves: Sequence[Move], *, settings: Mapping[str, str] = _NONE
 ) -> Written:
-    """Record the moves in a commit without rows; raises PositionError like `append`."""
+    """Record the moves in a commit without rows. Raises PositionError as `append` does."""
 
     def once() -> Written:
         commit = begin(spark, path)
@@ -120,9 +120,10 @@ def upsert(
     """Upsert the rows by key, record the moves, and publish the commit.
 
     `rows` has one row per key, is read twice and should be persisted; rows marked DELETED are deleted.
-    `count` is the number of rows; None: they are counted. `near` are the commit's files that may contain one
-    of the keys. Without rows, nothing is committed. `why` is as in `Commit.finish`. Raises PositionError like
-    `append`. The commit fails if another writer has changed what it read: see `retry_on_conflict`.
+    `count` is the number of rows; if it is None, they are counted. `near` are the commit's files that may
+    contain one of the keys. Without rows, nothing is committed. `why` is as in `Commit.finish`. Raises
+    PositionError like `append`. The commit fails if another writer has changed what it read: see
+    `retry_on_conflict`.
     """
     commit.expect(moves)
     changed = rows.count() if count is None else count
@@ -381,7 +382,7 @@ def delete(spark: SparkSession, path: str, where: Column, *, why: Why | None = N
 
 
 def retry_on_conflict(write: Callable[[], T]) -> T:
-    """Call `write`, and retry it after a conflict: layers, maintenance and rebuilds share tables.
+    """Call `write`, and retry it after a conflict, because layers, maintenance and rebuilds share tables.
 
     `write` must read the table's newest version each time. The pauses between attempts grow and are random,
     so that writers do not keep colliding; in total they last about half a minute.
