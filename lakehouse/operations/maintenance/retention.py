@@ -6,10 +6,9 @@ Whole days (UTC) are deleted. The limit is the end of the last deleted day.
     silver        rows with an event time before the limit whose record is no longer in bronze, and which gold
                   does not need for later records
     gold          final rows that end before the limit and that no later record can change; the export sends
-    their deletions like any others dead letters  settled letters whose record is no longer in bronze. Open
-    letters stay. With `sequence_by`,
-                  a letter that later records
-                  with its id are compared with stays while the id has a row.
+                  their deletions like any others
+    dead letters  settled letters whose record is no longer in bronze. Open letters stay. With `sequence_by`,
+                  a letter that later records with its id are compared with stays while the id has a row.
     ops           rows from before the limit
 
 The limit is first recorded in ops.retention (`lakehouse.engine.ops_tables.retained`), so that audits and

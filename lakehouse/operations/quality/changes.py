@@ -57,7 +57,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Tell whether later checks may be incremental, for which no query's `step` may find anything now."""
+    """Tell whether later checks may be incremental: no query's `step` may find anything now."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -70,8 +70,8 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
     """Tell whether tables still meet their expectations, judging by their changes; false if unknown.
 
-    `held` contains the tables' marks from when they last met them and `can_go_on` was true. `kept` maps names
-    to gold tables, whose change feeds are read.
+    `held` contains the tables' marks from when they last met their expectations and `can_go_on` was true.
+    `kept` maps names to gold tables, whose change feeds are read.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(

@@ -47,7 +47,7 @@ class WindowSpan:
 
 @dataclass(frozen=True)
 class GoldRebuilt:
-    """A rebuild's result for one table: its current rows in the span, and rows corrected and deleted."""
+    """A table's row counts after a rebuild: rows now in the span, rows corrected and rows deleted."""
 
     table: str
     rows: int

@@ -87,11 +87,11 @@ def _at(is_within: Callable[[Column], Column]) -> Column:
 class SilverRebuilt:
     """The result of a rebuild: counts of validated records, of silver rows by outcome, and of letters.
 
-    `newly_refused` counts letters that are new or reopened, `newly_accepted` counts letters that are now
-    replayed, and `skipped` records skipped with --skip, which were not validated. `made_anew` means that
-    silver had been made with other ids; gold may then have skipped an earlier attempt. `first` and `last` are
-    the smallest and largest event time (UTC), old or new, of inserted, removed and changed rows; None if
-    there are none.
+    `newly_refused` counts new and reopened letters, `newly_accepted` letters that are now replayed, and
+    `skipped` records that were skipped with --skip and therefore not validated. `made_anew` means that silver
+    had been made with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the
+    smallest and largest event time (UTC), old or new, of inserted, removed and changed rows; None if there
+    are none.
     """
 
     judged: int = 0

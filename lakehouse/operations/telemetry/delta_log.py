@@ -31,7 +31,7 @@ from lakehouse.storage.tables.watched_log import IDENTIFIED_EVERY_S, WatchedLog
 
 _AT_ONCE = 100  # commits read in parallel
 _FEW = 10
-"""A log in an object store with more new commits is reread from its newest checkpoint, in parallel."""
+"""A log in an object store is reread from its newest checkpoint if it has more new commits than this."""
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 

@@ -1,7 +1,8 @@
 """Serve a process's metrics and health over HTTP, in background threads.
 
-/metrics        OpenMetrics, or Prometheus' text format on request /health/live    200 while the process
-answers /health/ready   200 while the process does its work, else 503; both health paths give reasons as JSON
+/metrics        OpenMetrics, or Prometheus' text format on request
+/health/live    200 while the process answers
+/health/ready   200 while the process does its work, else 503; both health paths give reasons as JSON
 
 There is no authentication, so the server is protected by limits on connections, in total and per peer, and on
 a request's size and duration. At a limit, a new connection replaces the oldest one that is waiting for its
