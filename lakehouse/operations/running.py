@@ -54,7 +54,7 @@ def run_layers(
     On a terminal, a run with an interval instead redraws one line per stream.
 
     The caller sets `trigger`, `allow`, `skip` and `is_backfill`; the other options are set here. With
-    `gated_by` (all streams of the lake), gold is exported only while its suites hold. With `standby`, the run
+    `gated_by` (all streams in the lake), gold is exported only while its suites hold. With `standby`, the run
     waits, warmed up, while another such run of the same layers and streams is active. `verbose` prints
     tracebacks, which otherwise go only to the log.
 

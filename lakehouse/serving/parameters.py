@@ -57,7 +57,7 @@ def iso(millis: int | None) -> str | None:
 
 
 def cursor(table: str, values: Sequence[Any]) -> str:
-    """Return an opaque text that marks the end of a page by the sort values of its last row.
+    """Return an opaque string that marks the end of a page by the sort values of its last row.
 
     It does not pin a version: the next page is read from the newest version, without repeating rows.
     """
@@ -107,7 +107,7 @@ class Paging:
         return None if self.cursor is None else from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:
-        """Return a page of a complete list, and `next`, a cursor with the number of items up to its end."""
+        """Return a page of a complete list, and `next`, a cursor with the number of items seen so far."""
         (first,) = self.after(name, [int]) or (0,)
         end = first + self.limit
         following = cursor(name, [end]) if end < len(items) else None

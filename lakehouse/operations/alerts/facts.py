@@ -200,8 +200,8 @@ def _of_audit(
 def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, float]:
     """Return each service's value for comparison with the rule's threshold.
 
-    For an upper threshold, it is the minimum over the rule's last windows; for a lower one, the maximum.
-    Services with a gap in these windows, or without a recent window (`stale_s`), are omitted.
+    For an upper threshold, it is the minimum over the rule's last windows; for a lower threshold, the
+    maximum. Services with a gap in these windows, or without a recent window (`stale_s`), are omitted.
     """
     choose = min if rule.over is not None else max
     return {

@@ -1,8 +1,8 @@
 """Run read-only DuckDB SQL over the lake; DuckDB starts in a tenth of a second, without a JVM.
 
-Tables have the same names and types as in Spark. Functions, the names of unnamed columns and the types of
-computed columns are DuckDB's: the average of decimals is a double, for example. Integers of any size are
-numbers, and an interval is an ISO 8601 duration, such as P1M or PT90S.
+Tables have the same names and types as in Spark. Functions, default column names and the types of computed
+columns are DuckDB's: the average of decimals is a double, for example. Integers of any size are numbers, and
+an interval is an ISO 8601 duration, such as P1M or PT90S.
 """
 
 from __future__ import annotations

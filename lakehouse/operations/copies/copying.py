@@ -123,7 +123,7 @@ class Copying:
             )
 
     def _attempt(self, standing: Marker) -> Marker | None:
-        """Copy everything once; return None if files were removed first and newer versions must be chosen."""
+        """Copy everything once; return None if files were removed, so newer versions must be chosen."""
         self.done = Counted()
         notes, at = self._notes(), markers.now()
         chosen = choose(self.lake, self.streams)

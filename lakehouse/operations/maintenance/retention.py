@@ -123,7 +123,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the greatest own event time (UTC) of the valid records at these offsets; None without any."""
+    """Return the greatest own event time (UTC) of valid records at these offsets; None if there are none."""
     times = silver.sound_times(lake, source, within(gone))
     found = times.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else tables.from_micros(found.micros)
@@ -148,7 +148,7 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
 
 
 def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) -> CutMaker:
-    """Cut by the end of the row's time."""
+    """Cut by the end of the row's time range."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _cut_for(lake, stream, [made_by], now - timedelta(days=days))

@@ -16,7 +16,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import Lake
 
-_MOST_BYTES = 256 << 20  # of small files, rewritten in one go while a merged table's micro-batches wait
+_MOST_BYTES = 256 << 20  # most bytes of small files rewritten while a merged table's micro-batches wait
 _LOOK_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 

@@ -178,7 +178,7 @@ class _Since:
         return self._found[subject.name]
 
     def _near(self, one: ExpectNoRows, found: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """Return, by view, the rows of other tables that are near the changed rows."""
+        """Return the rows in other tables that are near the changed rows, by view."""
         views = {}
         for view, (column, *_) in (one.near or {}).items():
             within = _within(F.col(column), found[view], self._type_of(view, column))

@@ -403,7 +403,7 @@ def _late(watermark: Column) -> Column:
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
-    """Tell whether the source's silver waits during a rebuild, because its records have or had ids."""
+    """Tell whether the source's silver waits during a rebuild; it does if its records have or had ids."""
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
 
 
@@ -428,7 +428,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, with both values; null if none."""
+    """Return the first column in which a silver row differs from bronze, with both values, else null."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))

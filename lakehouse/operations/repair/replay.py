@@ -68,7 +68,7 @@ class Replayed(_Counted):
     letters stay open: `failed` ones; `gone` ones, whose bronze row no longer exists; `skipped` ones, whose
     records were skipped with --skip and which the selection does not name; and `in_flight` ones, from an
     unfinished silver micro-batch. `failing` counts failed letters by rule; a letter that breaks two rules
-    counts for both.
+    counts for both rules.
     """
 
     passed: int = 0
@@ -86,9 +86,9 @@ class Tried(_Counted):
 
     `asked` is the number of letters to replay, the sum of the next four counts. Records of `there_already`
     letters are in silver, so these letters would only be closed. `gone` letters no longer have a bronze row.
-    `failing` counts failing letters by rule; a letter that breaks two rules counts for both. `asked` does not
-    include `skipped` letters, whose records were skipped with --skip and which the selection does not name,
-    or letters `in_flight`, from an unfinished silver micro-batch.
+    `failing` counts failing letters by rule; a letter that breaks two rules counts for both rules. `asked`
+    does not include `skipped` letters, whose records were skipped with --skip and which the selection does
+    not name, or letters `in_flight`, from an unfinished silver micro-batch.
     """
 
     asked: int = 0
@@ -105,9 +105,9 @@ class Tried(_Counted):
 class Discarded(_Counted):
     """The result of a discard: the number of discarded letters, in total and by rule.
 
-    A letter that breaks two rules counts for both. Records of `there_already` letters were in silver because
-    a replay was killed; these letters are now `replayed`. Letters `in_flight`, from an unfinished silver
-    micro-batch, stay open.
+    A letter that breaks two rules counts for both rules. Records of `there_already` letters were in silver
+    because a replay was killed; these letters are now `replayed`. Letters `in_flight`, from an unfinished
+    silver micro-batch, stay open.
     """
 
     count: int = 0

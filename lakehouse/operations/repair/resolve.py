@@ -180,7 +180,7 @@ def _times(pairs: DataFrame, column: str) -> DataFrame:
 
 
 def _close(lake: Lake, pairs: DataFrame, ranges: Sequence[OffsetRange], now: datetime) -> int:
-    """Close open letters as resent, each with its new record's offset; return the number closed."""
+    """Close open letters as resent, each with its new record's coordinates; return the number closed."""
     values = resent_as(F.col("s.place"))
     path = lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name)
     is_open = F.col("t.status") == OPEN

@@ -1,6 +1,6 @@
 """Read a Delta table's log incrementally, without a JVM: its files, commits and transactions.
 
-The first refresh starts at the newest checkpoint. Later ones read one file per new commit; without new
+The first refresh starts at the newest checkpoint. Later refreshes read one file per new commit; without new
 commits, they only check for the next file (`lakehouse.storage.tables.watched_log`).
 """
 
@@ -38,7 +38,7 @@ _Other = TypeVar("_Other")
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A data file: rows (None without statistics), bytes, write time, newest time and first landing."""
+    """A data file: rows (None without statistics), bytes, write time, newest time and first landing time."""
 
     records: int | None
     size_bytes: int

@@ -18,7 +18,7 @@ from lakehouse.storage.tables.specs import Position
 
 @dataclass(frozen=True)
 class Unread:
-    """The number of unread rows (None: unknown, see `reason`), the oldest row's time, and their commits."""
+    """The numbers of unread rows (None: unknown, see `reason`) and of their commits, and the oldest time."""
 
     rows: int | None
     since_ms: int | None = None

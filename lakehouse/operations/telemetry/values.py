@@ -55,7 +55,7 @@ class Health:
 class OpenTransaction:
     """A producer's open transaction; read-committed consumers get no records past its start.
 
-    `offsets` is the number of offsets from the last stable one to the partition's end. `producer` is the
+    `offsets` is the number of offsets from the last stable offset to the partition's end. `producer` is the
     transactional id and `since` the transaction's start; if the broker does not provide these, they are the
     producer id and the time of its last write.
     """

@@ -47,7 +47,7 @@ class NoTableError(TableAwayError):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A version of a table; `generation` is its creation time in ms since the epoch, as in the export."""
+    """A table version; `generation` is the table's creation time in ms since the epoch, as in the export."""
 
     generation: int
     version: int
@@ -106,7 +106,7 @@ class Table:
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version. Raises NoTableError if there is no table, and else TableAwayError.
+        """Return the newest version. Raises NoTableError if there is no table, TableAwayError if unreadable.
 
         A table that was recreated is reopened.
         """
