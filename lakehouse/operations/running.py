@@ -54,14 +54,14 @@ def run_layers(
     On a terminal, a run with an interval instead redraws one line per stream.
 
     The caller sets `trigger`, `allow`, `skip` and `is_backfill`; the other options are set here. With
-    `gated_by` (all streams of the lake), gold is exported only while its suites hold. With `standby`, the run
+    `gated_by` (all streams in the lake), gold is exported only while its suites hold. With `standby`, the run
     waits, warmed up, while another such run of the same layers and streams is active. `verbose` prints
     tracebacks, which otherwise go only to the log.
 
     Returns after catching up, or, after SIGTERM or Ctrl-C, once the current micro-batch is finished. A failed
-    step is reported on one line and retried while others continue. Raises LakehouseError for steps that still
-    fail at the end and for errors that a user can fix, such as RefusedError if silver has refused too many
-    records by the time the run has caught up. Starts, stops and failures are recorded in ops.events.
+    step is reported on one line and retried while other steps continue. Raises LakehouseError for steps that
+    still fail at the end and for errors that a user can fix, such as RefusedError if silver has refused too
+    many records by the time the run has caught up. Starts, stops and failures are recorded in ops.events.
     """
     trigger, named = options.trigger, _named(layers)
     _check(layers, options, standby=standby)
@@ -201,9 +201,9 @@ def _lines(
 def _telemetry(
     streams: Sequence[Stream], settings: Settings, lines: Lines
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
-    """Yield the run's metrics and the port that serves them; None if they are not served.
+    """Yield the run's metrics and the port that serves them; the port is None if they are not served.
 
-    The same port serves the streams' backlog.
+    The same port also serves the streams' backlog.
     """
     metrics, port = DriverMetrics(streams), settings.telemetry.port
     if port < 0:

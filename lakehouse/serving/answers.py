@@ -20,7 +20,7 @@ _JSON = "application/json"
 class Origin:
     """The source of a response; both numbers are None if the table does not exist yet.
 
-    `is_final`: whether everything in the response is final and will not change; None if unknown.
+    `is_final` says whether everything in the response is final and will not change; None if unknown.
     """
 
     source: str
@@ -49,14 +49,14 @@ def answered(request: Request, origin: Origin, body: Mapping[str, Any]) -> Respo
 def answered_rows(
     request: Request, origin: Origin, before: Mapping[str, Any], rows: str, after: Mapping[str, Any]
 ) -> Response:
-    """Like `answered`, with `rows` as JSON inserted unchanged so that numbers stay exact."""
+    """Return a response like `answered`, but insert `rows` as unchanged JSON, so that numbers stay exact."""
     head = _dumped(dict(before))[:-1]
     tail = _dumped({**after, **origin.members})[1:]
     return _leaving(request, origin.etag, f"{head},{rows},{tail}")
 
 
 def unkept(origin: Origin, before: Mapping[str, Any], rows: str) -> Response:
-    """Return raw record data, which browsers and proxies must not store; `rows` as in `answered_rows`."""
+    """Return raw record data, which browsers and proxies must not store; `rows` is as in `answered_rows`."""
     text = f"{_dumped(dict(before))[:-1]},{rows},{_dumped(origin.members)[1:]}"
     return Response(_encoded(text), headers=UNKEPT, media_type=_JSON)
 

@@ -1,8 +1,8 @@
 """CLI commands, run one at a time as child processes for callers with the scope `operate`.
 
-An action runs the ordinary command with all its guarantees; its output shows the progress. The last hundred
-actions are kept until the server stops. An action that is cancelled, exceeds the time limit, or is still
-running when the server stops gets SIGTERM, then SIGKILL if it does not exit.
+An action runs the ordinary command with all its guarantees, and its output shows the progress. The last
+hundred actions are kept until the server stops. An action that is cancelled, exceeds the time limit, or is
+still running when the server stops gets SIGTERM, then SIGKILL if it does not exit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Action:
     """One run of a command: its caller, times (UTC), output and exit code.
 
     `result` is the JSON object printed on standard output; None for any other output. `cancelled_by` is the
-    caller who cancelled it; None if it was not cancelled.
+    caller who cancelled the action; None if it was not cancelled.
     """
 
     id: str
@@ -81,7 +81,7 @@ class _Running:
 
 
 class Actions:
-    """Run commands of `program`, by default this installation's `lakehouse`, for at most `deadline_s`.
+    """Run commands of `program`, by default this installation's `lakehouse`, each for at most `deadline_s`.
 
     Python's `-P` prevents the program from importing modules from the working directory.
     """
@@ -98,7 +98,7 @@ class Actions:
         self._running: _Running | None = None
 
     async def start(self, command: Sequence[str], actor: str) -> Action:
-        """Start a command; raises Problem 409 while another is running."""
+        """Start a command. Raises Problem 409 while another command is running."""
         async with self._starting:
             if self._running is not None:
                 busy = self._running.action
@@ -153,14 +153,14 @@ class Actions:
             self._end(self._running)
 
     def _end(self, running: _Running) -> asyncio.Task[None]:
-        """Start stopping an action if not already stopping it; return the task."""
+        """Start stopping an action, unless it is already being stopped; return the task."""
         if running.ending is None:
             running.ending = asyncio.create_task(_ended(running))
         return running.ending
 
     async def _follow(self, action: Action, process: asyncio.subprocess.Process) -> None:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
-        assert process.stderr is not None  # noqa: S101 - the same
+        assert process.stderr is not None  # noqa: S101 - it is a pipe, too
         said, _ = await asyncio.gather(
             _take(process.stdout, action.lines), _take(process.stderr, action.lines)
         )

@@ -1,4 +1,4 @@
-"""Request parameters: times in common notations, and paging, where `next` points to the next page."""
+"""Request parameters: times in common formats, and paging, where `next` points to the next page."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def iso(millis: int | None) -> str | None:
 
 
 def cursor(table: str, values: Sequence[Any]) -> str:
-    """Return an opaque text that marks the end of a page by the sort values of its last row.
+    """Return an opaque string that marks the end of a page by the sort values of its last row.
 
     It does not pin a version: the next page is read from the newest version, without repeating rows.
     """
@@ -66,7 +66,7 @@ def cursor(table: str, values: Sequence[Any]) -> str:
 
 
 def from_cursor(table: str, text: str, types: Sequence[type]) -> tuple[Any, ...]:
-    """Return a cursor's values; raises Problem 400 unless this process created the cursor for the table."""
+    """Return a cursor's values. Raises Problem 400 unless this process created the cursor for the table."""
     try:
         packed = base64.urlsafe_b64decode(text.encode() + b"=" * (-len(text) % 4))
         signature, content = packed[:_SIGNED], packed[_SIGNED:]
@@ -103,11 +103,11 @@ class Paging:
     cursor: str | None
 
     def after(self, name: str, types: Sequence[type]) -> tuple[Any, ...] | None:
-        """Return the cursor's values, None for the first page; raises Problem 400 for an invalid cursor."""
+        """Return the cursor's values (None for the first page). Raises Problem 400 for an invalid cursor."""
         return None if self.cursor is None else from_cursor(name, self.cursor, types)
 
     def of(self, name: str, items: Sequence[_T]) -> tuple[Sequence[_T], Mapping[str, str | None]]:
-        """Return a page of a complete list, and `next`, whose cursor counts the items before it."""
+        """Return a page of a complete list, and `next`, a cursor with the number of items seen so far."""
         (first,) = self.after(name, [int]) or (0,)
         end = first + self.limit
         following = cursor(name, [end]) if end < len(items) else None

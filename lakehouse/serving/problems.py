@@ -18,7 +18,7 @@ from lakehouse.common.nearest import did_you_mean, nearest
 
 MEDIA_TYPE = "application/problem+json"
 UNKEPT = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-"""Headers that forbid clients to store a response or guess its media type."""
+"""Headers that tell clients not to store a response or guess its media type."""
 _CHOICES = re.compile(r"'([^']*)'")
 _log = logging.getLogger(__name__)
 

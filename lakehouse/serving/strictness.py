@@ -1,7 +1,8 @@
 """Refuse requests with unknown parameters, or with unknown names as their values.
 
 If a misspelt filter were ignored, the response would contain everything. So a route answers 400 for an
-undeclared parameter, a second value for a parameter that takes one, and a value that is not a known name.
+undeclared parameter, a second value for a parameter that takes only one, and a value that is not a known
+name.
 
 All use of undocumented FastAPI internals is confined to this module (docs/internals.md).
 """

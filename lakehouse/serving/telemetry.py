@@ -83,7 +83,7 @@ class Counted:
 
 
 def look_of(redis_url: str, gold: Gold, redis_timeout_s: float) -> Callable[[], Readiness]:
-    """Return a blocking check of whether Redis and gold can be read; either makes the server ready.
+    """Return a blocking check of whether Redis and gold can be read; either one makes the server ready.
 
     The reasons name the unavailable stores but not their addresses, because probes need no token.
     """

@@ -4,13 +4,13 @@
         ────●───────●───────●───────●────────●─────────●────
             pending         firing  resolved           (for_s = two ticks)
 
-An alert is a rule with labels. It becomes pending when its condition first holds, and fires once the
-condition has held for `for_s` without interruption. A firing alert resolves when the condition no longer
-holds, or when its labels or its rule disappear. Unknown values change nothing. An alert's id is derived from
-its rule, its labels and the time when the condition became true. The state stores that time, so ids survive a
-restart.
+Each alert belongs to a rule and has a set of labels. It becomes pending when its condition first holds, and
+fires once the condition has held for `for_s` without interruption. A firing alert resolves when the condition
+no longer holds, or when its labels or its rule disappear. Unknown values change nothing. An alert's id is
+derived from its rule, its labels and the time when the condition became true. The state stores that time, so
+ids survive a restart.
 
-At most MOST_FIRING alerts of a rule fire individually, so that thousands of services over a threshold do not
+At most MOST_FIRING alerts per rule fire individually, so that thousands of services over a threshold do not
 cause thousands of messages. The others stay pending until a firing alert resolves. One more alert, without
 labels, summarizes them: "and 3,912 more".
 """
@@ -36,7 +36,7 @@ Key = tuple[str, Labels]
 
 
 class AlertStatus(StrEnum):
-    """Whether a notification announces that its alert fires or that it has resolved."""
+    """Whether a notification announces that its alert is firing or has resolved."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -44,7 +44,7 @@ class AlertStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A rule's result for one set of labels; `is_so`: the condition holds (None: unknown)."""
+    """A rule's result for one set of labels; `is_so` says if the condition holds (None: unknown)."""
 
     labels: Labels
     is_so: bool | None
@@ -70,7 +70,7 @@ class Alert:
 
     @property
     def id(self) -> str:
-        """An id shared by the firing and the resolved notification; it changes when the alert fires again."""
+        """An id shared by the firing and resolved notifications; it changes when the alert fires again."""
         parts = [self.rule, self.labels, self.since.isoformat()]
         return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:32]
 
@@ -80,7 +80,7 @@ State = Mapping[Key, Alert]
 
 @dataclass(frozen=True)
 class Notification:
-    """A notification that an alert fires or has resolved; `at` is the time of the evaluation (UTC)."""
+    """A notification that an alert is firing or has resolved; `at` is the time of the evaluation (UTC)."""
 
     alert: Alert
     status: AlertStatus
@@ -89,17 +89,17 @@ class Notification:
 
     @property
     def id(self) -> str:
-        """A unique id, which is the same if the notification is sent again."""
+        """A unique id, which does not change if the notification is sent again."""
         return f"{self.alert.id}-{self.status.value}"
 
 
 def evaluate(
     rules: Sequence[Rule], judged: Mapping[str, Sequence[Judged] | None], state: State, now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state as of `now`, and the notifications with resolved alerts first.
+    """Return the state as of `now`, and the notifications, those of resolved alerts first.
 
-    `judged` maps rule names to results, None if a rule's data is unavailable. No alert fires early if the
-    clock goes back.
+    `judged` maps each rule's name to its results, or to None if the rule's data is unavailable. If the clock
+    goes back, no alert fires early.
     """
     after: dict[Key, Alert] = {}
     resolved, fired = list[Notification](), list[Notification]()

@@ -1,6 +1,6 @@
 """The input of the rules (facts), and the evaluation of each rule on it. No I/O.
 
-None means unknown; values known to be absent are omitted.
+None means that a value is unknown. Values that are known not to exist are omitted.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LandedCounts:
-    """The numbers of a stream's landed records and newly seen dead letters over the same period."""
+    """The number of a stream's records that landed, and of dead letters first seen, in the same period."""
 
     records: int
     letters: int
@@ -156,7 +156,7 @@ def _of_lag(rule: LagRule, state: StreamState) -> Judged:
     value = sum(values) if rule.records is not None else max(values)
     limit = rule.records if rule.records is not None else rule.seconds
     is_over = value > (limit or 0)
-    if len(values) < len(found) and not is_over:  # the unknown part may be larger
+    if len(values) < len(found) and not is_over:  # the unknown part may exceed the limit
         return _judged(labels, None, "the lag is only partly known")
     what = (
         f"{value:,.0f} records wait"
@@ -200,8 +200,8 @@ def _of_audit(
 def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, float]:
     """Return each service's value for comparison with the rule's threshold.
 
-    For an upper threshold, it is the minimum over the rule's last windows; for a lower one, the maximum.
-    Services with a gap in these windows, or without a recent window (`stale_s`), are omitted.
+    For an upper threshold, it is the minimum over the rule's last windows; for a lower threshold, the
+    maximum. Services with a gap in these windows, or without a recent window (`stale_s`), are omitted.
     """
     choose = min if rule.over is not None else max
     return {

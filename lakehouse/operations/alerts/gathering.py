@@ -1,6 +1,7 @@
 """Read the facts for rules from the lake, without a JVM.
 
-Data that cannot be read is omitted with a warning; alerts of rules that need it neither fire nor resolve.
+Data that cannot be read is omitted with a warning. Alerts whose rules need this data neither fire nor
+resolve.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _Found = TypeVar("_Found")
 class Audits:
     """The latest audit of each stream.
 
-    The first call reads all of ops.events; later calls read only rows since an hour before the previous call.
+    The first call reads all of ops.events; later calls read only rows from one hour before the previous call
+    onwards.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class Audits:
         self._looked: datetime | None = None
 
     def last(self, lake: str, now: datetime) -> dict[str, Audit]:
-        """Return the latest audits by stream, as of `now` (UTC); raises TableError if they cannot be read."""
+        """Return the latest audits by stream, as of `now` (UTC). Raises TableError if they cannot be read."""
         since = None if self._looked is None else min(self._looked, now) - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
             is_clean = None if one.stream is None else _is_clean(one.details)
@@ -55,7 +57,7 @@ class Audits:
 
 
 def _is_clean(details: str | None) -> bool | None:
-    """Return whether an audit was clean; None if the event's details are not those of an audit."""
+    """Return whether an audit was clean; None if the event's details do not come from an audit."""
     try:
         return bool(json.loads(details or "")["clean"])
     except (ValueError, LookupError, TypeError):
@@ -77,7 +79,7 @@ def gather(
     def known(what: str, read: Callable[[], _Found]) -> _Found | None:
         try:
             return read()
-        except Exception as error:  # noqa: BLE001 - deltalake and file systems raise many kinds
+        except Exception as error:  # noqa: BLE001 - deltalake and file systems raise many kinds of errors
             warn(f"{what} could not be read: {error_line(error)}")
             return None
 
@@ -100,7 +102,7 @@ def gather(
 
 
 def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
-    """Return the closed windows of the rule's metric, as far back as the rule needs."""
+    """Return the closed windows for the rule's metric, as far back as the rule needs."""
     since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
     where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
     where &= (ds.field("window_end") <= _at(now)) & ~ds.field(rule.statistic).is_null()

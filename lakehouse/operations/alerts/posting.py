@@ -25,7 +25,7 @@ NONE = SecretStr("")
 
 @dataclass(frozen=True)
 class Posting:
-    """Connection options shared by all webhooks; every notification reads the values again.
+    """Connection options shared by all webhooks; the values are reread for every notification.
 
     `secret` holds the signing secrets, separated by whitespace. `ca` holds PEM certificate authorities to
     trust instead of the system's. `proxy` is a proxy's URL; if empty, https_proxy, http_proxy and no_proxy
@@ -61,11 +61,11 @@ class Posting:
 
 
 PLAIN = Posting()
-"""No signature, and the system's certificate authorities and proxy."""
+"""Unsigned, with the system's certificate authorities and proxy."""
 
 
 def posting(settings: Settings) -> Posting:
-    """Return the webhook options in the settings; raises SettingsError for invalid certificates."""
+    """Return the webhook options in the settings. Raises SettingsError for invalid certificates."""
     found = Posting(
         settings.alerts.webhook_secret, settings.alerts.webhook_certificates, settings.alerts.webhook_proxy
     )
@@ -82,7 +82,7 @@ class Receiver:
         self._how = how
 
     def post(self, body: bytes, event_id: str) -> None:
-        """Deliver a notification, without reading the response body; raises AwayError unless it is 2xx."""
+        """Deliver a notification. Raises AwayError unless the status is 2xx; the body is not read."""
         headers = {"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id}
         try:
             headers |= self._credentials | self._how.signed(body, event_id)

@@ -1,14 +1,14 @@
-"""Export the alerting rules as a Prometheus rules file, on the metrics that telemetry exposes.
+"""Export the alerting rules as a Prometheus rules file, based on the metrics that telemetry exposes.
 
-The file also contains burn-rate alerts for the objective "in gold within X seconds". Each combines a long and
-a short window, so that it starts and ends quickly. Several processes may expose the same lag; the expressions
-count each value once. The values of metric rules come from `lakehouse alert --telemetry-port`, as
-OpenMetrics:
+The file also contains burn-rate alerts for the objective "in gold within X seconds". Each alert combines a
+long and a short window, so that it starts and ends quickly. Several processes may expose the same lag, but
+the expressions count each value once. `lakehouse alert --telemetry-port` exposes the values of metric rules
+as OpenMetrics:
 
     lakehouse_metric_rule_value{rule="cpu", service="checkout", metric="cpu_usage", statistic="p99"}
 
-For an upper threshold, the value is the minimum over the rule's last windows; for a lower one, the maximum.
-Prometheus therefore needs only the threshold. Unknown and stale values have no sample.
+For an upper threshold, the value is the minimum over the rule's last windows; for a lower threshold, the
+maximum. Prometheus therefore needs only the threshold. Unknown and stale values have no sample.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ _LABELS = ["rule", "service", "metric", "statistic"]
 
 
 class RuleValues(Collector):
-    """Expose the latest facts as a metric; without facts, there are no samples."""
+    """Expose the latest facts as a metric, which has no samples if there are no facts."""
 
     def __init__(self, rules: Sequence[Rule], facts: Callable[[], Facts | None]) -> None:
         self._rules = [rule for rule in rules if isinstance(rule, MetricRule)]

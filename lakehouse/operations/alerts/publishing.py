@@ -1,7 +1,7 @@
 """Publish notifications to Kafka, exactly once for read-committed consumers, and store the alerts' state.
 
-The state is kept in a separate topic, `<topic>-state`: compacted, with one partition and one record per
-alert. Each evaluation commits its state changes and notifications in one Kafka transaction. If the process is
+The state is kept in a separate compacted topic, `<topic>-state`, with one partition and one record per alert.
+Each evaluation commits its state changes and notifications in one Kafka transaction. If the process is
 killed, the state matches the notifications sent, and the next process continues from there. Another record in
 the state topic, the beat, holds the time of the last evaluation. It is sent every 20 s, so that readers can
 tell a healthy pipeline from an unwatched one. The transactional id is derived from the topic's name, so a
@@ -43,7 +43,7 @@ class Beat:
     every_s: float
 
     def is_fresh(self, now: datetime) -> bool:
-        """Tell whether the beat is recent enough that a process is presumably evaluating the rules."""
+        """Tell whether the beat is recent enough to assume that a process is evaluating the rules."""
         return now - self.at <= _SILENT + timedelta(seconds=2 * self.every_s)
 
 
@@ -138,14 +138,14 @@ class Publisher:
 def read_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> dict[Key, Alert]:
-    """Return the state topic's alerts, including pending ones; `warn` is called about foreign records."""
+    """Return the state topic's alerts, including pending ones, and call `warn` about foreign records."""
     return read_whole_state(access, topic, warn)[0]
 
 
 def read_whole_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[Key, Alert], Beat | None]:
-    """Return the state topic's alerts and its beat (None if there is none)."""
+    """Return the state topic's alerts and its beat (None if it has none)."""
     beat: Beat | None = None
     alerts, foreign = dict[bytes, Alert](), list[int]()
     partition = TopicPartition(state_topic(topic), 0)

@@ -1,7 +1,7 @@
 """Alerting rules, from the section `alerts` of the settings.
 
-A rule describes a problem of a stream or of a service's metric. All rules are validated: errors name unknown
-keys and kinds and list the known ones.
+A rule describes a problem with a stream or with a service's metric. All rules are validated. Errors name the
+unknown keys and kinds, and list the known ones.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class _OfStream(_Rule):
 
 
 class MetricRule(_Rule):
-    """A statistic of gold.metrics_1m was over or under a threshold in each of the last `windows` minutes.
+    """A statistic in gold.metrics_1m was above or below a threshold in each of the last `windows` minutes.
 
-    If `service` is None, the rule is evaluated for each service with the metric. A series whose newest window
-    ended more than `stale_s` seconds ago is not evaluated.
+    If `service` is None, the rule is evaluated for each service that has the metric. A series whose newest
+    window ended more than `stale_s` seconds ago is not evaluated.
     """
 
     kind: Literal["metric"]
@@ -137,7 +137,7 @@ _KINDS: dict[str, type[_Rule]] = {
 
 
 class InGold(_Part):
-    """The objective: for the share `objective` of the time, records reach gold within `within_s` seconds."""
+    """The objective: records reach gold within `within_s` seconds for the share `objective` of the time."""
 
     within_s: _Seconds = 30
     objective: float = Field(default=0.99, gt=0, lt=1)
@@ -159,7 +159,7 @@ class Rules(_Part):
 
 
 def load_rules(alerts: AlertsSettings, streams: Sequence[str]) -> Rules:
-    """Return the rules of the settings, or the default rules where they have none.
+    """Return the rules and the objective from the settings, with defaults for those that are not set.
 
     Raises SettingsError listing every invalid field, or naming the first rule whose stream is not in
     `streams`.

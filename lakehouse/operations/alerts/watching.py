@@ -60,7 +60,7 @@ class Watcher:
         self._state = self._publisher.start()
 
     def look(self, now: datetime) -> list[Notification]:
-        """Evaluate all rules and return the notifications sent; raises ServiceError as `start` does.
+        """Evaluate all rules and return the notifications sent. Raises ServiceError as `start` does.
 
         After an error, the next call rereads the state, because the transaction may have been committed.
         """

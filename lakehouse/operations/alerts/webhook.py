@@ -66,14 +66,14 @@ class Webhook:
 
     @property
     def trouble(self) -> str | None:
-        """Why notifications are not being delivered; None if they are."""
+        """The reason why notifications are not being delivered; None if they are."""
         has_ended = self._thread.ident is not None and not self._thread.is_alive()
         if has_ended and not self._stopping.is_set():
             return f"{self._name} is no longer served: its thread has ended"
         return self._trouble
 
     def start(self) -> None:
-        """Find the start offsets and start the thread; raises ServiceError if the broker does not answer."""
+        """Find the start offsets and start the thread. Raises ServiceError if the broker does not answer."""
         try:
             self._consumer = self._positioned()
         except KafkaError as error:
@@ -81,7 +81,7 @@ class Webhook:
         self._thread.start()
 
     def close(self, patience_s: float = 15.0) -> None:
-        """Deliver the pending notifications, then stop; after a failure, a later start sends the rest."""
+        """Deliver the pending notifications, then stop. After a failure, the next start sends the rest."""
         self._stopping.set()
         self._thread.join(patience_s)
 
@@ -151,7 +151,7 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification. Foreign records are skipped, with one warning for a series."""
+        """Deliver a record's notification. Foreign records are skipped, with one warning per series."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])

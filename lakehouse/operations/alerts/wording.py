@@ -1,4 +1,4 @@
-"""The JSON of alerts and notifications; their topics may also contain foreign records. No I/O."""
+"""The JSON form of alerts and notifications, whose topics may also contain foreign records. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALERT = TypeAdapter(tuple[str, Labels, AwareDatetime, bool, str, str])
 
 
 def as_message(one: Notification) -> dict[str, object]:
-    """Return a notification's JSON object: times are ISO 8601 UTC; `event_id` identifies duplicates.
+    """Return a notification as JSON, with times in ISO 8601 UTC; `event_id` identifies duplicates.
 
     Infinite and NaN values become null.
     """
@@ -51,7 +51,7 @@ def as_message(one: Notification) -> dict[str, object]:
 
 
 def message_in(body: bytes | None) -> Mapping[str, Any] | None:
-    """Parse a record's notification, with times in ISO 8601; None if the record is foreign."""
+    """Parse the notification in a record, with times in ISO 8601; None if the record is foreign."""
     try:
         found = _Message.model_validate_json(body or b"")
     except ValidationError:
@@ -66,7 +66,7 @@ def key_of(key: Key) -> bytes:
 
 
 def alert_as_json(alert: Alert) -> bytes:
-    """Return an alert's state as JSON, which `alert_in` parses."""
+    """Return an alert's state as JSON that `alert_in` can parse."""
     row = [alert.rule, alert.labels, alert.since.isoformat(), alert.fires, alert.severity, alert.what]
     return json.dumps(row, ensure_ascii=False).encode()
 

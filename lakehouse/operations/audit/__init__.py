@@ -111,7 +111,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
 
 
 def _made(subject: Compared, look: _Look) -> Sequence[Check]:
-    """Run a check, and repeat it after a pause if it finds differences: a replay may be in progress."""
+    """Run a check; if it finds differences, repeat it after a pause, as a replay may be in progress."""
     checks = _looked(subject, look)
     if any(check.differences for check in checks):
         time.sleep(_PAUSE_S)

@@ -149,7 +149,7 @@ def _said(lost: Row) -> str:
 
 
 def _unknown(bronze: DataFrame, source: Source) -> list[str]:
-    """Return notes on the most frequent fields in records that the contract does not declare."""
+    """Return notes on the most frequent record fields that the contract does not declare."""
     rows = unknown_fields(bronze, source.contract).orderBy(F.desc("records"), "field").limit(EXAMPLES)
     return [
         f"unknown field {row.field!r}: in {row.records:,} records, first in partition "
@@ -162,8 +162,8 @@ def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
     """Return the top-level JSON fields in bronze rows that the contract does not declare.
 
     Grain: one row per field; key: field. `records` is the number of records with the field; `first_partition`
-    and `first_offset` locate the first one. Records that are not UTF-8, not JSON or not an object count as
-    having no fields.
+    and `first_offset` locate the first such record. Records that are not UTF-8, not JSON or not a JSON object
+    count as having no fields.
     """
     text = F.col("value").cast("string")
     names = F.json_object_keys(F.when(F.is_valid_utf8(text), text))

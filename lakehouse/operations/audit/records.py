@@ -1,10 +1,10 @@
 """Check `records`: every bronze record is a silver row or a dead letter, as validation decides.
 
 A record is either in silver or a dead letter that has not been replayed, never both. A replayed letter's
-record is also in silver. A resent letter's record is not; the record that replaced it is. Bronze is validated
-again for the comparison: silver rows are compared in every column, dead letters by status. Rows of an
-unfinished silver micro-batch only have to come from bronze. Records that retention has deleted from bronze
-are skipped.
+record is also in silver. A resent letter's record is not in silver, but the record that replaced it is. For
+the comparison, bronze is validated again. Silver rows are compared in every column, dead letters by status.
+Rows from an unfinished silver micro-batch only need a record in bronze. Records that retention has deleted
+from bronze are skipped.
 """
 
 from __future__ import annotations
@@ -110,7 +110,8 @@ def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame
 def _is_wrong_with_row(status: str) -> Column:
     """Return whether a silver row that also has a letter of this status is an error.
 
-    An open letter of a replayed record is not: if a replay was killed, the next one closes the letter.
+    An open letter for a replayed record is not an error: if a replay is killed, the next one closes the
+    letter.
     """
     return F.col("let_in") == 0 if status == OPEN else F.lit(True)
 

@@ -27,7 +27,7 @@ class Check:
     """One comparison: its subject, the numbers of rows compared and of differences, and some examples.
 
     `notes` explain expected deviations: gaps, expired offsets, in-flight rows. `not_compared` describes rows
-    that could not be compared, and why; if any, the check is not clean, even without differences.
+    that could not be compared, and why; if there are any, the check is not clean, even without differences.
     """
 
     stream: str
@@ -77,7 +77,7 @@ class Compared:
     def compared(
         self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
     ) -> Check:
-        """Return the check. Frames have one row per difference: `what`, and the key in the other columns."""
+        """Return the check. Each frame has one row per difference, with `what` and the key's columns."""
         found, examples = differing(different, EXAMPLES)
         return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
 

@@ -1,8 +1,8 @@
 """Check that each store has exactly the gold rows that the export has sent.
 
 Each sink implements its comparison (`SinkKind.audit`), because only it knows which rows it keeps, and for how
-long. Gold is read at the version that the export has reached, so pending changes hide no difference. If rows
-could not be compared, the check says so and is not clean.
+long. Gold is read at the version that the export has reached, so pending changes cannot hide a difference. If
+rows could not be compared, the check says so and is not clean.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _check(subject: Compared, found: Findings) -> Check:
 
 
 def _version_of(exported: Exported, position: Position) -> int | None:
-    """Return the last version that the export has sent completely, given its position; None if none."""
+    """Return the last version that an export at this position has sent completely; None if there is none."""
     if position.is_beginning or position.version == 0:
         return None
     return cuts.with_same_rows(exported.spark, exported.path, position.version - 1)

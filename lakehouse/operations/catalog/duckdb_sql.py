@@ -1,8 +1,8 @@
 """Run read-only DuckDB SQL over the lake; DuckDB starts in a tenth of a second, without a JVM.
 
-Tables have the same names and types as in Spark. Functions, the names of unnamed columns and the types of
-computed columns are DuckDB's: the average of decimals is a double, for example. Integers of any size are
-numbers, and an interval is an ISO 8601 duration, such as P1M or PT90S.
+Tables have the same names and types as in Spark. Functions, default column names and the types of computed
+columns are DuckDB's: the average of decimals is a double, for example. Integers of any size are numbers, and
+an interval is an ISO 8601 duration, such as P1M or PT90S.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _LISTING = re.compile(r"\b(show|information_schema|duckdb_\w+)\b", re.IGNORECASE
 def ask(lake: str, streams: Sequence[Stream], statement: str, *, limit: int) -> QueryResult:
     """Run a read-only statement over the lake's tables, and return at most `limit` rows.
 
-    Instants are UTC. Only the lake's tables can be read, no other files or addresses. Raises QueryError if
+    Instants are UTC. Only the lake's tables can be read, not other files or addresses. Raises QueryError if
     the statement fails or does more than read, and TableError if a table cannot be read.
     """
     with duckdb.connect(config={"python_enable_replacements": False}) as connection:
@@ -121,7 +121,7 @@ def _result(found: duckdb.DuckDBPyRelation, limit: int) -> QueryResult:
         values = [_value(value, kind) for value in column.to_pylist()]
         type_ = _type(kind, field.type)
         if kind.id in _HUGE and all(value is None or -(2**63) <= value < 2**63 for value in values):
-            type_ = LongType()  # the sum of longs, which is a long in Spark
+            type_ = LongType()  # for example, a sum of longs, which is a long in Spark
         schema = schema.add(field.name, type_)
         columns.append(values)
     shown_rows = [Row(*values) for values in zip(*columns, strict=True)]
@@ -144,7 +144,7 @@ def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
 
 
 def _inner(kind: DuckDBPyType) -> list[DuckDBPyType]:
-    """Return a type's element types, without an array's size."""
+    """Return the types of a type's elements, leaving out an array's size."""
     return [inner for _, inner in kind.children if isinstance(inner, DuckDBPyType)]
 
 

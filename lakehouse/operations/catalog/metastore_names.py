@@ -1,8 +1,8 @@
 """Register tables in a Hive metastore, for clients such as Thrift servers, Spark Connect and Trino.
 
-Each gold table and the dead letters get an entry, and ops tables on request, with the comments that the
-streams declare. A rerun changes nothing. Entries of other applications are never changed, and no entry is
-ever removed.
+Each gold table and the dead letters get an entry, with the comments that the streams declare; ops tables get
+one on request. A rerun changes nothing. Other applications' entries are never changed, and no entry is ever
+removed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EVERY_S = 15.0
 
 
 class Outcome(StrEnum):
-    """The outcomes of registering a table."""
+    """The possible outcomes of registering a table."""
 
     NEW = "new"
     UNCHANGED = "unchanged"
@@ -61,8 +61,8 @@ def sync_names(
 ) -> Iterator[Registered]:
     """Register the tables in a metastore one by one, and yield each outcome.
 
-    `moves`: update the location of a table that is registered elsewhere; otherwise the table is refused.
-    Raises ServiceError if the metastore does not answer.
+    With `moves`, the location of a table that is registered elsewhere is updated; otherwise the table is
+    refused. Raises ServiceError if the metastore does not answer.
     """
     with metastore.connected(lake.spark, uris) as names:
         for spec in wanted:

@@ -81,8 +81,8 @@ def tables_here(known: Collection[str], lake: str) -> str:
 def define_views(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
     """Register the lake's tables in the session by name, and return the names of those that exist.
 
-    Only tables named in the statement are registered, because each takes time; if it names none, all are. The
-    view ops.keys_set_aside contains the rows whose total does not fit its type.
+    Only tables named in the statement are registered, because registering takes time; if it names none, all
+    are registered. The view ops.keys_set_aside contains the rows whose total does not fit its type.
     """
     statement = statement.lower()
     all_specs = specs(streams)
@@ -139,8 +139,8 @@ class WriteRefusedError(QueryError):
 def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> QueryResult:
     """Run a SQL statement and return at most `limit` rows.
 
-    A statement that changes a table runs only with `write`, and is retried if another writer has changed what
-    it read meanwhile. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if
+    A statement that changes a table runs only with `write`, and is retried if another writer has changed the
+    rows that it read. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if
     the statement is refused or fails.
     """
     # Otherwise PySpark also logs the error before raising it, as JSON with a stack trace.

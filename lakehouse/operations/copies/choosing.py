@@ -1,8 +1,9 @@
 """Choose consistent versions of all tables for a copy, while the streams run.
 
-A table records its positions in the tables that it reads. Its version is chosen before theirs, so theirs
-contain everything it has read. Dead letters and side tables are written before their main table but chosen
-after it. Any extra rows look like those of a killed micro-batch, which the copy's first run completes.
+A table records its positions in the tables that it reads. Its version is chosen before theirs, so their
+versions contain everything that it has read. Dead letters and side tables are written before their main table
+but chosen after it. Any extra rows look like those of a killed micro-batch, which the copy's first run
+completes.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
     """Return all tables of a lake at consistent versions, gold first and bronze last.
 
     Waits while a gold table is being rebuilt or maintained, or silver or its dead letters are being repaired,
-    because these take several commits. Raises TableError after five minutes.
+    because these operations take several commits. Raises TableError after five minutes.
     """
     deadline = time.monotonic() + _PATIENCE_S
     while True:

@@ -1,9 +1,9 @@
 """Copy a whole lake to another directory or store while the streams run, and adopt a copy.
 
 A lake's files never change. They are copied byte for byte, together with each table's log up to the chosen
-version (`choosing`), so ids, versions, positions, change feeds, properties and times are the original's. The
-files of all tables are copied first, then the logs, from bronze to gold. So a copy stays consistent while it
-is updated, and a rerun completes a killed one.
+version (`choosing`), so ids, versions, positions, change feeds, properties and times are the same as in the
+original. The files of all tables are copied first, then the logs, from bronze to gold. So a copy stays
+consistent while it is updated, and a rerun completes a copy that was killed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPS = "ops"
 
 @dataclass
 class Counted:
-    """The number of tables in the copy, and the files and bytes copied by this run."""
+    """The number of tables in the copy, and of files and bytes copied by this run."""
 
     tables: int = 0
     files: int = 0
@@ -70,8 +70,8 @@ class Copying:
         """Copy the lake, or update an existing copy, and return the copy's marker.
 
         A rerun copies only missing files. Raises TableError if the destination is neither empty nor a copy of
-        this lake, if it is not writable or was written to by others, or if files are removed faster than
-        copied.
+        this lake, if it is not writable or was written to by others, or if files are removed faster than they
+        can be copied.
         """
         refuse_nesting(self.lake.root, self.to.root)
         try:
@@ -91,7 +91,7 @@ class Copying:
         )
 
     def _standing(self) -> Marker:
-        """Return the existing copy's marker, or a new one; raises TableError for any other directory."""
+        """Return the existing copy's marker, or a new one. Raises TableError for any other directory."""
         spark, root = self.to.spark, self.to.root
         found = markers.read(spark, root)
         if found is None:
@@ -123,7 +123,7 @@ class Copying:
             )
 
     def _attempt(self, standing: Marker) -> Marker | None:
-        """Copy everything once; None if files were removed meanwhile, so newer versions must be chosen."""
+        """Copy everything once; return None if files were removed, so newer versions must be chosen."""
         self.done = Counted()
         notes, at = self._notes(), markers.now()
         chosen = choose(self.lake, self.streams)
@@ -170,7 +170,7 @@ class Copying:
         return Copied(tables.table_id(self.lake.spark, self.lake.path(one.layer, one.name)), one.version)
 
     def _copy_files(self, one: Chosen) -> dict[str, int] | None:
-        """Copy a table's files except its log, and return them; None if some were removed meanwhile."""
+        """Copy a table's files except its log, and return them; None if some were removed in the meantime."""
         lying, there = _files(self.lake, one), _files(self.to, one)
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         self.done.tables += 1
@@ -185,7 +185,7 @@ class Copying:
         return named <= lying.keys()
 
     def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:
-        """Copy a table's log, oldest commits first; false if a file was removed meanwhile."""
+        """Copy a table's log, oldest commits first; return false if a file was removed in the meantime."""
         lying, there = (_log(lake, one) for lake in (self.lake, self.to))
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         commits = {name: missing.pop(name) for name in sorted(missing) if name.endswith(".json")}
@@ -195,7 +195,7 @@ class Copying:
         return is_whole
 
     def _forget_own(self, one: Chosen, marker: Marker) -> None:
-        """Remove commits made by commands on the copy, since the original's commits reuse their versions."""
+        """Remove commits made by commands on the copy, because the original's commits use their versions."""
         known = (marker.tables or {}).get(one.qualified_name)
         last = -1 if known is None else known.version
         names = storage.names(self.to.spark, f"{self.to.path(one.layer, one.name)}/{LOG}")
@@ -231,7 +231,7 @@ class Copying:
 
 
 def refuse_nesting(root: str, to: str) -> None:
-    """Raise TableError if one of two directories contains the other."""
+    """Raise TableError if either directory contains the other."""
     one, other = (f"{location(place).rstrip('/')}/" for place in (root, to))
     if one.startswith(other) or other.startswith(one):
         raise TableError(f"one of {to} and {root} contains the other; copy the lake to another place")
@@ -255,9 +255,9 @@ def _version(name: str) -> int:
 
 
 def note_adoption(lake: Lake) -> Marker:
-    """Record the adoption in each exported table, whose later versions are the copy's own; return the marker.
+    """Record the adoption in each exported table, and return the marker.
 
-    These are the gold tables and the dead letters.
+    The exported tables are the gold tables and the dead letters. Their later versions are the copy's own.
 
     A rerun changes nothing. Raises TableError if the lake is not a copy, if the copy is unfinished or was
     written to, or if a table is not safe to read.

@@ -30,7 +30,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class Marker:
-    """A copy's original (`of`), when its versions were chosen (`at`, ISO 8601 UTC), and its tables.
+    """A copy's original (`of`), the time when its versions were chosen (`at`, ISO 8601 UTC), and its tables.
 
     `tables` is None if the copy was never finished. `towards` holds the versions being copied, or those that
     a killed run was copying.
@@ -81,7 +81,7 @@ def refuse_copy(lake: Lake) -> None:
 
 
 def refuse_unfinished(lake: Lake) -> Marker | None:
-    """Return a copy's marker, as `read` does; also raises TableError if the copy is unfinished."""
+    """Return a copy's marker, as `read` does. Also raises TableError if the copy is unfinished."""
     marker = read(lake.spark, lake.root)
     if marker is not None and marker.tables is None:
         raise TableError(

@@ -65,7 +65,7 @@ class Finding:
 
 
 def examine(read: Callable[[], tuple[Settings, Sequence[Stream]]]) -> Iterator[Finding]:
-    """Yield all findings, the machine's first; stops if the settings cannot be read."""
+    """Yield all findings, starting with the machine's; stop if the settings cannot be read."""
     yield from _python()
     yield from _java()
     yield from _packages()

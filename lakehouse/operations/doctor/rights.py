@@ -1,4 +1,4 @@
-"""The Kafka rights that the pipeline needs, listed for the broker's administrator."""
+"""The Kafka permissions that the pipeline needs, listed for the broker's administrator."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _TABLE = "{table}"
 
 
 def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Right]:
-    """Return the rights for `lakehouse run`, `audit`, `alert` and `serve` on these streams.
+    """Return the permissions that `lakehouse run`, `audit`, `alert` and `serve` need for these streams.
 
-    Those that are not `is_required` can be withheld: if the pipeline may not read a topic's limits, it
-    assumes Kafka's defaults; if it may not create topics, they must exist.
+    Permissions that are not `is_required` can be withheld. If the pipeline may not read a topic's limits, it
+    assumes Kafka's defaults; if it may not create topics, they must already exist.
     """
     streams = list(streams)
     read = [settings.topic(source.topic) for stream in streams for source in stream.sources]
@@ -53,7 +53,7 @@ def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Ri
 
 
 def rights_of_producer(streams: Iterable[Stream], settings: Settings) -> list[Right]:
-    """Return the rights for `lakehouse produce`."""
+    """Return the permissions that `lakehouse produce` needs."""
     topics = [settings.topic(source.topic) for stream in streams for source in stream.sources]
     return [Right("Write", "topic", topic, "to send sample events") for topic in topics]
 

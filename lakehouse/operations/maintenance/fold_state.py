@@ -1,8 +1,8 @@
 """Clear the fold state (sketches, moments) of gold rows that no later record can change.
 
 Silver refuses records before its watermark. So a gold row is final if it ends before the watermark of the
-last silver version that gold has merged completely. Clearing can run alongside the layers; micro-batches wait
-meanwhile (`lakehouse.storage.tables.leases`).
+last silver version that gold has merged completely. Clearing can run alongside the layers, whose
+micro-batches wait for it (`lakehouse.storage.tables.leases`).
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | Non
         position = cuts.position_of(spark, query, target, path) if lake.exists("gold", table.name) else None
         if position is None or position.is_beginning or not position.version:
             return None
-        # The position is the first version that may have unread rows. If it has none, that version may be
-        # old: compaction may have replaced its files, and VACUUM may have removed them.
+        # The position is the first version that may have unread rows. If nothing is unread, that version may
+        # be old: compaction may have replaced its files, and VACUUM may have removed them.
         newest = tables.version_of(spark, path)
         has_all = not cuts.has_unread(spark, path, position, newest + 1)
         rows = tables.read_version(spark, path, newest if has_all else position.version - 1)
@@ -79,7 +79,7 @@ def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | Non
         merged = tables.snapshot(spark, path, newest if has_all else position.version - 1)
         number = lateness.number_in(tables.transactions_in(spark, merged), known.table)
         allowed_s = lateness.most([*known.since(number), lateness.Allowance(source.allowed_lateness_s)])
-        if allowed_s is None:  # a backfill
+        if allowed_s is None:  # during a backfill
             return None
         watermarks.append(watermark_of(from_micros(greatest.micros), allowed_s))
     return min((moment for moment in watermarks if moment is not None), default=None)

@@ -6,15 +6,15 @@ Whole days (UTC) are deleted. The limit is the end of the last deleted day.
     silver        rows with an event time before the limit whose record is no longer in bronze, and which gold
                   does not need for later records
     gold          final rows that end before the limit and that no later record can change; the export sends
-                  their deletions like any other
+                  their deletions like any others
     dead letters  settled letters whose record is no longer in bronze. Open letters stay. With `sequence_by`,
-                  letters that later records of an id are compared with stay while the id has a row.
+                  a letter that later records with its id are compared with stays while the id has a row.
     ops           rows from before the limit
 
 The limit is first recorded in ops.retention (`lakehouse.engine.ops_tables.retained`), so that audits and
 rebuilds skip the rows before it. With `sequence_by`, the ids of deleted rows and letters are recorded in
-ops.retained_ids, with the last deleted sequence; silver waits meanwhile. A rerun deletes nothing more. If
-retention is killed, run it again.
+ops.retained_ids, with the last deleted sequence; silver waits until the deletion is done. A rerun deletes
+nothing more. If retention is killed, run it again.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 @dataclass(frozen=True)
 class Cut:
-    """The condition for rows to delete from a table, and their entry in ops.retention; None: no entry.
+    """The condition for the rows to delete from a table, and their entry in ops.retention (None: no entry).
 
     `stay` holds the `id` of rows to keep despite the condition; None: none. `frozen` holds, for each source,
     the ids with deleted rows or letters, in the form that `retained.note_ids` expects.
@@ -66,7 +66,7 @@ CutMaker = Callable[[Lake, datetime], Cut | None]
 
 
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
-    """Delete the rows of a cut and return how many; a dry run only counts them.
+    """Delete the rows that a cut selects, and return their number; a dry run only counts them.
 
     Raises TableError if ids must be recorded while a replay or rebuild of their source is running.
     """
@@ -79,7 +79,7 @@ def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run:
     with ExitStack() as held:
         for source in cut.frozen:
             held.enter_context(holding(lake, source, "retention"))
-        decided = make(lake, now) if cut.frozen else cut  # silver and replays may have changed the first cut
+        decided = make(lake, now) if cut.frozen else cut  # silver and replays may have changed it
         return 0 if decided is None else _take(lake, spec, decided, now)
 
 
@@ -123,7 +123,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the greatest own event time (UTC) among valid records at these offsets; None if none."""
+    """Return the greatest own event time (UTC) of valid records at these offsets; None if there are none."""
     times = silver.sound_times(lake, source, within(gone))
     found = times.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else tables.from_micros(found.micros)
@@ -148,7 +148,7 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
 
 
 def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) -> CutMaker:
-    """Cut by the end of the row's time."""
+    """Cut by the end of the row's time range."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _cut_for(lake, stream, [made_by], now - timedelta(days=days))
@@ -190,23 +190,23 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
 def _counts() -> Column:
     """Return the condition for letters that later records of the same id are compared with (`sequence_by`).
 
-    Replayed, discarded and resent letters do not count: a row has replaced them, or they were dropped.
+    Replayed, discarded and resent letters do not count, because a row has replaced them or they were dropped.
     """
     return F.col("status").isin(*CLOSED) & F.col("unique_id").isNotNull()
 
 
 def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
-    """Return the ids of silver rows, marked so that no later record with one of them is accepted."""
+    """Return the ids of silver rows, marked so that no later record with such an id is accepted."""
     never = F.lit(None).cast("timestamp")
     own = id_of_row(source).alias("id")
     return rows.select(own, F.lit(None).cast("long").alias("bar"), never.alias("until"), never.alias("since"))
 
 
 def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
-    """Return the given ids, which have no row that may still change, with the limits set by their letters.
+    """Return the given ids, which have no row that may still change, with the limits that their letters set.
 
     Grain: one row per id, and a second for an id with a row that retention has reached: no later record of
-    such an id is accepted. Letters of an unfinished silver micro-batch are skipped.
+    such an id is accepted. Letters from an unfinished silver micro-batch are skipped.
     """
     query, clean = silver.query_name(source), lake.path("silver", source.table)
     finished = (F.col("job") == query) & are_processed(lake.spark, query, clean)

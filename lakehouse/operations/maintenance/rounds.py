@@ -16,7 +16,7 @@ from lakehouse.settings import Settings
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import Lake
 
-_MOST_BYTES = 256 << 20  # small files rewritten at once, while a merged table's micro-batches wait
+_MOST_BYTES = 256 << 20  # most bytes of small files rewritten while a merged table's micro-batches wait
 _LOOK_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class Rounds:
 
     @contextmanager
     def beside(self, alone: Alone, is_quiet: Callable[[], bool]) -> Iterator[None]:
-        """Maintain the tables during the block; on leaving it, wait for the table in progress.
+        """Maintain the tables during the block; at its end, wait for the table in progress.
 
         Merged tables are rewritten inside `alone()`, while micro-batches wait.
         """

@@ -36,7 +36,7 @@ from lakehouse.streams.definition import Stream
 
 _MARGIN = timedelta(hours=1)
 _ROWS_A_MERGED_FILE = 100_000
-"""A late record rewrites a whole file of a merged table, so files are also limited by rows."""
+"""A late record rewrites a whole file of a merged table, so files are also limited by row count."""
 _DAY_S = 24 * 3600
 
 
@@ -57,11 +57,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Kept:
-    """The result of a step; for a dry run, what the step would do.
+    """The result of a step; for a dry run, the expected result.
 
     `rows` is the number of rows deleted. `files` is the size of the newest version before and after, `stored`
-    that of the whole directory. `removed` is the number of files that VACUUM removed; `held` is the reader
-    with the oldest unread version, which was kept.
+    the size of the whole directory. `removed` is the number of files that VACUUM removed; `held` is the
+    reader with the oldest unread version, which was kept.
     """
 
     table: str
@@ -160,8 +160,9 @@ class Keeper:
     """Maintain the tables of a lake, one at a time.
 
     OPTIMIZE does not conflict with appends. While it rewrites a merged table's files, that table's
-    micro-batches wait: `alone()` holds back those of this application, a lease those of others. A merged
-    table with more than `most_bytes` of small files is left to a keeper without that limit.
+    micro-batches wait: `alone()` holds back this application's micro-batches, a lease those of other
+    applications. A merged table with more than `most_bytes` of small files is left to a keeper without that
+    limit.
     """
 
     def __init__(

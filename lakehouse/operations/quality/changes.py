@@ -5,8 +5,9 @@ A table that met its expectations as of one version meets them as of a later one
 - each query's `step` returns none of them (`lakehouse.streams.suites.no_rows`), and
 - no row was removed from the other tables that the steps name.
 
-Changed rows are read by key, and nearby rows by time or number, with data skipping. False means only that the
-whole table must be checked: the feed or the log may be gone, the table recreated, or a changed row wrong.
+Changed rows are read by key, and nearby rows by time or number, with data skipping. A result of False only
+means that the whole table must be checked: the feed or the log may be gone, the table may have been
+recreated, or a changed row may be wrong.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from lakehouse.streams.definition import MergedTable
 from lakehouse.streams.suite_internals import ExpectNoRows, ExpectRowsToMeet
 
 Marks = Mapping[str, tuple[str, int]]
-"""Each table's id and version, by its name."""
+"""Each table's id and version, by table name."""
 Suites = Sequence[tuple[Subject, ExpectationSuite]]
 
 _BATCH = "changed_rows"
@@ -56,7 +57,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Tell whether later checks may be incremental: the `step` of each query must also find nothing now."""
+    """Tell whether later checks may be incremental: no query's `step` may find anything now."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -69,8 +70,8 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
     """Tell whether tables still meet their expectations, judging by their changes; false if unknown.
 
-    `held` contains the tables' marks from when they last did and `can_go_on` was true. `kept` maps names to
-    gold tables, whose change feeds are read.
+    `held` contains the tables' marks from when they last met their expectations and `can_go_on` was true.
+    `kept` maps names to gold tables, whose change feeds are read.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(
@@ -153,7 +154,7 @@ class _Since:
         return self._pinned.versions[subject.name] > self._held[subject.name]
 
     def _has_all(self, subject: Subject) -> bool:
-        """Tell whether no row was removed: by key in gold, otherwise because no commit rewrote files."""
+        """Tell whether no row was removed: in gold, no key is missing; elsewhere, no commit rewrote files."""
         if not self._has_changed(subject):
             return True
         if subject.spec.name in self._kept and subject.spec.layer == "gold":
@@ -177,7 +178,7 @@ class _Since:
         return self._found[subject.name]
 
     def _near(self, one: ExpectNoRows, found: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """Return, by view, the rows of other tables that are near the changed rows."""
+        """Return the rows in other tables that are near the changed rows, by view."""
         views = {}
         for view, (column, *_) in (one.near or {}).items():
             within = _within(F.col(column), found[view], self._type_of(view, column))
@@ -204,7 +205,7 @@ def _finds_nothing(
     views: Mapping[str, DataFrame],
     after: Mapping[str, int],
 ) -> bool:
-    """Tell whether a step returns no row, given some views; other tables it names are read in full.
+    """Tell whether a step returns no row, given some views; other tables that it names are read in full.
 
     `after` maps tables to the versions after which their change feeds are read; the default is version 0.
     """
@@ -236,7 +237,7 @@ def _size_of(type_: DataType) -> int | None:
 
 
 def _buckets(first: Column, last: Column, type_: DataType) -> Column:
-    """Return an aggregate: the set of (first, last) buckets of the rows' ranges."""
+    """Return an aggregate: the set of the first and last buckets of the rows' ranges."""
     size = _size_of(type_)
     if size is None:
         raise TableError(f"`near` needs a column of type timestamp or long, not {type_.simpleString()}")
@@ -246,7 +247,7 @@ def _buckets(first: Column, last: Column, type_: DataType) -> Column:
 
 
 def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType) -> Column:
-    """Return the condition that a column is in one of the buckets, or in their whole range if too many."""
+    """Return the condition that a column is in one of the buckets, or in their span if there are too many."""
     size = _size_of(type_) or 1
     spans = merged((first, last + size) for first, last in buckets)
     if len(spans) > MOST_SPANS:

@@ -76,7 +76,7 @@ def check(
     *,
     since: datetime | None = None,
 ) -> TableReport:
-    """Run a suite on a pinned table, reading its rows once; `since` (UTC) limits it to recent rows.
+    """Run a suite on a pinned table, reading its rows once; `since` (UTC) limits it to rows since then.
 
     An unreadable table yields a failed finding.
     """
@@ -118,7 +118,7 @@ def _unreadable(error: Exception) -> Finding:
 
 
 def write_pages(context: AbstractDataContext, at: datetime) -> None:
-    """Write the Data Docs of the checks at this time (UTC), and the index; older pages are kept."""
+    """Write the Data Docs for the checks made at this time (UTC), and the index; older pages are kept."""
     context.build_data_docs(resource_identifiers=results_of(context, at))
 
 

@@ -34,7 +34,7 @@ from lakehouse.streams.suite_internals import ExpectNoRows
 
 @dataclass(frozen=True)
 class _Found:
-    """A stream's latest result as of these tables, and whether the next check may be incremental."""
+    """A stream's latest result, the tables' marks, and whether the next check may be incremental."""
 
     marks: Marks
     is_open: bool

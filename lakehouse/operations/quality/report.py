@@ -14,7 +14,7 @@ class Finding:
     """The result of one expectation of a table, with the keys of some failing rows as `examples`.
 
     `unexpected` is the number of failing rows, or of rows that the expectation's query returned. `error` says
-    why it could not be evaluated; it then counts as failed.
+    why the expectation could not be evaluated; in that case, it counts as failed.
     """
 
     expectation: str

@@ -157,7 +157,7 @@ def note_gate(lake: Lake, state: GateState) -> None:
 
 
 def trends(found: Sequence[HistoryRow]) -> list[Trend]:
-    """Return the trend of every expectation, by table and name, with the runs oldest first."""
+    """Return the trend of every expectation, ordered by table and name, with the oldest run first."""
     order = list(dict.fromkeys(run.run_id for run in sorted(found, key=lambda run: run.checked_at)))
     by_place = {(run.table, run.expectation, run.run_id): run for run in found}
     names = sorted({(run.table, run.expectation) for run in found})

@@ -186,7 +186,7 @@ class PinnedTables:
 
     @cached_property
     def limits(self) -> DataFrame:
-        """One row: the time of the check and settings, shown as the view `limits`."""
+        """One row with the time of the check and some settings, shown as the view `limits`."""
         declared = [one.declared for one in self._every.values()]
         sources = [one for one in declared if isinstance(one, Source)]
         pinned = (one.pinned_settings for one in declared if isinstance(one, MergedTable))
@@ -223,7 +223,7 @@ def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 def chosen(every: Sequence[Subject], names: Sequence[str]) -> Iterator[Subject]:
-    """Yield the tables that match these names (a layer, a table or layer.table), or all without names.
+    """Yield the tables that match these names (a layer, a table or layer.table), or all if none are given.
 
     Raises TableError for an unknown name, listing the known ones.
     """

@@ -1,1 +1,1 @@
-"""Repair tables: replays, rebuilds and resolved letters."""
+"""Repair tables: replay, discard or resolve dead letters, and rebuild silver or gold."""

@@ -47,7 +47,7 @@ class WindowSpan:
 
 @dataclass(frozen=True)
 class GoldRebuilt:
-    """A rebuild's result for one table: its current rows in the span, and rows corrected and deleted."""
+    """A table's row counts after a rebuild: rows now in the span, rows corrected and rows deleted."""
 
     table: str
     rows: int
@@ -70,7 +70,7 @@ def rebuild_gold(
     applies to the row's first time column (window_start, ts).
 
     Raises TableError if a span is given although the rows have no time or were made with other settings, or
-    if the table keeps changing. Without `force`, also raises it, before any write, if more than
+    if the table keeps changing. Without `force`, also raises TableError, before any write, if more than
     MOST_TAKEN_AWAY of a table's rows have no silver rows.
     """
     kept = (table, *table.sides)
@@ -110,7 +110,7 @@ def _put_right(
 ) -> dict[str, GoldRebuilt]:
     """Write the rows that differ, side tables first as in micro-batches; a dry run only counts them.
 
-    `by` is added to the message of the error about too many deletions.
+    `by` is added to the error message about too many deletions.
     """
     cut = recompute.cut_of(lake, table)
     anew = recompute.made_anew(cut)
@@ -127,7 +127,7 @@ def _put_right(
 
 
 class _Look:
-    """The differences between a table's rows and the recomputed ones in a span; `wrong` holds their keys."""
+    """The differences between a table's rows and the recomputed rows in a span; `wrong` holds their keys."""
 
     def __init__(self, found: DataFrame, anew: DataFrame, table: MergedTable, span: WindowSpan) -> None:
         within = _within(table, span)
@@ -151,7 +151,7 @@ class _Look:
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:
-        """Correct the differences. All rows of a duplicate key are deleted; the next round inserts one."""
+        """Correct the differences. All rows with a duplicate key are deleted; the next round inserts one."""
         keys = list(self.table.keys)
         if self._changed or self._invented or self._doubled:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
@@ -187,7 +187,7 @@ def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
 
 
 def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
-    """Return the gold tables with unread silver rows from before these versions."""
+    """Return the gold tables that have not yet read all silver rows from before these versions."""
     return [
         f"gold.{table.name}"
         for table in stream.gold

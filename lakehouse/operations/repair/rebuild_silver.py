@@ -9,8 +9,8 @@ retries. Gold does not pick up the changes, because it skips commits that rewrit
 
 The rebuild holds an exclusive lease on the source's letters (`lakehouse.storage.tables.leases`), so no
 replay, discard or other rebuild interferes with its writes. A source whose records have ids is rebuilt as a
-whole, and its silver waits meanwhile, because the outcome of a record depends on the other records with its
-id. Bronze and gold continue.
+whole, and its silver waits for the rebuild, because the outcome of a record depends on the other records with
+its id. Bronze and gold continue.
 """
 
 from __future__ import annotations
@@ -87,10 +87,11 @@ def _at(is_within: Callable[[Column], Column]) -> Column:
 class SilverRebuilt:
     """The result of a rebuild: counts of validated records, of silver rows by outcome, and of letters.
 
-    `newly_refused` counts letters that are new or open again, `newly_accepted` letters that are now replayed,
-    and `skipped` records skipped with --skip, which were not validated. `made_anew`: silver had been made
-    with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the smallest and
-    largest event time (UTC), old or new, of inserted, removed and changed rows; None if there are none.
+    `newly_refused` counts new and reopened letters, `newly_accepted` letters that are now replayed, and
+    `skipped` records that were skipped with --skip and therefore not validated. `made_anew` means that silver
+    had been made with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the
+    smallest and largest event time (UTC), old or new, of inserted, removed and changed rows; None if there
+    are none.
     """
 
     judged: int = 0
@@ -132,11 +133,11 @@ def rebuild_silver(
     """Validate again the records that silver has processed, and correct silver and the dead letters.
 
     Records already in silver are never late; letters refused as late remain late. Any other record that the
-    current rules accept is late if it is before its watermark, by the lateness allowed when it landed
+    current rules accept is late if it is before its watermark, which uses the lateness allowed when it landed
     (`lakehouse.engine.ops_tables.lateness`); records of a backfill are not late. With `allow_late`, no record
     is late, unless retention has deleted the rows that it belongs to. Records deleted from bronze are not
-    validated. Discarded letters stay discarded. The layers may run meanwhile. A rerun that finds nothing to
-    do writes no rows. A dry run takes no lease, writes nothing, and returns the expected result.
+    validated. Discarded letters stay discarded. The layers may run at the same time. A rerun that finds
+    nothing to do writes no rows. A dry run takes no lease, writes nothing, and returns the expected result.
 
     Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
     """
@@ -166,12 +167,12 @@ class _SourceRebuild:
 
     @property
     def is_whole(self) -> bool:
-        """Whether records have ids, by the current settings or those that silver was made with."""
+        """Whether records have ids, under the current settings or those that silver was made with."""
         return self._source.unique_by is not None or self._are_other_ids
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the source during the block, and record the current id settings at its end."""
+        """Hold the source's lease during the block, and record the current id settings at its end."""
         made = self._lake.made_anew(silver.spec(self._source), columns_of_ids)
         with holding(self._lake, self._source, "rebuild", is_whole=self.is_whole), made:
             yield
@@ -208,12 +209,12 @@ class _SourceRebuild:
             work.unpersist()
 
     def _keep_one(self, lie: Column) -> int:
-        """Remove duplicate rows and letters of records, and return the number of rows removed."""
+        """Remove duplicate rows and letters for the same record, and return the number of rows removed."""
         tables.keep_one(self._lake.spark, self.paths.dead, ("id",), lie)
         return tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, lie, why=Why.CORRECTED)
 
     def verdicts(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on processed records, compared with other records with the same ids."""
+        """Return the verdicts on processed records, after comparing records with the same ids."""
         judged = self._once(self.judged(landed, ranges, allow_late=allow_late))
         return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged))
 
@@ -226,7 +227,7 @@ class _SourceRebuild:
         return are_few(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze))
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
-        """Return the records except those skipped with --skip, and the number of the latter."""
+        """Return the records except those skipped with --skip, and the number of skipped records."""
         letters = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
         skipped = runs_of(letters.where((F.col("job") == self._origin.job) & is_skipped()))
         return landed.where(~within(skipped)), sum(one.last - one.first + 1 for one in skipped)
@@ -238,7 +239,7 @@ class _SourceRebuild:
         letter's id, status and reasons; null if there is none.
         """
         names = silver_schema(self._source).names
-        done = self._done().where(within(ranges))  # read before the tables, so that they contain all of it
+        done = self._done().where(within(ranges))  # read first, so that the tables contain all of it
         version = tables.version_of(self._lake.spark, self.paths.clean)
         clean = self._as_declared(tables.read_version(self._lake.spark, self.paths.clean, version))
         clean = clean.where(within(ranges))
@@ -298,7 +299,7 @@ class _SourceRebuild:
         return without_leaving(found, query, version, bronze=paths.bronze, clean=paths.clean, dead=paths.dead)
 
     def among_their_ids(self, judged: DataFrame) -> DataFrame:
-        """Return the verdicts, compared with other records with the same ids, in landing order.
+        """Return the verdicts after comparing records with the same ids, in landing order.
 
         Silver rows and letters whose records retention has deleted count as having landed earlier.
         """
@@ -319,7 +320,7 @@ class _SourceRebuild:
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:
-        """Return the reasons against a record, including lateness unless it is in silver.
+        """Return the reasons against a record, including lateness unless the record is in silver.
 
         If silver was made with other ids, its records can be late too: they may have been accepted only
         because their id was known.
@@ -375,7 +376,7 @@ class _SourceRebuild:
             self._amend(closed, F.col("t.status") != REPLAYED, {"status": F.lit(REPLAYED)}, lie)
 
     def _rename(self, letters: DataFrame, lie: Column) -> None:
-        """Set the letters' ids and sequences by the current settings."""
+        """Set the letters' ids and sequences according to the current settings."""
         id_, sequence = self._ids()
         known = letters.select(F.col("_letter").alias("id"), id_.alias("of"), sequence.alias("place"))
         values = {"unique_id": F.col("s.of"), "sequence": F.col("s.place")}
@@ -402,7 +403,7 @@ def _late(watermark: Column) -> Column:
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
-    """Tell whether the source's silver waits during a rebuild: if its records have or had ids."""
+    """Tell whether the source's silver waits during a rebuild; it does if its records have or had ids."""
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
 
 
@@ -427,7 +428,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, with both values; null if none."""
+    """Return the first column in which a silver row differs from bronze, with both values, else null."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))

@@ -1,7 +1,7 @@
 """Recompute a gold table and its side tables from the silver rows aggregated into them.
 
-All rows of one cut of silver are run through the table's own `preaggregate` and `fold` in one batch, onto an
-empty table. The gold table must have the same rows, within the limits of its Comparison. Rows are not
+All rows of one cut of silver are run through the table's own `preaggregate` and `fold` in one batch, starting
+from an empty table. The gold table must have the same rows, within the limits of its Comparison. Rows are not
 compared if retention has deleted them or their records (`lakehouse.engine.ops_tables.retained`).
 """
 
@@ -35,8 +35,8 @@ class GoldCut:
     """A gold table, its side tables, and the silver rows aggregated into them.
 
     By table name, `found` holds the gold rows, `versions` the version, and `merged` the silver rows. `found`
-    excludes rows whose first time (UTC) is before `since`; None: excludes none. `finality` is None unless the
-    table has an EventClock.
+    excludes rows whose first time (UTC) is before `since`, or no rows if `since` is None. `finality` is None
+    unless the table has an EventClock.
     """
 
     table: GoldTable
@@ -74,7 +74,7 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
 
 
 def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
-    """Return the recomputed rows, by table name, without changes made by the wall clock."""
+    """Return the recomputed rows, by table name, without the changes that the wall clock makes."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged))
     nothing = cut.found[table.name].select(*table.schema.names).where(F.lit(False))

@@ -6,8 +6,8 @@ become `replayed`. A killed replay may leave open letters whose rows are in silv
 finds and closes them first. Silver's stream only appends, so it does not conflict. If two replays insert at
 the same time, one of them retries. However often a record is replayed, silver contains it once. Records
 skipped with --skip may fail again, or hang, so they are validated only if the selection names them. A rebuild
-of silver uses the same letters: replays and discards of a source share a lease on them
-(`lakehouse.storage.tables.leases`), and a rebuild takes it exclusively.
+of silver uses the same letters, so replays and discards of a source share a lease on them
+(`lakehouse.storage.tables.leases`), and a rebuild takes the lease exclusively.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ class Replayed(_Counted):
 
     Records of `passed` letters are now in silver; those of `there_already` letters already were. All other
     letters stay open: `failed` ones; `gone` ones, whose bronze row no longer exists; `skipped` ones, whose
-    records were skipped with --skip and which the selection does not name; and those `in_flight`, of an
+    records were skipped with --skip and which the selection does not name; and `in_flight` ones, from an
     unfinished silver micro-batch. `failing` counts failed letters by rule; a letter that breaks two rules
-    counts for both.
+    counts for both rules.
     """
 
     passed: int = 0
@@ -84,11 +84,11 @@ class Replayed(_Counted):
 class Tried(_Counted):
     """The expected result of a replay, in numbers of letters.
 
-    `asked` is the number of letters to replay, the sum of the next four. Records of `there_already` letters
-    are in silver, so these letters would only be closed. `gone` letters no longer have a bronze row.
-    `failing` counts failing letters by rule; a letter that breaks two rules counts for both. `asked` does not
-    include `skipped` letters, whose records were skipped with --skip and which the selection does not name,
-    or letters `in_flight`, of an unfinished silver micro-batch.
+    `asked` is the number of letters to replay, the sum of the next four counts. Records of `there_already`
+    letters are in silver, so these letters would only be closed. `gone` letters no longer have a bronze row.
+    `failing` counts failing letters by rule; a letter that breaks two rules counts for both rules. `asked`
+    does not include `skipped` letters, whose records were skipped with --skip and which the selection does
+    not name, or letters `in_flight`, from an unfinished silver micro-batch.
     """
 
     asked: int = 0
@@ -105,9 +105,9 @@ class Tried(_Counted):
 class Discarded(_Counted):
     """The result of a discard: the number of discarded letters, in total and by rule.
 
-    A letter that breaks two rules counts for both. Records of `there_already` letters were in silver because
-    a replay was killed; these letters are now `replayed`. Letters `in_flight`, of an unfinished silver
-    micro-batch, stay open.
+    A letter that breaks two rules counts for both rules. Records of `there_already` letters were in silver
+    because a replay was killed; these letters are now `replayed`. Letters `in_flight`, from an unfinished
+    silver micro-batch, stay open.
     """
 
     count: int = 0
@@ -126,9 +126,9 @@ def replay(
 ) -> Replayed:
     """Validate the selected open letters again, and insert records that pass into silver exactly once.
 
-    The allowed lateness is the larger of that when the record landed and the current one. With `allow_late`,
-    no record is late, unless retention has deleted the rows that it belongs to. A rerun finds only letters
-    that still fail. Raises TableError while silver is being rebuilt for one of the sources.
+    The allowed lateness is the larger of the current value and the value when the record landed. With
+    `allow_late`, no record is late, unless retention has deleted the rows that it belongs to. A rerun finds
+    only letters that still fail. Raises TableError while silver is being rebuilt for one of the sources.
     """
     places = _places(lake, streams, selection, now)
     return reduce(Replayed.__add__, (one.replay(allow_late=allow_late) for one in places), Replayed())
@@ -279,7 +279,7 @@ class _SelectedLetters:
         return letters.where(~is_left), letters.where(is_left).count(), in_flight
 
     def _letters(self) -> tuple[DataFrame, int]:
-        """Return the selected letters except those in flight, and the number of the latter."""
+        """Return the selected letters except those in flight, and the number of letters in flight."""
         spark, query = self._lake.spark, silver.query_name(self._source)
         finished = are_processed(spark, query, self._paths.clean)
         selected = tables.read(spark, self._paths.dead).where(self._selected)
@@ -324,7 +324,7 @@ class _SelectedLetters:
         return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
 
     def _admission(self) -> Column:
-        """Return the admission of valid records: after everything silver has processed or admitted so far."""
+        """Return the admission of valid records, after everything silver has processed or admitted so far."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions(spark, clean)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -335,7 +335,7 @@ class _SelectedLetters:
         return F.struct(F.lit(landed).cast("timestamp").alias("after"), F.lit(at).alias("at"))
 
     def _compared(self, judged: DataFrame) -> DataFrame:
-        """Return the verdicts, compared with other records with the same ids."""
+        """Return the verdicts, after comparing records with the same ids."""
         if self._source.unique_by is None:
             return judged
         commit = tables.begin(judged.sparkSession, self._paths.clean)
@@ -344,7 +344,7 @@ class _SelectedLetters:
     def _settle_ids(self, judged: DataFrame) -> DataFrame:
         """Write records that pass to silver, replacing the rows that they correct.
 
-        Returns the verdicts, compared with other records with the same ids.
+        Returns the verdicts, after comparing records with the same ids.
         """
         commit = tables.begin(judged.sparkSession, self._paths.clean)
         settled = self._identities().settle(judged, commit)

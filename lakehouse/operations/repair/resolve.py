@@ -4,7 +4,7 @@ A letter is resolved by a silver row that the user names, or that matches the le
 of the contract, provided the match is unique on both sides. The letter's status becomes `resent`, and the
 row's record is added as its last reason. A row resolves at most one letter. Bronze contains both records and
 silver the second one, so bronze = silver + letters still holds. A rerun finds only letters that are still
-open. The layers may run meanwhile; like a rebuild of silver, resolving takes an exclusive lease on the
+open. The layers may run at the same time. Like a rebuild of silver, resolving takes an exclusive lease on the
 source's letters.
 """
 
@@ -153,7 +153,7 @@ def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> lis
 
 
 def _holding(lake: Lake, source: Source) -> AbstractContextManager[None]:
-    """Take an exclusive lease on the source's letters, since two resolves could use the same row."""
+    """Take an exclusive lease on the source's letters, because two resolves could use the same row."""
     name, dead = silver.query_name(source), silver.ensure(lake, source).dead
     return leases.held_part(lake.spark, dead, source.table, f"resolve of {name}", alone=True)
 
@@ -174,13 +174,13 @@ def _free(lake: Lake, rows: DataFrame) -> DataFrame:
 
 
 def _times(pairs: DataFrame, column: str) -> DataFrame:
-    """Add a column `times_<column>`: the number of pairs that share the value in the column."""
+    """Add a column `times_<column>`: the number of pairs with the same value in the column."""
     counts = pairs.groupBy(column).agg(F.count(F.lit(1)).alias(f"times_{column}"))
     return pairs.join(counts, column)
 
 
 def _close(lake: Lake, pairs: DataFrame, ranges: Sequence[OffsetRange], now: datetime) -> int:
-    """Close open letters as resent, each with the place of its new record; return how many."""
+    """Close open letters as resent, each with its new record's coordinates; return the number closed."""
     values = resent_as(F.col("s.place"))
     path = lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name)
     is_open = F.col("t.status") == OPEN

@@ -1,7 +1,7 @@
-"""Read topics' end offsets and the times of first unread records, over persistent connections.
+"""Read topics' end offsets and the times of the first unread records, over persistent connections.
 
-A record's time is that of its batch. Read-committed consumers stop before the first record of an open
-transaction and so miss later records of other producers; this module also finds such transactions.
+A record's time is the time of its batch. Read-committed consumers stop before the first record of an open
+transaction and so miss later records from other producers; this module also finds such transactions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def open_transactions(
     found = {}
     for partition, state in admin.describe_producers(hidden).items():
         writing = [one for one in state.active_producers if one.current_transaction_start_offset >= 0]
-        if writing:  # otherwise the transaction has ended meanwhile
+        if writing:  # otherwise the transaction has ended in the meantime
             first = min(writing, key=lambda one: one.current_transaction_start_offset)
             name, since_ms = _described(admin, first.producer_id) or (
                 f"with the id {first.producer_id}",

@@ -1,6 +1,6 @@
 """Read a Delta table's log incrementally, without a JVM: its files, commits and transactions.
 
-The first refresh starts at the newest checkpoint. Later ones read one file per new commit; without new
+The first refresh starts at the newest checkpoint. Later refreshes read one file per new commit; without new
 commits, they only check for the next file (`lakehouse.storage.tables.watched_log`).
 """
 
@@ -31,14 +31,14 @@ from lakehouse.storage.tables.watched_log import IDENTIFIED_EVERY_S, WatchedLog
 
 _AT_ONCE = 100  # commits read in parallel
 _FEW = 10
-"""If a log in an object store has more new commits, it is reread from its newest checkpoint, in parallel."""
+"""A log in an object store is reread from its newest checkpoint if it has more new commits than this."""
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A data file: rows (None without statistics), bytes, write time, newest time and first landing."""
+    """A data file: rows (None without statistics), bytes, write time, newest time and first landing time."""
 
     records: int | None
     size_bytes: int
@@ -51,9 +51,9 @@ class FileFacts:
 class CommitFacts:
     """The effect of a commit on a table's rows.
 
-    `added` holds the row count of each file with new rows, in log order; None without statistics. `rewrites`:
-    existing rows were removed or changed. `feed` is the commit's change feed: the paths of its change files
-    or, if it has none, the row counts of the added and removed files.
+    `added` holds the row count of each file with new rows, in log order; None without statistics. `rewrites`
+    says if existing rows were removed or changed. `feed` is the commit's change feed: the paths of its change
+    files or, if it has none, the row counts of the added and removed files.
     """
 
     version: int
@@ -97,12 +97,12 @@ class Log:
 
     @property
     def version(self) -> int:
-        """The newest version, -1 if there is no table."""
+        """The newest version, or -1 if there is no table."""
         return self._watched.version
 
     @property
     def rows(self) -> int | None:
-        """The table's row count from file statistics; None if a file has none."""
+        """The table's row count from file statistics; None if a file lacks them."""
         return total([file.records for file in self.files.values()])
 
     @property
@@ -150,7 +150,7 @@ class Log:
             yield from (self._commits.get(version) for version in versions)
 
     def open(self, path: str) -> pa.NativeFile:
-        """Open a data file by its path in the log; raises FileNotFoundError if it is gone."""
+        """Open a data file by its path in the log. Raises FileNotFoundError if it is gone."""
         return self._files.open(unquote(path))
 
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:

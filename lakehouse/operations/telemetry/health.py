@@ -34,10 +34,10 @@ def health_of(
 ) -> Health:
     """Return a stream's health: the worst word that applies.
 
-    `unrun` maps each layer that no process runs to when it last ran (None: unknown). A stream is behind if a
-    record waits longer than `lag_limit`, or if a store lacks rows that others have. It is stale if its newest
-    event is older than `fresh`. Rows held back by a closed gate do not count as waiting. `refused` holds the
-    latest reports of silver's refusals, if letters are open.
+    `unrun` maps each layer that no process runs to the time when it last ran (None: unknown). A stream is
+    behind if a record waits longer than `lag_limit`, or if a store lacks rows that other stores have. It is
+    stale if its newest event is older than `fresh`. Rows held back by a closed gate do not count as waiting.
+    `refused` holds the latest reports of silver's refusals, if letters are open.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -74,7 +74,7 @@ def _well(partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], limit:
 
 
 def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState]) -> str:
-    """Return a message naming the layers that no process runs, and when the last of them ran."""
+    """Return a message saying which layers no process runs, and when the last of them ran."""
     runs_nothing = {query.layer for query in queries} <= unrun.keys()
     what = "it" if runs_nothing else ", ".join(unrun)
     known = [at for at in unrun.values() if at is not None]
@@ -158,7 +158,7 @@ def _stopped(what: str, unrun_since: datetime | None, waits_since: datetime) -> 
 
 
 def _waiting(what: str, last: datetime | None, since: datetime, now: datetime, limit: timedelta) -> Health:
-    """Return the health of a query with an old backlog: stalled without recent writes, else behind."""
+    """Return the health of a query with an old backlog: behind, or stalled if it has not written recently."""
     if last is None or now - last > limit:
         wrote = "which has written nothing yet" if last is None else f"which last wrote at {last:%F %T} UTC"
         return Health(Word.STALLED, f"{what}, {wrote}", since)

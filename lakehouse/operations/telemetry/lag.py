@@ -49,9 +49,9 @@ from lakehouse.streams.definition import Stream
 
 _RECENT = timedelta(seconds=0.5)
 _FRESH = timedelta(days=1)
-"""A stream whose newest event is older is stale."""
+"""A stream whose newest event is older than this is stale."""
 _WITH_THE_BROKER = (Word.WELL, Word.EMPTY, Word.STALE, Word.BEHIND, Word.REFUSING)
-"""Words that may be too good if the broker could not be asked."""
+"""Health words that may be too optimistic if the broker could not be queried."""
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
@@ -80,8 +80,8 @@ class Observer:
     def observe(self, now: datetime) -> Observation:
         """Return an observation of the streams as of `now` (UTC)."""
         with self._lock:
-            # Read the lake before the topics; otherwise records landing meanwhile would be past the topics'
-            # ends.
+            # Read the lake before the topics; otherwise records that land in between would be beyond the
+            # topics' ends.
             lake_reason = self._lake_away()
             others_reason = None if lake_reason is not None else self._look_at_lake()
             ends, broker_reason = self._ends()
@@ -113,7 +113,7 @@ class Observer:
     def _ends(self) -> tuple[Mapping[str, Mapping[int, Ends]], str | None]:
         try:
             return self._broker.ends([topic for one in self._streams for topic in one.topics]), None
-        except Exception as error:  # noqa: BLE001 - clients raise many kinds
+        except Exception as error:  # noqa: BLE001 - clients raise many kinds of errors
             return {}, what_of(error)
 
     def _lake_away(self) -> str | None:
@@ -121,12 +121,12 @@ class Observer:
         lake = self._settings.lake
         try:
             self._was_there = (self._was_there and self._files.is_far) or self._files.exist()
-        except Exception as error:  # noqa: BLE001 - file systems raise many kinds
+        except Exception as error:  # noqa: BLE001 - file systems raise many kinds of errors
             return f"the lake at {lake} cannot be read: {what_of(error)}"
         return None if self._was_there else f"there is no lake at {lake} yet"
 
     def _look_at_lake(self) -> str | None:
-        """Read new commits of all tables; return why shared tables cannot be read, None if they can."""
+        """Read new commits of all tables. Return why shared tables cannot be read, or None if they can."""
         shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
         looks: list[Callable[[], str | None]] = [
             *(one.refresh for one in self._streams),
@@ -202,7 +202,7 @@ class _Watched:
             log.refresh()
 
     def state(self, seen: _Seen, now: datetime) -> StreamState:
-        """Return the stream's state; after an error, only the reason."""
+        """Return the stream's state; after an error, it contains only the reason."""
         try:
             return self._state(seen, now)
         except Exception as error:  # noqa: BLE001 - one stream's failure must not affect others

@@ -114,7 +114,7 @@ _NARROW = 100  # below this width, the time since the last write is omitted
 
 @dataclass(frozen=True)
 class _Written:
-    """A layer's last micro-batch with rows: its duration, and its end on the clock, both in seconds."""
+    """A layer's last micro-batch with rows: its duration, and the clock time of its end, in seconds."""
 
     took_s: float
     at: float
@@ -125,8 +125,8 @@ class LiveLines(TextLines):
 
     `look` returns the streams' state. `records/s` is the landing rate over the micro-batches of the last half
     minute. For each layer, a line shows the duration of its last micro-batch with rows, and the time since it
-    was written (exports: sent). `waiting` is the number of records that have not landed, and the age of the
-    oldest.
+    was written (exports: sent). `waiting` is the number of records that have not yet landed, and the age of
+    the oldest.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from lakehouse.storage.tables.specs import Position
 
 @dataclass(frozen=True)
 class Unread:
-    """The number of unread rows (None: unknown, see `reason`), the time of the oldest, and their commits."""
+    """The numbers of unread rows (None: unknown, see `reason`) and of their commits, and the oldest time."""
 
     rows: int | None
     since_ms: int | None = None
@@ -33,8 +33,8 @@ _RowsOf = Callable[[CommitFacts], Sequence[int | None]]
 def unread_appends(log: Log, position: Position | None) -> Unread:
     """Return the unread appends after a position (None: all rows).
 
-    Commits that change or remove rows are skipped, as readers skip them. In a reader's initial snapshot, a
-    file with several landing times counts as read once the reader has reached it.
+    Commits that change or remove rows are skipped, because readers skip them. In a reader's initial snapshot,
+    a file with several landing times counts as read once the reader has reached it.
     """
     return _unread(log, position, lambda commit: () if commit.rewrites else commit.added)
 
@@ -174,7 +174,7 @@ def event_times(name: str, log: Log) -> EventTimes | None:
 def _age_s(ms: int | None, now: datetime) -> float | None:
     """Return the age in seconds of a time in ms since the epoch; None if it is not a plausible write time.
 
-    Producers may write any number: -1 for none, microseconds, the far future.
+    Producers may write any number, such as -1 for no time, microseconds, or a time in the far future.
     """
     at = None if ms is None or ms == NO_TIMESTAMP else from_ms(ms)
     if at is None or at - now > _CLOCKS_DIFFER:

@@ -37,7 +37,8 @@ class ExportProgress:
     """The progress of an export, from its note in the lake, as of the last `refresh`.
 
     `position` is None before the first micro-batch, or if the note belongs to another table. `behind` names
-    the stores that were unavailable or full and lack rows up to the position. `at` (UTC) is the note's time.
+    the stores that were unavailable or full and lack rows up to the position. `at` (UTC) is the time of the
+    note.
     """
 
     def __init__(self, table: Log, topic: str | None) -> None:

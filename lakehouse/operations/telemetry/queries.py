@@ -43,7 +43,7 @@ def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
 
 
 def streams_by_query(streams: Iterable[Stream]) -> dict[str, str]:
-    """Return the name of the stream for each query's name."""
+    """Return the stream's name for each query name."""
     found = dict[str, str]()
     for stream in streams:
         found |= {query.name: stream.name for query in queries_of(stream)}
@@ -60,7 +60,7 @@ def tables_of(stream: Stream) -> tuple[str, ...]:
 
 
 def query_of(name: str) -> str:
-    """Return the query that a run's name refers to: a query, or its clock-driven work."""
+    """Return the query's name, given a run's name for the query or for its clock-driven work."""
     return name.removesuffix(" by the clock")
 
 

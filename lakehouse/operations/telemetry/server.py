@@ -2,7 +2,7 @@
 
 /metrics        OpenMetrics, or Prometheus' text format on request
 /health/live    200 while the process answers
-/health/ready   200 while the process does its work, else 503; both answer with reasons as JSON
+/health/ready   200 while the process does its work, else 503; both health paths give reasons as JSON
 
 There is no authentication, so the server is protected by limits on connections, in total and per peer, and on
 a request's size and duration. At a limit, a new connection replaces the oldest one that is waiting for its
@@ -32,7 +32,7 @@ MOST_CONNECTIONS = 48
 MOST_OF_A_PEER = 16
 MOST_HEAD = 16 * 1024
 HEAD_S = 5.0
-"""Seconds for a peer to send its whole request, counted from the connection."""
+"""Seconds for a peer to send its whole request, counted from when it connects."""
 STALLED_S = 10.0
 """Seconds for a peer to accept the whole response."""
 _PIECE = 4096
@@ -108,7 +108,7 @@ def serving(
 
 @dataclass
 class _Connection:
-    """An open connection; `is_waiting`: it is waiting for its peer to send or read."""
+    """An open connection; `is_waiting` says if it is waiting for its peer to send or read."""
 
     peer: str
     is_waiting: bool = True
@@ -133,7 +133,7 @@ class _Server(ThreadingHTTPServer):
             super().shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, which then no longer counts."""
+        """Close a connection, which then no longer counts towards the limits."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
@@ -144,7 +144,7 @@ class _Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
     def computing(self, request: socket.socket, *, is_computing: bool) -> None:
-        """Record whether a response is being computed: closing its connection would not free a thread."""
+        """Record whether a response is being computed; if so, closing its connection frees no thread."""
         with self._lock:
             if (one := self._open.get(request)) is not None:
                 one.is_waiting = not is_computing

@@ -1,4 +1,4 @@
-"""Read small tables incrementally, each file once: open dead letters, gates and events."""
+"""Read small tables (open dead letters, gates and events) incrementally, each file once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lakehouse.operations.telemetry.values import Audit, Refused, StreamGate
 
 _Rows = TypeVar("_Rows")
 FILES_A_LOOK = 200
-"""The most new files read per refresh, so that the first refresh is fast."""
+"""The maximum number of new files read per refresh, so that the first refresh is fast."""
 
 
 class OpenLetters:
@@ -40,7 +40,7 @@ class OpenLetters:
         missing = [path for path in self._log.files if path not in self._counts]
         for path, found in read_each(self._log, missing[:FILES_A_LOOK], _open_letters):
             self._counts[path] = found
-        # If a replay rewrites letters meanwhile, the sum is either the old or the new one.
+        # If a replay rewrites letters in the meantime, the sum is either the old or the new one.
         complete = self._counts.keys() == self._log.files.keys()
         self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
 
@@ -97,7 +97,7 @@ def read_each(
 
 
 def utc(moment: datetime) -> datetime:
-    """Return a time in UTC; a time without a time zone already is."""
+    """Return a time in UTC; a time without a time zone is already UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -133,7 +133,7 @@ class AuditsAndStops:
             return
         missing = [path for path in self._log.files if path not in self._read]
         missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
-        # If a file is compacted meanwhile, its events are in a new file, which the next refresh reads.
+        # If a file is compacted in the meantime, its events are in a new file, which the next refresh reads.
         for path, rows in read_each(self._log, missing[:FILES_A_LOOK], _rows):
             self._read.add(path)
             for row in rows:

@@ -42,7 +42,7 @@ class Word(StrEnum):
 class Health:
     """A stream's health, the reason, and since when it applies (None: unknown).
 
-    `is_unrun`: the reason says that no process runs the stream or some of its layers.
+    `is_unrun` is true if the reason says that no process runs the stream or some of its layers.
     """
 
     word: Word
@@ -55,9 +55,9 @@ class Health:
 class OpenTransaction:
     """A producer's open transaction; read-committed consumers get no records past its start.
 
-    `offsets` is the number of offsets from the last stable one to the partition's end. `producer` is the
-    transactional id and `since` the transaction's start; if the broker does not provide them, the producer id
-    and the time of its last write.
+    `offsets` is the number of offsets from the last stable offset to the partition's end. `producer` is the
+    transactional id and `since` the transaction's start; if the broker does not provide these, they are the
+    producer id and the time of its last write.
     """
 
     offsets: int
@@ -119,8 +119,8 @@ class QueryState:
     """The progress of a query, as recorded in its target table or, for an export, in its note.
 
     `done` is the version of its target table, or the last version that it has sent; `done_at` is the time of
-    its last micro-batch. Both are None before the first. `behind` names the stores of an export that lack
-    rows because they were unavailable or full.
+    its last micro-batch. Both are None before the first micro-batch. `behind` names the stores of an export
+    that lack rows because they were unavailable or full.
     """
 
     name: str
@@ -177,8 +177,8 @@ class Refused:
 class QueryRun:
     """A query in a running process, with its last micro-batch, which ended at `at`.
 
-    `batch` is the version that the micro-batch wrote or sent; None before the first. `phases_s` maps phases
-    to durations in seconds. `error` is the current failure; None if there is none.
+    `batch` is the version that the micro-batch wrote or sent; None before the first micro-batch. `phases_s`
+    maps phases to durations in seconds. `error` is the current failure; None if there is none.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -219,8 +219,8 @@ class StreamState:
     `open_letters` is the number of open dead letters; None while they are being counted for the first time.
     `gate` is None if it has never been checked. `newest_event` is the greatest own event time in the silver
     tables, and `freshness_s` its age. `runs` lists the processes that run the stream, with its queries.
-    `audit` is None if there was none. `lake_reason` says why the stream's own tables could not be read; None
-    if they could. `refused` holds the latest report of refusals for each silver table.
+    `audit` is None if there was no audit. `lake_reason` says why the stream's own tables could not be read;
+    None if they could. `refused` holds the latest report of refusals for each silver table.
     """
 
     name: str

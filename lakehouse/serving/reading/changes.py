@@ -63,7 +63,7 @@ class Changes:
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:
-        """Count a caller's listener during the block; raises Problem 429 if there are too many."""
+        """Count a caller's listener during the block. Raises Problem 429 if there are too many."""
         if self._places.total() >= _MOST_LISTENERS or self._places[caller] >= _MOST_OF_A_CALLER:
             why = (
                 f"{self._places[caller]} of {_MOST_OF_A_CALLER} event streams are open for {caller}, and "
@@ -114,7 +114,7 @@ class Changes:
         return int(number) if first - 1 <= int(number) <= self._number else None
 
     async def _wait(self, seen: int) -> bool:
-        """Wait for a change after `seen`; return false if none came before the timeout."""
+        """Wait for a change after `seen`; return false if there was none before the timeout."""
         async with self._changed:
             try:
                 await asyncio.wait_for(

@@ -31,13 +31,13 @@ Part = Literal["value", "key", "header"]
 
 
 def bytes_of(row: Row, part: Part, header: int) -> bytes | None:
-    """Return a part of a record (None if the part is null); raises IndexError for a missing header."""
+    """Return a part of a record (None if the part is null). Raises IndexError for a missing header."""
     data: bytes | None = (row["headers"] or [])[header]["value"] if part == "header" else row[part]
     return data
 
 
 def outline(row: Row) -> Mapping[str, Any]:
-    """Return the length of each part, None for a null part; only the first hundred headers are listed."""
+    """Return the length of each part (None for a null part); only the first hundred headers are listed."""
     headers = row["headers"] or []
     return {
         "valueLength": _length(row["value"]),
@@ -73,7 +73,7 @@ def piece(data: bytes | None, offset: int) -> str:
 
 
 def _text(given: bytes) -> tuple[bytes, str | None]:
-    """Return the bytes up to the last whole character, and their text; all bytes and None if not UTF-8."""
+    """Return the bytes up to the last whole character and their text, or all bytes and None if not UTF-8."""
     for cut in range(_LONGEST_CHARACTER):
         whole = given[: len(given) - cut]
         if (text := _decoded(whole)) is not None:
@@ -109,7 +109,7 @@ class WantedLetters:
     after: tuple[Any, ...] | None = None
 
     def conditions(self) -> list[ds.Expression]:
-        """Return the conditions on columns, which are all except the rule."""
+        """Return the conditions on columns: all conditions except the one on the rule."""
         found = [] if self.stream is None else [delta.equals("stream", self.stream)]
         found += [] if self.status is None else [delta.equals("status", self.status)]
         found += [] if self.since is None else [delta.since("first_seen", self.since)]
@@ -138,7 +138,7 @@ class Letters:
         self._table = Table(path_of(lake, DEAD_LETTERS.layer, DEAD_LETTERS.name))
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return generation and version by the table's SQL name; empty if it cannot be read."""
+        """Return the table's generation and version by its SQL name; empty if the table cannot be read."""
         return delta.versions_of({DEAD_LETTERS.qualified_name: self._table})
 
     def counts(self, wanted: WantedLetters) -> Found[list[dict[str, Any]]]:

@@ -47,7 +47,7 @@ class NoTableError(TableAwayError):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A version of a table; `generation` is its creation time in ms since the epoch, as in the export."""
+    """A table version; `generation` is the table's creation time in ms since the epoch, as in the export."""
 
     generation: int
     version: int
@@ -66,9 +66,9 @@ class Snapshot:
             raise TableAwayError(first_line(error)) from error
 
     def one(self, column: str, value: str, columns: Sequence[str]) -> Row | None:
-        """Return the row whose `column` has this value, or None; its other columns may be large.
+        """Return the row whose `column` has this value, or None if there is none.
 
-        They are read only from the row group that contains the row, a few rows at a time.
+        Its other columns may be large, so they are read only from the row's row group, a few rows at a time.
         """
         try:
             for fragment in self.dataset.get_fragments(equals(column, value)):
@@ -106,7 +106,7 @@ class Table:
         self._snapshot: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """Return the newest version; raises NoTableError if there is no table, else TableAwayError.
+        """Return the newest version. Raises NoTableError if there is no table, TableAwayError if unreadable.
 
         A table that was recreated is reopened.
         """
@@ -158,7 +158,7 @@ class Table:
 class Order:
     """The sort order of pages, by columns that are never null and together identify a row.
 
-    `after` holds the previous row's values of these columns; times are in microseconds.
+    `after` holds the previous row's values in these columns; times are in microseconds.
     """
 
     columns: Mapping[str, Literal["ascending", "descending"]]
@@ -213,7 +213,7 @@ def first_rows(
 
 
 def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
-    """Read the newest version; if its files disappear meanwhile, read again."""
+    """Read the newest version; if its files disappear during the read, try again."""
     try:
         return found(table.snapshot())
     except NoTableError:
@@ -224,7 +224,7 @@ def read(table: Table, found: Callable[[Snapshot], _T]) -> _T:
 
 
 def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found[_T]:
-    """Read the newest version, and return it with its numbers; `nothing` if the table does not exist yet."""
+    """Return the value read from the newest version, or `nothing` if the table does not exist yet."""
     try:
         return read(table, lambda snapshot: Found(read_(snapshot), snapshot.generation, snapshot.version))
     except NoTableError:
@@ -232,7 +232,7 @@ def read_or(table: Table, read_: Callable[[Snapshot], _T], nothing: _T) -> Found
 
 
 def versions_of(tables: Mapping[str, Table]) -> dict[str, tuple[int, int]]:
-    """Return generation and version of each readable table, by its name."""
+    """Return the generation and version of each readable table, by the table's name."""
     found = {}
 
     def look(name: str) -> None:

@@ -42,7 +42,7 @@ class Happenings:
     ) -> Found[list[Event]]:
         """Return the newest events of these kinds and streams (empty: all), newest first.
 
-        `before`: only events older than the one with this time and id.
+        With `before`, only events older than the event with this time and id are returned.
         """
 
         def read(_snapshot: object) -> list[Event]:
@@ -73,7 +73,7 @@ def told(event: Event) -> dict[str, Any]:
 
 
 def details_of(event: Event) -> Any:
-    """Return an event's decoded details, or their text if it is not JSON; NaN and infinities become text.
+    """Return an event's decoded details, or their text if they are not JSON; NaN and infinities become text.
 
     Tracebacks are removed: they may contain record values, which not every caller may read.
     """
@@ -87,7 +87,7 @@ def details_of(event: Event) -> Any:
 
 
 def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
-    """Merge the streams' latest audits into one, None if there are none; skips events without checks."""
+    """Merge the streams' latest audits into one, skipping events without checks; None if there are none."""
     found = [(event, details_of(event)) for event in events]
     events = [event for event, details in found if isinstance(details, dict) and "checks" in details]
     if not events:
@@ -103,14 +103,14 @@ def audit_of(events: Sequence[Event]) -> Mapping[str, Any] | None:
 
 
 class Ops:
-    """The tables of `ops`; its methods block, and raise TableAwayError."""
+    """The ops tables; the methods block, and raise TableAwayError."""
 
     def __init__(self, lake: str) -> None:
         specs = (GATES, RESULTS, EVENTS)
         self._tables = {one.qualified_name: Table(path_of(lake, one.layer, one.name)) for one in specs}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return generation and version of each readable table, by its SQL name."""
+        """Return the generation and version of each readable table, by its SQL name."""
         return delta.versions_of(self._tables)
 
     def gates(self) -> Found[list[Row]]:

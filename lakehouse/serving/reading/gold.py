@@ -1,4 +1,4 @@
-"""Read gold rows from the Delta tables: by key, a member's latest, and pages ordered by time."""
+"""Read gold rows from the Delta tables: one row by key, a member's latest row, or a page ordered by time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Gold:
         self._tables = {table.name: Table(path_of(lake, "gold", table.name)) for table in kept}
 
     def versions(self) -> dict[str, tuple[int, int]]:
-        """Return generation and version of each readable table, by its SQL name."""
+        """Return the generation and version of each readable table, by its SQL name."""
         return delta.versions_of({f"gold.{name}": table for name, table in self._tables.items()})
 
     def row(self, table: MergedTable, key: Row) -> GoldRows:
@@ -67,11 +67,11 @@ class Gold:
         return self._read(table, lambda snapshot: _some(snapshot, table, conditions))
 
     def latest(self, table: MergedTable, keys: Row) -> GoldRows:
-        """Return the exported row that comes last in the view's order among those with these key values."""
+        """Return the exported row with these key values that comes last in the view's order."""
         return self._read(table, lambda snapshot: _latest(snapshot, table, keys))
 
     def latest_of_members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> GoldRows:
-        """Return the latest exported row of each member, for at most `most` members after a name.
+        """Return the latest exported row of each member, for at most `most` members after the name `after`.
 
         Members are the values of one column, in order; `keys` filters the rows.
         """

@@ -1,7 +1,8 @@
 """Choose the source of a response: Redis first, then gold if rows are missing or Redis is unavailable.
 
-Both return rows as exported messages. A response names its source, the table's generation and a version: for
-rows from Redis, the newest commit that wrote one of them; for rows from gold, the table's version.
+Redis and gold both return rows as exported messages. A response names its source, the table's generation and
+a version: for rows from Redis, the newest commit that wrote one of them; for rows from gold, the table's
+version.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Answer:
 
 
 class Lookups:
-    """Find rows; raises Problem 404 if neither store has them, and 503 if both are unavailable.
+    """Find rows. Raises Problem 404 if neither store has them, and 503 if both are unavailable.
 
     Redis has every window that starts within the last `whole_s` seconds, unless it has lost rows.
     """
@@ -92,7 +93,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.row(table, key), name)
 
     async def latest(self, table: MergedTable, keys: Row) -> Answer:
-        """Return the latest row of a group's member; `keys` holds the columns of both."""
+        """Return the latest row of a group's member; `keys` holds the group's and the member's columns."""
         view, why, found = table.export.redis, None, None
         group, member = group_of(table, keys), _named(view.member.of(keys))
         try:
@@ -105,7 +106,7 @@ class Lookups:
         return await self._from_gold(table, why, lambda: self._gold.latest(table, keys), what)
 
     async def members(self, table: MergedTable, keys: Row, after: str | None, most: int) -> Answer:
-        """Return the latest rows of a group's members after a name, sorted by member.
+        """Return the latest rows of a group's members after the name `after`, sorted by member.
 
         `keys` holds the group's columns.
         """
@@ -154,11 +155,11 @@ class Lookups:
         return _of_gold(table, await self._scan(lambda: self._gold.page(table, span, most)))
 
     async def scan(self, read: Callable[[], _T]) -> _T:
-        """Read tables in a thread, a few scans at a time; raises Problem 429 if too many are waiting."""
+        """Read tables in a thread, a few scans at a time. Raises Problem 429 if too many are waiting."""
         return await self._scan(read)
 
     async def scan_large(self, read: Callable[[], _T]) -> _T:
-        """Like `scan`, but one read at a time, for rows that may be large."""
+        """Read tables like `scan`, but one read at a time, because the rows may be large."""
         return await self._scan(read, self._large)
 
     async def _from_gold(
@@ -185,7 +186,7 @@ class Lookups:
 
 
 class Scans:
-    """Run a few scans at a time and queue some more; raises Problem 429 for the rest."""
+    """Run a few scans at a time and queue some more. Raises Problem 429 for the rest."""
 
     def __init__(self, at_once: int = _AT_ONCE, waiting: int = _WAITING) -> None:
         self._limiter = CapacityLimiter(at_once)

@@ -1,4 +1,4 @@
-"""Read rows from Redis; if it does not answer, it is left alone for a second."""
+"""Read rows from Redis; if it does not answer, it is not tried again for one second."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Stored:
 class StoredRows:
     """The requested rows; None for a missing row.
 
-    `holds_all`: Redis has lost no rows, so a missing row has not changed within the time to live.
+    `holds_all` means that Redis has lost no rows, so a missing row has not changed within the time to live.
     """
 
     rows: tuple[Stored | None, ...]
@@ -67,7 +67,7 @@ class Live:
         self._why = ""
 
     async def row(self, table: str, row: str) -> Stored | None:
-        """Return a row by its row key; raises RedisAwayError, as do the other methods."""
+        """Return a row by its row key. Raises RedisAwayError, as do the other methods."""
         return stored(await self._answer(self._client.get(row_key(table, row))))
 
     async def rows(self, table: str, rows: Sequence[str]) -> StoredRows:
@@ -84,7 +84,7 @@ class Live:
         return stored(await self._answer(self._client.hget(latest_key(table, group), member)))
 
     async def members(self, table: str, group: str, after: str | None, most: int) -> StoredMembers:
-        """Return the latest rows of a group's first members after a name, fetching only those rows."""
+        """Return the latest rows of a group's first members after the name `after`; fetch only these rows."""
         key, beyond = latest_key(table, group), None if after is None else after.encode()
         async with self._client.pipeline(transaction=False) as pipeline:
             pipeline.hkeys(key)
@@ -115,7 +115,7 @@ class Live:
 
 
 def stored(value: bytes | None) -> Stored | None:
-    """Parse the row in a key's value; None for a missing value, a deleted row, or anything else."""
+    """Parse the row in a key's value; None for a missing value, a deleted row, or any other value."""
     text = "" if value is None else value.decode(errors="replace")
     found = STAMP.search(text)
     if found is None or text.startswith(DELETED):

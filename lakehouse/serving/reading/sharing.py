@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 class Shared(Generic[_T]):
     """Call the blocking `look` in a thread, at most once per `every_s` seconds for all callers.
 
-    A LakehouseError counts as a result and is raised to every caller until the next call.
+    A LakehouseError counts as a result and is raised for every caller until `look` is called again.
     """
 
     def __init__(self, look: Callable[[], _T], *, every_s: float = 1.0) -> None:
@@ -29,7 +29,7 @@ class Shared(Generic[_T]):
         self._found: _T | LakehouseError | None = None
 
     async def seen(self) -> _T:
-        """Return the last result if it is recent, else a new one; raises LakehouseError as `look` does."""
+        """Return the last result if it is recent, else a new one. Raises LakehouseError as `look` does."""
         async with self._asking:
             if self._found is None or time.monotonic() >= self._until:
                 self._found = await to_thread.run_sync(self._tried, limiter=self._thread)

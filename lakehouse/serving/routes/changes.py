@@ -41,6 +41,6 @@ class _Events(StreamingResponse):
         self._place = changes.place(caller_of(request).name)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the events; raises Problem 429 before the first if there are too many listeners."""
+        """Send the events. Raises Problem 429 before the first event if there are too many listeners."""
         with self._place:
             await super().__call__(scope, receive, send)

@@ -22,7 +22,7 @@ TableName = Annotated[
 
 
 def router(lookups: Lookups, ops: Ops, tables: Collection[str]) -> APIRouter:
-    """Return the routes over ops.gates and ops.expectation_results; `tables` are those with suites."""
+    """Return the routes for ops.gates and ops.expectation_results; `tables` are the tables with suites."""
     routes = APIRouter(prefix="/api/v1", tags=["checks"])
 
     @routes.get("/gates")

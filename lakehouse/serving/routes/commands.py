@@ -43,7 +43,7 @@ class WantedAction(BaseModel):
     table: list[Name] = Field(default=[], max_length=50, description="For expect: only these tables.")
 
     def command(self) -> list[str]:
-        """Return the command's arguments; raises Problem for an option that the command does not have."""
+        """Return the command's arguments. Raises Problem for an option that the command does not have."""
         self._refuse_foreign()
         streams = [f"--stream={one}" for one in self.stream]
         if self.action in {"replay", "discard"}:
@@ -73,7 +73,7 @@ def router(actions: Actions, streams: Collection[str]) -> APIRouter:
 
     @routes.post("", status_code=HTTPStatus.ACCEPTED)
     async def start(request: Request, wanted: WantedAction) -> Response:
-        """Start a command as a separate process; 409 while another is running."""
+        """Start a command as a separate process; 409 while another command is running."""
         refuse_unknown("stream", wanted.stream, streams, "stream")
         action = await actions.start(wanted.command(), caller_of(request).name)
         return plain(_said(action), HTTPStatus.ACCEPTED)

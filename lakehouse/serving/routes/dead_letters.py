@@ -75,7 +75,7 @@ Filtered = Annotated[WantedLetters, Depends(_wanted)]
 
 
 def router(lookups: Lookups, letters: Letters, streams: Collection[str]) -> APIRouter:
-    """Return the routes over silver.dead_letters; `streams` holds the names of the declared streams."""
+    """Return the routes for silver.dead_letters; `streams` holds the names of the declared streams."""
     routes = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
 
     @routes.get("/counts")

@@ -32,7 +32,7 @@ Minutes = Annotated[
 
 
 def router(lookups: Lookups, table: MergedTable) -> APIRouter:
-    """Return the routes over the table gold.metrics_1m."""
+    """Return the routes for the table gold.metrics_1m."""
     routes = APIRouter(prefix="/api/metrics", tags=["metrics"])
 
     @routes.get("/latest")
@@ -58,7 +58,7 @@ def router(lookups: Lookups, table: MergedTable) -> APIRouter:
 
     @routes.get("/compare")
     async def compare(request: Request, metric: Metric, page: Page) -> Response:
-        """Return every service's newest window of the metric, ordered by service name.
+        """Return every service's newest window for the metric, ordered by service name.
 
         Times are ISO 8601 UTC.
         """

@@ -59,7 +59,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
         limit: Limit = 100,
         cursor: Cursor = None,
         kind: Kinds = [],  # noqa: B006 - the framework copies it
-        stream: Streams = [],  # noqa: B006 - the same
+        stream: Streams = [],  # noqa: B006 - the framework copies it
         since: Since = None,
     ) -> Response:
         """Return events, newest first: starts, stops, failures, refusals and others."""
@@ -81,7 +81,7 @@ def router(lookups: Lookups, settings: Settings, streams: Sequence[Stream], obse
     async def audit(request: Request, page: Page) -> Response:
         """Return the checks of each stream's latest audit; null if there was none.
 
-        `at` and `actor` are those of the newest audit; each check has its own time.
+        `at` and `actor` come from the newest audit; each check has its own time.
         """
         found = await lookups.scan(lambda: happened.audits(names))
         audit = audit_of(found.value)

@@ -1,7 +1,7 @@
 """`/api/v1`: every gold table of every stream; the routes are generated from the declarations.
 
-Parameters are named like SQL columns; times are epoch milliseconds or ISO 8601. Rows are exported messages;
-`row` and `rows` add the keys.
+Parameters are named like the SQL columns; times are epoch milliseconds or ISO 8601. Rows are exported
+messages; `row` and `rows` add the keys.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Sorted = Annotated[Literal["oldest", "newest"], Query(description="Which rows co
 
 
 def router(lookups: Lookups, streams: Sequence[Stream]) -> APIRouter:
-    """Return the routes over the streams' gold tables."""
+    """Return the routes for the streams' gold tables."""
     routes = APIRouter(prefix="/api/v1", tags=["tables"])
     described = [_described(stream) for stream in streams]
 
@@ -132,7 +132,7 @@ def _key(table: MergedTable, row: Row) -> dict[str, Any]:
 
 
 def _values(table: MergedTable, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters as column values, without nulls; times are in microseconds."""
+    """Return the given parameters as column values; times are in microseconds."""
     return {
         name: parameters.micros(name, value) if is_time(table, name) else value
         for name, value in asked.items()

@@ -1,4 +1,4 @@
-"""`/metrics` and `/health`: the server's own telemetry, in the same form as the pipeline's."""
+"""`/metrics` and `/health`: the server's own telemetry, in the same formats as the pipeline's."""
 
 from __future__ import annotations
 

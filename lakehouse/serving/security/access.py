@@ -31,8 +31,8 @@ EVENTS_PATH = "/api/v1/events"
 MOST_AT_ONCE = 32
 """The maximum number of concurrent requests per token.
 
-It is less than the number of scans that may run or wait, so one token cannot block all others. Event streams
-have a separate limit.
+It is less than the number of scans that may run or wait, so one token cannot block all other tokens. Event
+streams have a separate limit.
 """
 LIVE_PATH, READY_PATH = "/health/live", "/health/ready"
 _PROBES = frozenset({LIVE_PATH, READY_PATH})
@@ -44,8 +44,8 @@ _BEARER = "bearer "
 class Access:
     """Access rules: `tokens` is None if no token is required; a request's Host must be one of `hosts`.
 
-    `is_https`: browsers reach the server only over HTTPS, its own or a proxy's. `refusals` limits the rate of
-    requests without a valid token, per address.
+    `is_https` means that browsers reach the server only over HTTPS, its own or a proxy's. `refusals` limits
+    the rate of requests without a valid token, per address.
     """
 
     tokens: Tokens | None
@@ -85,7 +85,7 @@ def caller_of(request: Request) -> Caller:
 
 
 def is_still_admitted(request: Request) -> bool:
-    """Tell whether the caller may still read: its token may expire or be removed during a response."""
+    """Tell whether the caller may still read, as its token may expire or be removed during a response."""
     try:
         caller: Caller = request.scope["state"]["identify"]()
     except (Problem, SettingsError):
@@ -131,7 +131,7 @@ class Entrance:
         await self._app(scope, receive, send)
 
     def _begin(self, scope: AsgiScope, caller: Caller) -> None:
-        """Count a token's request as in progress; raises Problem 429 above MOST_AT_ONCE."""
+        """Count a token's request as in progress. Raises Problem 429 above MOST_AT_ONCE."""
         if self._is_counted(scope, caller):
             if self._answering[caller.name] >= MOST_AT_ONCE:
                 why = f"token {caller.name} has {MOST_AT_ONCE} requests in progress, the limit; try again"
@@ -165,7 +165,7 @@ class Entrance:
         return caller
 
     def _identify(self, scope: AsgiScope) -> Caller:
-        """Return the request's caller; raises Problem 401 if there is no valid token or session."""
+        """Return the request's caller. Raises Problem 401 if there is no valid token or session."""
         tokens, sessions = self._access.tokens, self._access.sessions
         if tokens is None or sessions is None:
             return LOCAL
@@ -185,7 +185,7 @@ def bearer_of(headers: Headers) -> str | None:
 
 
 def _check_origin(headers: Headers, *, is_https: bool) -> None:
-    """Raise Problem 403 if a page of another origin sent the request; only browsers send an origin."""
+    """Raise Problem 403 if a page from another origin sent the request; only browsers send an origin."""
     origin = headers.get("origin")
     if origin is not None and not _is_own(origin, headers.get("host", ""), is_https=is_https):
         raise Problem(HTTPStatus.FORBIDDEN, f"pages from {origin} may not write here")

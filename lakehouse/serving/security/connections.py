@@ -74,7 +74,7 @@ class DeadlineProtocol(H11Protocol):
         self._watch_head()
 
     def data_received(self, data: bytes) -> None:
-        """Process received bytes; the deadline of an unfinished head is not extended."""
+        """Process received bytes; the deadline for an unfinished head is not extended."""
         super().data_received(data)
         self._watch_head()
 

@@ -36,7 +36,7 @@ class Rate:
 
 RATE = Rate()
 REFUSALS = Rate(per_second=1.0, burst=60.0)
-"""The permitted rate of requests without a valid token, per address: each could be a guess."""
+"""The permitted rate of requests without a valid token, per address. Each request could be a guess."""
 
 
 class Limiter:
@@ -116,6 +116,6 @@ def network_of(address: str) -> str:
         found = ipaddress.ip_address(address)
     except ValueError:
         return address
-    if found.version == 4:  # noqa: PLR2004 - of IP
+    if found.version == 4:  # noqa: PLR2004 - IPv4
         return address
     return str(ipaddress.ip_network((found, _IPV6_NETWORK), strict=False))

@@ -2,7 +2,7 @@
 
 The cookie is a random id. Only this process knows the token behind it, and sessions end with the process. A
 cookie expires after 12 hours or with its token, and has the token's current scopes. Sessions are limited per
-token, so that the holder of one token cannot end the sessions of another.
+token, so that the holder of one token cannot end another holder's sessions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Sessions:
         self._tokens = tokens
         self._clock = clock
         self._begun = OrderedDict[str, tuple[str, float]]()
-        """By the hash of the session id: the token's hash and the end time on the clock; ordered by end."""
+        """Maps a session id's hash to the token's hash and the session's end by the clock; ordered by end."""
 
     def begin(self, token: str) -> str:
         """Return the id of a new session for the holder of a token."""

@@ -30,7 +30,7 @@ class Certificate:
             ) from error
 
     async def look(self) -> None:
-        """Reload changed files; if they are unusable, new connections keep the previous certificate."""
+        """Reload changed files; if they are unusable, new connections still use the previous certificate."""
         try:
             self._load()
         except (OSError, ValueError) as error:

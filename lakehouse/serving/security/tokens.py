@@ -71,7 +71,7 @@ class Tokens:
         self._tokens: tuple[Token, ...] = ()
 
     def add(self, name: str, scopes: Sequence[Scope], *, lasts: timedelta | None = None) -> str:
-        """Add a token and return its secret, which is not stored; raises SettingsError if the name is taken.
+        """Add a token and return its secret, which is not stored. Raises SettingsError if the name is taken.
 
         The token is valid for `lasts`, by default until it is removed.
         """
@@ -87,7 +87,7 @@ class Tokens:
         return secret
 
     def remove(self, name: str) -> None:
-        """Remove a token; raises SettingsError if there is none with that name."""
+        """Remove a token. Raises SettingsError if no token has that name."""
         with self._changing():
             standing = self.read()
             if not any(one.name == name for one in standing):
@@ -95,7 +95,7 @@ class Tokens:
             self._write(tuple(one for one in standing if one.name != name))
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens, empty if there is no file; raises SettingsError if it cannot be read."""
+        """Return the tokens; empty if there is no file. Raises SettingsError if the file cannot be read."""
         try:
             state = self.path.stat()
             stamp = (state.st_mtime_ns, state.st_ino, state.st_size)
