@@ -14,7 +14,7 @@ MOST_PLACES = 9
 COORDINATES = ("topic", "partition", "offset")
 """A record's coordinates in Kafka, which are the key of bronze and silver tables."""
 OWN_TIME = "own_time"
-"""The silver column whose greatest value is the front; nothing else moves the front."""
+"""The silver column whose maximum is the front; nothing else moves the front."""
 SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
 """The columns that a silver table has in addition to those in its contract."""
 OWN_TABLES = frozenset({"dead_letters"})

@@ -199,7 +199,7 @@ class EventClock:
     both ends included; a start of None means no lower bound. A fold gets these rows, too.
 
     Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
-    updated yet; its column, too, is `due_column`. A later fold keeps these updates.
+    updated yet; the column of `when_idle` is also `due_column`. A later fold keeps these updates.
     """
 
     column: str

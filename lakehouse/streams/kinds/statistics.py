@@ -112,8 +112,8 @@ def windowed_statistics(
                 2.446 / k^0.9433
 
     Gold has one row per key and window: see `lakehouse.streams.transforms.windows.StatisticsWindows`. The
-    order of records and the boundaries of micro-batches do not affect the rows. Redis keeps, for each value
-    of the key's last field, the latest windows of the other fields.
+    order of records and the boundaries of micro-batches do not affect the rows. For each value of the
+    key's last field, Redis has the latest window of every combination of the other fields.
     """
     tables = (windows,) if isinstance(windows, Windows) else tuple(windows)
     measured = field_of(value, FieldType.DOUBLE)
