@@ -1,7 +1,8 @@
 """The connection to a Kafka cluster, as one value with the properties for each of the three clients.
 
 The clients are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and
-keys may come from files. Each new client reads the files again, so a changed file takes effect with it.
+keys may come from files. Each new client reads them again, so a changed file takes effect with the next
+client.
 """
 
 from __future__ import annotations

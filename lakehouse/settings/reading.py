@@ -38,7 +38,7 @@ class Reading:
 def load_settings() -> Settings:
     """Read the environment and the configuration file, whose path is printed on standard error.
 
-    Raises SettingsError, naming every offending key, for unknown keys and invalid values, or for a file that
+    Raises SettingsError, naming every offending key, for an unknown key or invalid value, and for a file that
     `read_config` refuses.
     """
     return read().settings

@@ -43,8 +43,8 @@ class Field:
 
     A dot in `name` descends into an object, as in meta.dt; `a\.b` is the single field a.b. A record is
     invalid if a required field is absent, null or (for a string) empty. An optional field that is absent or
-    null is null in silver. A field is absent if its parent object is absent or null. If the
-    parent is any other value that is not an object, the field has the wrong type.
+    null is null in silver. A field is absent if its parent object is absent or null. If the parent is
+    any other value that is not an object, the field has the wrong type.
 
     scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; None: it must fit exactly
     accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits

@@ -285,7 +285,8 @@ class Comparison:
     """How a row is compared with its recomputation from silver: column by column, to the last digit.
 
     `ignored` columns are left out, because they depend on more than silver's rows. Doubles may differ by a
-    relative 1e-9; a double in `slack` may also differ by the Column given there, over the recomputed row.
+    relative 1e-9; a double in `slack` may differ further, by the Column given there (over the recomputed
+    row).
     """
 
     ignored: tuple[str, ...] = ()

@@ -3,7 +3,7 @@
 It defines the expectation types that `lakehouse.streams.suites` instantiates, and renders Data Docs as plain
 pages. Great Expectations' own pages load scripts and styles from seven hosts, and render a table's values as
 markup. Here, the content of those pages is embedded in our own page: values are text, and the page's policy
-(Content-Security-Policy) forbids the browser to load or run anything.
+(Content-Security-Policy) prevents the browser from loading or running anything.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def without_progress(context: AbstractDataContext) -> None:
 
 
 def results_of(context: AbstractDataContext, at: datetime) -> list[Any]:
-    """Return the identifiers of the results at a time (UTC), and the identifiers of their suites."""
+    """Return the identifiers of the results from the run at this time (UTC), and of their suites."""
     store: Any = context.validation_results_store
     runs = [key for key in store.list_keys() if key.run_id.run_time == at]
     return [*runs, *(key.expectation_suite_identifier for key in runs)]

@@ -125,7 +125,7 @@ class Folding:
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
     def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
-        """Return the clean rows, by table, of records landing at this time; others become dead letters.
+        """Return clean rows, by table, of records landing at this time; other records become dead letters.
 
         Rows that the records correct or delete are removed from silver and, at the next merge, from gold.
         """

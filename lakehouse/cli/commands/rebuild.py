@@ -73,7 +73,7 @@ def rebuild(
 
     Correct rows are not touched. A rebuild of silver validates every record again with the current rules and
     settings, then rebuilds gold if silver has changed. If a rebuild is killed, completed commits remain;
-    rerun it to finish. In the meantime, silver tables whose records have ids, or had other ids before, wait.
+    rerun it to finish. Silver tables whose records have ids, or had other ids before, wait in the meantime.
     """
     settings, console = read_settings(), Console()
     streams = choose(stream or [], settings)

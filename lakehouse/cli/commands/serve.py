@@ -172,7 +172,7 @@ def _run(api: FastAPI, host: str, port: int, certificate: Certificate | None, pr
 
 
 def networks(given: Sequence[str]) -> list[str]:
-    """Return networks in uvicorn's form; SettingsError for an invalid network, because uvicorn accepts it."""
+    """Return networks in uvicorn's form; SettingsError for an invalid network, which uvicorn would accept."""
     try:
         return [str(ipaddress.ip_network(one)) for one in given]
     except ValueError as error:

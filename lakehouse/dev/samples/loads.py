@@ -129,7 +129,8 @@ class Load:
             times = paced_times(self.rate)
         if self.behind_s:
             times = (time_ms - round(1000 * self.behind_s) for time_ms in times)
-        # A malformed event in the future must still be so when it lands, however early it is in the span.
+        # A malformed event in the future must still be in the future when it lands, however early it is in
+        # the span.
         tolerance_s = max(source.future_tolerance_s for source in stream.sources)
         ahead_s = tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
         shape = dict(self.shape)

@@ -46,8 +46,8 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
         # Twice a burst, because the broker's work depends on the number of requests. At 10,000/s, this saves
         # about a third of the work compared with 5 ms.
         "linger.ms": 20,
-        # lz4 costs producer and broker together as much CPU, and Python clients cannot read it without
-        # an extra library.
+        # With lz4, producer and broker together need just as much CPU, and Python clients cannot read it
+        # without an extra library.
         "compression.type": "none",
         "partitioner": "murmur2_random",  # as in Java: a key's partition does not depend on the client
         "queue.buffering.max.messages": 100_000,

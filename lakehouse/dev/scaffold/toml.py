@@ -14,7 +14,7 @@ _FOUR_DIGITS = 0xFFFF
 
 
 def table_text(name: str, kind: str, module: str) -> str:
-    """Return the TOML for the stream that a module's text creates by calling the kind."""
+    """Return the TOML for the stream that a module's text creates with a call of the kind."""
     comments = _Comments(module)
     calls = (node for node in ast.walk(ast.parse(module)) if isinstance(node, ast.Call))
     call = next(node for node in calls if isinstance(node.func, ast.Name) and node.func.id == kind)

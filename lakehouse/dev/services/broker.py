@@ -110,7 +110,7 @@ class KafkaServer(Service):
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error; only log4j writes to the log, so that it can roll the log."""
+        """The file for standard output and error; only log4j writes to the log, so that it can roll it."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:

@@ -112,7 +112,7 @@ class NewSource(SourceKeys):
 
 
 class OfKind(Table):
-    """The keys that a stream of every kind has."""
+    """The keys that streams of every kind have."""
 
     enabled: bool = True
     suites: Name | None = None

@@ -283,14 +283,14 @@ class Joining:
 
     @cached_property
     def _apart(self) -> Columns:
-        """Whether a part starts a new call, as 1 or 0."""
+        """Whether a part starts a new call, as 1 or 0; null for the pair's first part."""
         before = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
         end = F.max("last_event_time").over(before) + F.expr(f"INTERVAL {self.gap_s} SECONDS")
         return Columns({"apart": (F.col("ts") > end).cast("int")})
 
     @cached_property
     def _call(self) -> Columns:
-        """The number of a part's call within its pair; null for the first call."""
+        """The number of a part's call within its pair; null for the pair's first part."""
         up_to = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, 0)
         return Columns({"call": F.sum("apart").over(up_to)})
 

@@ -146,5 +146,5 @@ def label_of(length_s: int) -> str:
 
 
 def topic_of(to: str | None, by_default: str) -> str | None:
-    """Return the topic for rows: `to`, where None means no topic and empty the default name with hyphens."""
+    """Return the topic for rows: `to`, or the default name with hyphens if it is empty; None: no topic."""
     return None if to is None else to or by_default.replace("_", "-")

@@ -7,8 +7,9 @@ A record adds its amount, positive or negative, to the total of its key. A Kafka
 value is a tombstone: it resets the total to zero.
 
 If records have a Kafka key, all records with the same key are in one partition, ordered by offset. If
-partitions were added to the topic, or if records have no Kafka key, they are in several partitions. Each
-partition then keeps its offset order, and partitions are merged by the greatest event time so far in each:
+partitions were added to the topic, or if records have no Kafka key, a key's records may be in several
+partitions. Each partition then keeps its offset order, and partitions are merged by the greatest event time
+so far in each:
 
     partition 0    10:00  10:20   9:50  tombstone 10:40
     partition 1    10:30  11:00

@@ -85,7 +85,7 @@ class StatisticsWindows:
         return windows.withColumn("recomputed", F.lit(False))
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys of partials whose current row has no sketch, and therefore cannot be merged.
+        """Return the keys of partials that cannot be merged, because their current row has no sketch.
 
         Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may already
         include rows that arrive here later, and these rows then recompute it again.
@@ -109,7 +109,7 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the window start after which no row was cleared, because event time is not past its end."""
+        """Return the window start after which no row was cleared: event time is not past those windows."""
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
