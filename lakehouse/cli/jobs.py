@@ -64,7 +64,7 @@ def job(layer: LayerName | None = None) -> None:
 
 
 def exit_with(app: typer.Typer) -> None:
-    """Run a command line; a LakehouseError, OSError or Spark error becomes one line on standard error.
+    """Run a command line, and print a LakehouseError, OSError or Spark error as one line on standard error.
 
     Any other error is printed with its whole traceback.
     """
@@ -77,7 +77,7 @@ def exit_with(app: typer.Typer) -> None:
     except (PySparkException, Py4JError) as error:  # a full disk, an unreachable file system
         _print_error(f"Spark failed: {type(error).__name__}: {error_line(error)}")
         sys.exit(1)
-    except OSError as error:  # the same, raised in Python
+    except OSError as error:  # the same problems, raised in Python
         _print_error(what_of(error))
         sys.exit(1)
     except KeyboardInterrupt:

@@ -83,7 +83,7 @@ StandbyOption = Annotated[
 def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]) -> list[LostRange]:
     """Return the records that --skip names.
 
-    Raises SettingsError unless each names offsets in a topic of the streams.
+    Raises SettingsError unless each value names offsets in a topic that the streams read.
     """
     topics = {settings.topic(source.topic) for stream in streams for source in stream.sources}
     return [_skipped(place, topics) for place in places]
@@ -92,7 +92,8 @@ def skipped(places: Sequence[str], settings: Settings, streams: Sequence[Stream]
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Expand a command's dataclass parameters into options; calls build the dataclasses from the options.
 
-    A field is declared like a typer option: annotated with it, and with the option's default.
+    A field is declared like an option in typer: it is annotated with the option, and has the option's
+    default.
     """
     hints = get_type_hints(command, include_extras=True)
     signature = inspect.signature(command)

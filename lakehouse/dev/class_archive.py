@@ -3,8 +3,8 @@
     python -m lakehouse.dev.class_archive MADE_FOR
 
 A JVM reads, checks and links some twenty thousand classes before Spark does anything useful. With an archive
-from an earlier run (class data sharing), it maps them into memory instead. A JVM of another version, or with
-other jars, ignores the archive. MADE_FOR is any text that identifies the JVM and the jars
+from an earlier run (class data sharing), it maps them into memory instead. A JVM of any other version, or
+with other jars, ignores the archive. MADE_FOR is any text that identifies the JVM and the jars
 (scripts/class_archive.sh).
 """
 
@@ -34,9 +34,9 @@ _EVENTS = 200
 
 
 def make_archive(archive: Path) -> None:
-    """Run silver and gold of every stream on a few samples, and archive the classes that this loads.
+    """Run every stream's silver and gold on a few samples, and archive the classes that they load.
 
-    The archive is renamed into place once complete, because a JVM crashes on a truncated one.
+    The archive is renamed into place once complete, because a JVM crashes on a truncated archive.
     """
     draft = archive.with_suffix(".draft")
     with tempfile.TemporaryDirectory(prefix="lakehouse-classes-") as home:

@@ -4,7 +4,7 @@
     case              `lakehouse.testing.Case`: records in, literal rows out
     assert_same_gold  `lakehouse.testing.SameGold`: order, micro-batches and crashes do not change gold
 
-A run that uses no fixture costs nothing: Spark is imported only when the first one is requested.
+A run that uses no fixture costs nothing: Spark is imported only when the first fixture is requested.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The configuration file: its location, and the check that only the user may change it.
+"""The configuration file: its location, and the check that only the user can change it.
 
 LAKEHOUSE_CONFIG names the file. The default is `lakehouse.toml` in the working directory, else in the user's
-home. The file decides which streams are imported, and thus which code runs, and where passwords are sent. So
-a file that somebody else may change is refused.
+home. The file decides which streams are imported, and thus which code runs, and where passwords are sent. A
+file that somebody else may change is therefore refused.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The environment: pydantic-settings reads the variables; those ending in `_FILE` name files of secrets."""
+"""The environment: pydantic-settings reads the variables; those ending in `_FILE` name files with secrets."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _OF_KUBERNETES = re.compile(
 
 
 def read_environment() -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the environment's values, in sections as in the file, and the variable of each key that is set.
+    """Return the environment's values, in sections as in the file, and the variable behind each set key.
 
     Raises SettingsError for unknown variables, for a table or list that is not JSON, for a secret that two
-    variables set, and for a secret's file that cannot be read.
+    variables set, and for a secret file that cannot be read.
     """
     _refuse_unknown()
     values = _Variables()()
@@ -69,7 +69,7 @@ class _Variables(EnvSettingsSource):
 
 
 def _given() -> Iterator[Key]:
-    """Yield the keys whose own variables are set, unless Kubernetes set them."""
+    """Yield the keys whose own variables are set, except for variables that Kubernetes has set."""
     for key in all_keys().values():
         value = os.environ.get(key.variable)
         if value is not None and not _is_of_kubernetes(key.variable, value):
@@ -93,7 +93,7 @@ def _is_of_kubernetes(name: str, value: str) -> bool:
 
 
 def _from_file(key: Key, path: Path) -> Any:
-    """Return a secret that is read again at each use, or several secrets, one per line, that are read now."""
+    """Return a secret that is read again at each use, or a list of secrets, one per line, read now."""
     secret = SecretFile(path, key.file_variable)
     text = secret.get_secret_value()
     return tuple(SecretStr(line) for line in text.splitlines() if line) if key.has_several else secret

@@ -26,17 +26,17 @@ def _text_of(given: object) -> str:
 
 
 def duration_s(given: object) -> int:
-    """Parse a duration, in seconds; raises ValueError for a number, which has no unit."""
+    """Return a duration in seconds. Raises ValueError for a number, because it has no unit."""
     return parse_duration_s(_text_of(given))
 
 
 def duration_or_never_s(given: object) -> int | None:
-    """Parse a duration, in seconds; None for `never`."""
+    """Return a duration in seconds; None for `never`."""
     return None if given == "never" else duration_s(given)
 
 
 def size_bytes(given: object) -> int:
-    """Parse a size, in bytes; raises ValueError for a number, which has no unit."""
+    """Return a size in bytes. Raises ValueError for a number, because it has no unit."""
     return parse_size_bytes(_text_of(given))
 
 
@@ -46,7 +46,7 @@ def listed(names: object) -> object:
 
 
 def moment(given: object) -> datetime:
-    """Parse an ISO 8601 date or time, in UTC unless it has an offset; pydantic would accept a number, too."""
+    """Parse an ISO 8601 date or time, in UTC unless it has an offset; pydantic would also accept a number."""
     if isinstance(given, str):
         try:
             given = datetime.fromisoformat(given)

@@ -1,4 +1,4 @@
-"""The section `kafka`: the connection, and the topics that lakehouse creates or writes for itself."""
+"""The section `kafka`: the connection, and the topics that lakehouse itself creates or writes."""
 
 from __future__ import annotations
 

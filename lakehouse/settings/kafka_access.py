@@ -1,7 +1,8 @@
 """The connection to a Kafka cluster, as one value with the properties for each of the three clients.
 
-These are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and keys
-may come from files; each new client reads them again, so a changed file applies from the next client on.
+The clients are the Java client (which Spark uses), kafka-python and librdkafka. Passwords, certificates and
+keys may come from files. Each new client reads them again, so a changed file takes effect with the next
+client.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class KafkaAccess:
     """The brokers, and this application's credentials.
 
     `servers` is host:port, or several separated by commas. `ca` holds the trusted CA certificates in PEM
-    (empty: the system's), `certificate` and `key` are this application's own, the key in PKCS#8. For
+    (empty: the system's); `certificate` and `key` are this application's own, with the key in PKCS#8. For
     OAUTHBEARER, `username` and `password` are a client's id and secret, and `token_url` is the token
     endpoint. `properties` are from CLIENT_PROPERTIES, by their Java names.
 

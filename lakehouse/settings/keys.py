@@ -20,7 +20,7 @@ FILE_SUFFIX = "_FILE"
 
 @dataclass(frozen=True)
 class Key:
-    """A key, such as `ttl` of the section `redis`; the section is empty at the top level."""
+    """A key, such as `ttl` in the section `redis`; the section is empty at the top level."""
 
     section: str
     name: str
@@ -42,7 +42,7 @@ class Key:
 
     @property
     def is_secret(self) -> bool:
-        """Whether values are secrets, or URLs with a password."""
+        """Whether the value is secret, or a URL that may contain a password."""
         return _has_secret(self.info.annotation)
 
     @property
@@ -62,12 +62,12 @@ class Key:
 
 @cache
 def all_keys() -> Mapping[str, Key]:
-    """Return every key by its full name, in the order of the file: the top level first."""
+    """Return every key by its full name, in the file's order: the top level first."""
     return MappingProxyType({str(key): key for key in (*_of_the_top(), *_of_sections())})
 
 
 def section_names() -> tuple[str, ...]:
-    """Return the names of the sections, in the order of the file."""
+    """Return the names of the sections, in the file's order."""
     return tuple(name for name, info in Settings.model_fields.items() if _is_section(info))
 
 

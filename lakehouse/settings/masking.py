@@ -1,4 +1,4 @@
-"""Secrets as `lakehouse settings` shows them: masked; in URLs, only the passwords."""
+"""Secrets as `lakehouse settings` shows them: masked, but in URLs only the passwords are masked."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _HOST = re.compile(r"[^/?#]*")
 def masked(key: Key, secret: str) -> str:
     """Return a secret in masked form; an empty secret stays empty.
 
-    In a URL, only passwords are masked, including those in its options. A webhook's path is often its secret,
-    so only the host is shown.
+    In a URL, only passwords are masked, including those in its options. For a webhook, only the host is
+    shown, because its path is often its secret.
     """
     found = _URL.fullmatch(secret) if str(key) in URL_KEYS else None
     if not secret or found is None:

@@ -38,7 +38,7 @@ class Reading:
 def load_settings() -> Settings:
     """Read the environment and the configuration file, whose path is printed on standard error.
 
-    Raises SettingsError, naming every offending key, for unknown keys and invalid values, and for a file that
+    Raises SettingsError, naming every offending key, for an unknown key or invalid value, and for a file that
     `read_config` refuses.
     """
     return read().settings
@@ -71,7 +71,7 @@ def services_file(home: Path) -> Path:
 
 
 def from_files(section: str, values: Mapping[str, str]) -> dict[str, Any]:
-    """Return a section's values; a key such as sasl_password_file becomes the secret in that file."""
+    """Return a section's values; a key such as sasl_password_file is replaced by the secret in that file."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         key = all_keys().get(f"{section}.{name.removesuffix(FILE_SUFFIX.lower())}")
@@ -125,7 +125,7 @@ def _of_services(settings: Settings) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class _Running:
-    """A running local service: its endpoint, and the other settings of its section that connect to it."""
+    """A running local service: its endpoint, and other settings from its section for connecting to it."""
 
     endpoint: str
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -154,9 +154,9 @@ def _lookup(values: Mapping[str, Any], name: str) -> Any:
 
 
 def _over(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values overridden by others, key by key. A table is replaced, but stream tables are merged.
+    """Return values overridden by others, key by key. Tables are replaced, but stream tables are merged.
 
-    If the lower values have something other than a table as a section, it is kept, and the model refuses it.
+    If a section in the lower values is not a table, it is kept, and the model refuses it.
     """
     values = dict(below)
     for name, one in above.items():

@@ -9,15 +9,15 @@ from pydantic import SecretStr
 
 _NOTHING = SecretStr("")
 RecordFormat = Literal["json", "avro", "json-schema", "protobuf"]
-"""The format of a record's value. All but json begin with five bytes: a zero and the schema's id."""
+"""The format of a record's value. All formats but json begin with five bytes: a zero and the schema's id."""
 
 
 @dataclass(frozen=True)
 class RegistryAccess:
     """A registry with Confluent's API, and this application's credentials for it.
 
-    `ca` holds the trusted CA certificates in PEM; empty: the system's. `str` returns the URL; `repr` shows no
-    secret.
+    `ca` holds the trusted CA certificates in PEM; if empty, the system's are used. `str` returns the URL;
+    `repr` shows no secret.
     """
 
     url: str

@@ -15,12 +15,12 @@ from lakehouse.common.errors import SettingsError
 
 _FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _NOTHING = SecretStr("")
-_ANY_REGION = "us-east-1"  # for a store without regions; a signature needs one
+_ANY_REGION = "us-east-1"  # for a store without regions, because a signature needs a region
 
 
 @dataclass(frozen=True)
 class S3Access:
-    """The store's address, its region, and the key that signs requests; empty if not set.
+    """The store's address, its region, and the key that signs requests; values not set are empty.
 
     The secret key may come from a file, which every new client reads again.
     """
@@ -59,7 +59,7 @@ class S3Access:
         )
 
     def for_environment(self) -> dict[str, str]:
-        """Return the variables for deltalake and pyarrow; they contain the secret key."""
+        """Return the variables for deltalake and pyarrow, including the secret key."""
         return _given(
             {
                 "AWS_ENDPOINT_URL": self.endpoint,
@@ -68,7 +68,7 @@ class S3Access:
                 "AWS_ACCESS_KEY_ID": self.access_key,
                 "AWS_SECRET_ACCESS_KEY": self.secret_key.get_secret_value(),
                 "AWS_SESSION_TOKEN": self.session_token.get_secret_value(),
-                # Without this they spend seconds looking for the machine's role.
+                # Without this, the readers spend seconds looking for the machine's role.
                 "AWS_EC2_METADATA_DISABLED": "true" if self.access_key else "",
             }
         )

@@ -17,7 +17,7 @@ class SecretFile(SecretStr):
         super().__init__("")
 
     def get_secret_value(self) -> str:
-        """Return the file's text without trailing line breaks; raises SettingsError if it cannot be read."""
+        """Return the file's text without trailing line breaks. Raises SettingsError if it cannot be read."""
         try:
             return self._path.read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
@@ -25,5 +25,5 @@ class SecretFile(SecretStr):
 
 
 def secret_in(path: Path | None, name: str) -> SecretStr:
-    """Return a file's text, read at each use; empty without a file. Messages contain `name`."""
+    """Return a file's text, read at each use; empty without a file. Error messages contain `name`."""
     return SecretStr("") if path is None else SecretFile(path, name)

@@ -1,4 +1,4 @@
-"""Validation of URLs, and the check that URLs without encryption are allowed."""
+"""Validation of URLs, and the check whether URLs without encryption are allowed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_api(url: str) -> str:
 
 
 def check_encryption(settings: Settings) -> None:
-    """Raise SettingsError for an http:// URL of another machine that `http_hosts` does not allow."""
+    """Raise SettingsError for an http:// URL to another machine that `http_hosts` does not allow."""
     for name, url in _urls(settings):
         if url and web.needs_permission(url, settings.http_hosts):
             host = web.host_of(url)

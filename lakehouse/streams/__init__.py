@@ -1,10 +1,10 @@
-"""Declare a stream: this is what a stream of your own imports (docs/streams.md).
+"""The public names for declaring a stream in Python (docs/streams.md).
 
     from lakehouse.streams import Records, windowed_sums
 
     SPENDING = windowed_sums("spending", Records(topic="card-payments", event_time="paidAt"), ...)
 
-Keys and messages are in `lakehouse.streams.messages`, suites of expectations in `lakehouse.streams.suites`.
+Keys and messages are in `lakehouse.streams.messages`, expectation suites in `lakehouse.streams.suites`.
 """
 
 from lakehouse.storage.tables import DELETED, described, shifted

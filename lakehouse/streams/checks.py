@@ -1,4 +1,4 @@
-"""Checks of names and topics: duplicates among a lake's streams, invalid names, topics with two uses."""
+"""Checks for duplicate and invalid names among a lake's streams, and for topics with two uses."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _WAY_OUT = "choose another name, or list the streams to run in only_streams"
 
 
 def check_names(streams: Sequence[Stream]) -> None:
-    """Raise SettingsError for names and tables that streams share, and for invalid names.
+    """Raise SettingsError for names and tables that several streams share, and for invalid names.
 
-    Columns are checked, too: their names must be unique, valid in SQL, and none of those that silver adds.
+    Column names are checked, too: they must be unique, valid in SQL, and none of those that silver adds.
     """
     owners: dict[str, set[str]] = defaultdict(set)
     counts: dict[str, int] = defaultdict(int)
@@ -43,11 +43,11 @@ def check_names(streams: Sequence[Stream]) -> None:
 
 
 def check_topics(streams: Sequence[Stream], settings: Settings) -> None:
-    """Raise SettingsError for a topic with more than one use, by its name under the settings.
+    """Raise SettingsError for a topic with more than one use, comparing topics as the settings rename them.
 
-    A topic that is both read and written feeds itself: each dead letter would become a record, and then
-    another dead letter. Two streams cannot read one topic, because dead letters are identified by their
-    record's coordinates. Consumers of a topic with two kinds of messages could not tell them apart.
+    A topic that is both read and written would feed itself: each dead letter would be read as a record, and
+    become another dead letter. Two streams cannot read the same topic, because dead letters are identified by
+    their record's coordinates. If a topic had two kinds of messages, its consumers could not tell them apart.
     """
     uses: dict[str, list[str]] = defaultdict(list)
     for topic, use in _uses(streams, settings):

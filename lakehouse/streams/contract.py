@@ -12,21 +12,21 @@ from lakehouse.streams.messages import json_path
 MOST_PLACES = 9
 """The maximum scale of a decimal."""
 COORDINATES = ("topic", "partition", "offset")
-"""A record's place in Kafka: the key of bronze and silver tables."""
+"""A record's coordinates in Kafka, which are the key of bronze and silver tables."""
 OWN_TIME = "own_time"
-"""The silver column whose greatest value is the front; nothing else moves the front."""
+"""The silver column whose maximum is the front; nothing else moves the front."""
 SILVER_ADDS = ("event_time", OWN_TIME, *COORDINATES, "kafka_timestamp", "ingested_at", "admitted")
-"""The columns of a silver table besides those of its contract."""
+"""The columns that a silver table has in addition to those in its contract."""
 OWN_TABLES = frozenset({"dead_letters"})
-"""The names of silver tables that a stream cannot use."""
+"""Names that a stream cannot use for its silver tables."""
 
 
 class FieldType(Enum):
-    """The JSON types of a contract's fields; they are strict ("12.5" is not a number).
+    """The JSON types of a contract's fields. They are strict: "12.5" is not a number.
 
     LONG is a 64-bit integer, written without a fraction or exponent: 1.0 and 1e3 do not qualify. DECIMAL is a
-    number that decimal(38,9) holds exactly. JSON is any value: a string is stored as it is; any other value,
-    and a string that itself reads like JSON, is stored as JSON text (`messages.json_text`).
+    number that decimal(38,9) holds exactly. JSON is any value: a string is stored unchanged, but any other
+    value, or a string that itself reads like JSON, is stored as JSON text (`messages.json_text`).
     """
 
     STRING = "string"
@@ -41,12 +41,12 @@ class FieldType(Enum):
 class Field:
     r"""One field of a record: its JSON path, its column in silver and its type.
 
-    A dot in `name` descends into an object: meta.dt; `a\.b` is the field a.b. A record is invalid if a
-    required field is absent, null or (for a string) empty. An optional field that is absent or null is null
-    in silver. A field is absent if its parent object is absent or null; if its parent is any other
-    non-object, it has the wrong type.
+    A dot in `name` descends into an object, as in meta.dt; `a\.b` is the single field a.b. A record is
+    invalid if a required field is absent, null or (for a string) empty. An optional field that is absent or
+    null is null in silver. A field is absent if its parent object is absent or null. If the parent is
+    any other value that is not an object, the field has the wrong type.
 
-    scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; None: it must be exact
+    scale            decimal places, 0 to 9, to which a DECIMAL is rounded half up; None: it must fit exactly
     accepts_numbers  a STRING may also be an integer of at most 38 digits, which is stored as its digits
     """
 
@@ -81,7 +81,7 @@ class KeyForm:
     """The encoding of a deletion's Kafka key, such as `json:id`.
 
     kind  the part before the colon
-    path  the names on the path to the id within the key; empty: the key is the id
+    path  the names on the path to the id within the key; empty: the key itself is the id
     """
 
     kind: Literal["text", "json", "long", "int", "avro"]
@@ -89,7 +89,7 @@ class KeyForm:
 
     @classmethod
     def of(cls, written: str) -> KeyForm:
-        """Parse a key form; raises ValueError, which lists the known forms, for any other text."""
+        """Parse a key form. Raises ValueError, which lists the known forms, for any other text."""
         kind, colon, path = written.partition(":")
         if kind in {"json", "avro"} and (path or not colon):
             return cls(cast('Literal["json", "avro"]', kind), json_path.names_of(path) if path else ())
@@ -113,7 +113,7 @@ class Mark:
 
     @classmethod
     def of(cls, written: str) -> Mark:
-        """Parse a mark; raises ValueError for text that is not FIELD=VALUE."""
+        """Parse a mark. Raises ValueError for text that is not FIELD=VALUE."""
         name, _, value = written.partition("=")
         if not name or not value:
             raise ValueError(f"deleted_if {written!r} is not FIELD=VALUE, such as op=d")
@@ -133,12 +133,12 @@ TimeUnit = Literal["s", "ms", "us", "ns"]
 class Contract:
     """The fields of a JSON record, and its event time.
 
-    event_time       the path of the field, written like other fields' names
-    event_time_unit  the unit of a number, counted since the epoch; with "s" it may have a fraction, and with
-                     "us" and "ns" it may also be a string of digits
+    event_time       the path to the event-time field, written like a Field's name
+    event_time_unit  the unit of a numeric event time, counted since the epoch; in "s" the number may have a
+                     fraction, and in "us" and "ns" it may also be a string of digits
     event_time_zone  the IANA time zone of ISO 8601 strings without an offset; None: an offset is required
-    tombstone        the field that gets the Kafka key of a record without a value; its other fields are null.
-                     None: such a record is invalid
+    tombstone        the field that gets the Kafka key of a record without a value; the record's other fields
+                     are null. None: such a record is invalid
 
     The event time is such a number or an ISO 8601 string. If it is absent or null, the Kafka record's
     timestamp is used.
@@ -151,7 +151,7 @@ class Contract:
     event_time_zone: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a malformed path, an unknown unit and an unknown time zone."""
+        """Raise ValueError for a malformed path, an unknown unit or an unknown time zone."""
         json_path.names_of(self.event_time)
         if self.event_time_unit not in get_args(TimeUnit):
             units = ", ".join(get_args(TimeUnit))
@@ -171,6 +171,6 @@ class Contract:
 
     @property
     def outermost_names(self) -> tuple[str, ...]:
-        """The record's top-level fields that contain all others, each once."""
+        """The record's top-level fields that contain all the contract's fields, each listed once."""
         paths = (*(field.path for field in self.fields), self.event_time_path)
         return tuple(dict.fromkeys(path[0] for path in paths))

@@ -1,8 +1,8 @@
-"""The declaration of a stream: values that the layers read, without code of theirs.
+"""The declaration of a stream: values that the layers read, free of the layers' own code.
 
 A Stream is one frozen value, defined in one file of `lakehouse/streams/`. It has one or more sources (a topic
-and the contract of its records) and one or more gold tables (how clean rows are merged, and how the result is
-exported). Two streams differ only in the functions of these values; no engine branches on a stream.
+and the contract for its records) and one or more gold tables (how clean rows are merged, and how the result
+is exported). Streams differ only in these values and their functions; no engine branches on the stream.
 `lakehouse.streams.registry.load` applies the settings that a stream depends on.
 
     Stream ─┬─ Source ──── Contract ── Field …                   bronze and silver
@@ -33,18 +33,18 @@ from lakehouse.streams.contract import TimeUnit as TimeUnit
 from lakehouse.streams.messages.layout import Equals, Key, Message, OfColumns
 
 OWN_SUITES = "expectations"
-"""The package with the expectation suites of this project's own tables."""
+"""The package with the expectation suites for this project's own tables."""
 Severity = Literal["fail", "warn"]
-"""The effect of an expectation that is not met: the check fails, or only warns."""
+"""The effect of an unmet expectation: the check fails, or only warns."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A validation rule: a condition that a clean row must not meet, and the dead letter's message.
+    """A validation rule: a condition that a clean row must not meet, and the message for a dead letter.
 
     `violated` is a boolean Column over the parsed row: true if the rule is broken; null counts as not broken.
-    `key` is the setting with the rule's SQL condition, which a run checks when it starts; empty for a rule in
-    Python.
+    `key` names the setting with the rule's SQL condition, which a run checks when it starts; it is empty for
+    a rule in Python.
     """
 
     name: str
@@ -58,9 +58,9 @@ class Rule:
 class Source:
     """A topic and its two tables: raw records in bronze.`table`, clean rows in silver.`table`.
 
-    A record is late if its event time is more than `allowed_lateness_s` behind the greatest one accepted so
-    far. It is invalid if its event time is more than `future_tolerance_s` after its ingestion, or before
-    `earliest_event_time`, which is in UTC and not before 1900.
+    A record is late if its event time is more than `allowed_lateness_s` behind the greatest event time
+    accepted so far. It is invalid if its event time is more than `future_tolerance_s` after its ingestion, or
+    before `earliest_event_time`, which is in UTC and not before 1900.
 
     unique_by    a field, or `header:NAME`, with a record's id: of several records with the same id and event
                  time, silver keeps the first to land; None: records have no id
@@ -69,7 +69,7 @@ class Source:
                  (`lakehouse.engine.records.deletions`); None: no record replaces another
     deletion_key the encoding of a deletion's key, a KeyForm: a Kafka record without a value deletes the id in
                  its key
-    deleted_if   the Mark, such as op=d, of a deletion that has a value; None: no deletion has one
+    deleted_if   the Mark, such as op=d, of a deletion that has a value; None: no deletion has a value
     format       the encoding of the records
     registry     the schema registry, for formats other than JSON (`lakehouse.engine.formats`)
     start        where a new lake starts reading the topic: earliest, latest, or a time
@@ -106,7 +106,7 @@ class Source:
 
     @property
     def sequence_column(self) -> str | None:
-        """The silver column that orders the records of an id; None if none does."""
+        """The silver column that orders the records with the same id; None if there is none."""
         return self._column_of(self.sequence_by, SEQUENCE)
 
     @property
@@ -140,7 +140,7 @@ class Source:
 
 
 def _refuse_useless(source: Source) -> None:
-    """Raise ValueError for malformed deletion options, or if the source supports no such deletions."""
+    """Raise ValueError for malformed deletion options, or if the source does not support such deletions."""
     has_form, has_mark = source.key_form != KeyForm("text"), source.mark is not None
     if source.sequence_by is None and (has_form or has_mark):
         raise ValueError(
@@ -179,10 +179,10 @@ class EventTimeProgress:
 
 @dataclass(frozen=True)
 class WallClock:
-    """Time is the wall clock; it advances without records.
+    """Time is the wall clock, which also advances without records.
 
-    Once `after` has passed since a row's `column`, a row that meets `waits` is updated with `set_columns`. A
-    fold applies the same update to the rows that it processes.
+    Once `after` has passed since the time in its `column`, a row that meets `waits` is updated with
+    `set_columns`. A fold applies the same update to the rows that it processes.
     """
 
     waits: Equals
@@ -193,13 +193,13 @@ class WallClock:
 
 @dataclass(frozen=True)
 class EventClock:
-    """Time is the greatest event time merged, the maximum of `column`; micro-batches advance it.
+    """Time is the greatest event time merged, the maximum of `column`; only micro-batches advance it.
 
     The passage of time alone may change current rows whose `due_column` lies within `due_span(progress)`,
     both ends included; a start of None means no lower bound. A fold gets these rows, too.
 
     Once nothing has been merged for `idle_after`, the clock `when_idle` updates the rows that no fold has
-    updated yet; its column, too, is `due_column`. A later fold keeps these updates.
+    updated yet; the column of `when_idle` is also `due_column`. A later fold keeps these updates.
     """
 
     column: str
@@ -216,10 +216,10 @@ class RedisView:
     Every row has its own key, `lakehouse:<table>:row:<row_key>`, so a series is one MGET. One hash per
     `group`, `lakehouse:<table>:latest:<group>`, maps each `member` to its row with the greatest `order`:
     reading the latest row is one HGET, and comparing members takes HKEYS and HMGET. Values are JSON: the
-    exported message, the table's generation and the row's version. `order` is a whole number. `rows_move`: a
-    commit may change a row's key and order by deleting the old row and inserting the new one; no other row of
-    its member lies between the two. The row key is built from the table's keys; group and member are built
-    from some of them.
+    exported message, the table's generation and the row's version. `order` is a whole number. With
+    `rows_move`, a commit may change a row's key and order by deleting the old row and inserting the new one;
+    no other row of the same member lies between the two. The row key is built from the table's keys; group
+    and member are built from some of them.
     """
 
     row_key: Key
@@ -233,7 +233,7 @@ class RedisView:
 class Export:
     """How a gold row is exported: as a message to a topic, and to the stores of `lakehouse.sinks`.
 
-    topic           the destination topic; None: none
+    topic           the destination topic; None: no topic
     key             the message key
     value           the message, JSON
     redis           the layout in Redis
@@ -256,7 +256,7 @@ class Export:
     sinks: tuple[str, ...] | None = None
 
     def tombstone_key(self) -> Column:
-        """Return the message key of a deleted row's tombstone, which no other row has.
+        """Return the message key for a deleted row's tombstone, which no other row shares.
 
         Several rows, such as the windows of a series, can share one message key. A null value under that key
         would remove all of them from a compacted topic.
@@ -285,7 +285,8 @@ class Comparison:
     """How a row is compared with its recomputation from silver: column by column, to the last digit.
 
     `ignored` columns are left out, because they depend on more than silver's rows. Doubles may differ by a
-    relative 1e-9, and those in `slack` also by the given Column over the recomputed row.
+    relative 1e-9; a double in `slack` may differ further, by the Column given there (over the recomputed
+    row).
     """
 
     ignored: tuple[str, ...] = ()
@@ -295,19 +296,19 @@ class Comparison:
 
 @dataclass(frozen=True, kw_only=True)
 class MergedTable:
-    """The common part of every gold table: its grain, its rows' times, and its export.
+    """The common part of every gold table: its grain, the times of its rows, and its export.
 
     name             the table's name in gold
     comment          what a row is; catalogs show it
     keys             the columns that identify a row
     schema           all columns
-    time_columns     the columns with a row's first and last time, used for file skipping; None: none
-    window_s         the window length of its rows, in seconds; None: rows are not windows
-    pinned_settings  settings that determine the content, as text: if they differ, the table is refused until
-                     a rebuild; if keys or window length differ, the table is refused for good
+    time_columns     the columns with a row's first and last time, used for file skipping; None: no columns
+    window_s         the length of its windows, in seconds; None: rows are not windows
+    pinned_settings  settings that determine the content, as text: if they change, the table is refused until
+                     a rebuild; if its keys or window length change, it is refused for good
     stats            further columns with min/max statistics, used for file skipping
     comparison       how a row is compared with its recomputation
-    final            the condition for rows that time no longer changes; None: no column shows it
+    final            the condition for rows that time no longer changes; None: no column shows this
     export           how its rows are exported
     """
 
@@ -326,10 +327,10 @@ class MergedTable:
 
 @dataclass(frozen=True, kw_only=True)
 class SideTable(MergedTable):
-    """A table that is maintained with another table, in the same micro-batch.
+    """A table that is maintained with a main table, in the same micro-batch.
 
-    `rows(folded)` returns its new rows, one per key, from the result of the other table's fold. Its keys are
-    columns of the other table's partials.
+    `rows(folded)` returns its new rows, one per key, from the result of the main table's fold. Its keys are
+    columns in the main table's partials.
     """
 
     rows: Callable[[DataFrame], DataFrame]
@@ -348,7 +349,7 @@ class FoldState:
     columns         their names
     until           a time column: records at or after this event time do not change the row
     settled         the condition for rows that time alone no longer changes; only these are cleared
-    unsettled_from  takes the progress, returns a time; rows that begin later are not cleared. None: unknown
+    unsettled_from  maps the progress to a time, or None if unknown; rows that begin later are not cleared
     """
 
     columns: tuple[str, ...]
@@ -367,15 +368,15 @@ class GoldTable(MergedTable):
     counted          an aggregate over the result of `preaggregate`: the number of clean rows in it
     fold             takes that result, the current rows and the progress; returns new, changed and deleted
                      rows, one per key; deleted rows are marked by `tables.DELETED`
-    clock            the clock that changes rows without new records; None: none
+    clock            the clock that changes rows without new records; None: no clock
     merge_radius     a fold gets the current rows within this distance in time of the micro-batch
     needs_recompute  returns the keys that a fold cannot maintain: they are recomputed from all silver rows up
                      to the micro-batch; their partials have a column `recomputed`
     total            the column that is null if its type cannot hold the sum: such a key is set aside
-                     (ops.keys_set_aside), and the others continue
+                     (ops.keys_set_aside), and other keys continue
     sides            tables that are maintained with this one
     state            columns that only a fold needs; maintenance clears them once no fold can need them
-    merge_every_s    in a live run, how long rows may wait in silver, for a table that is rarely queried
+    merge_every_s    in a live run, how long rows may wait in silver to be merged (for rarely queried tables)
     """
 
     reads: tuple[str, ...]
@@ -393,7 +394,7 @@ class GoldTable(MergedTable):
 
     @property
     def wall_clock(self) -> WallClock | None:
-        """The wall clock that changes rows, perhaps only while no events arrive; None: none."""
+        """The wall clock that changes rows, perhaps only while no events arrive; None: no wall clock."""
         return self.clock.when_idle if isinstance(self.clock, EventClock) else self.clock
 
 
@@ -403,9 +404,9 @@ class Stream:
 
     name     the stream's name in commands
     sources  Kafka topics, each read into one bronze and one silver table
-    gold     the gold tables built from these
-    suites   the package with the expectation suites of its tables, `<layer>.<table>`; a table without a suite
-             gets the common expectations of its kind
+    gold     the gold tables built from the sources
+    suites   the package with the expectation suites for its tables, `<layer>.<table>`; a table without a
+             suite gets the common expectations for its kind
     """
 
     name: str
@@ -414,7 +415,7 @@ class Stream:
     suites: str = OWN_SUITES
 
     def __post_init__(self) -> None:
-        """Raise ValueError if a table joins records by their distance in time, and these can be corrected."""
+        """Raise ValueError if a table joins records by distance in time, but the records can be corrected."""
         corrected = {source.table for source in self.sources if source.sequence_by is not None}
         joined = [one.name for one in self.gold if one.merge_radius and corrected.intersection(one.reads)]
         if joined:

@@ -1,4 +1,4 @@
-"""Discovery of streams: built in, offered by installed packages, or declared in the settings.
+"""Discovery of streams that are built in, offered by installed packages, or declared in the settings.
 
 A package offers a stream with an entry point in the group `lakehouse.streams`, under the stream's name:
 
@@ -33,8 +33,8 @@ def found(settings: Settings) -> Iterator[Stream]:
     """Yield the streams in use, as the settings configure them.
 
     Streams of installed packages and declared streams are in use. Built-in streams are in use until a table
-    `[streams.NAME]` declares a new stream; after that, only those that a table names. `only_streams`, if set,
-    lists the streams in use instead. Raises SettingsError, which names every wrong key, for a table that
+    `[streams.NAME]` declares a new stream; after that, only those that a table names are. `only_streams`, if
+    set, lists the streams in use instead. Raises SettingsError, which names every wrong key, for a table that
     `read_table` refuses, for an unknown name, and for a stream that cannot be imported.
     """
     offered = {entry.name: entry for entry in entry_points(group=GROUP)}
@@ -51,7 +51,7 @@ def found(settings: Settings) -> Iterator[Stream]:
 
 
 def with_defaults(stream: Stream, settings: Settings) -> Stream:
-    """Return the stream with the settings' defaults for every source."""
+    """Return the stream with the settings' defaults applied to every source."""
     defaults = settings.stream_defaults
     sources = (
         replace(
@@ -67,7 +67,7 @@ def with_defaults(stream: Stream, settings: Settings) -> Stream:
 
 
 def _all_keys(tables: Mapping[str, Mapping[str, Any]], offered: Mapping[str, EntryPoint]) -> dict[str, Keys]:
-    """Return the keys of all tables; the error names the wrong keys of all streams at once."""
+    """Return the keys in all tables. The error names the wrong keys of all streams at once."""
     keys, wrong = dict[str, Keys](), []
     for name, table in tables.items():
         try:

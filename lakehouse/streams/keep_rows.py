@@ -1,4 +1,4 @@
-"""Validation of the setting `maintenance.keep_rows`: tables and retention."""
+"""Validation of the setting `maintenance.keep_rows`: its tables and their retention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHARED = ("silver.dead_letters", "ops.events", "ops.expectation_results")
 
 
 def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> None:
-    """Raise SettingsError for an unknown table, and where retained rows need rows that would be deleted."""
+    """Raise SettingsError for an unknown table, and if retained rows need rows that would be deleted."""
     rules = {name: reason for stream in streams for name, reason in _rules(stream, kept_s)}
     known = {*rules, *_SHARED}
     unknown = sorted(kept_s.keys() - known)
@@ -27,7 +27,7 @@ def check_keep_rows(kept_s: Mapping[str, int], streams: Sequence[Stream]) -> Non
 
 
 def _rules(stream: Stream, kept_s: Mapping[str, int]) -> Iterator[tuple[str, str | None]]:
-    """Yield the stream's tables, each with the reason why it must keep rows, or None."""
+    """Yield the stream's tables, each with the reason why its rows must be kept, or None."""
     for source in stream.sources:
         bronze, silver = f"bronze.{source.table}", f"silver.{source.table}"
         yield bronze, None

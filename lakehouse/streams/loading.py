@@ -1,7 +1,7 @@
 """Imports streams written in Python: an object in a module, either a Stream or a function that returns one.
 
-Modules in the working directory are found last, so that none shadows an installed package, and only if
-nobody but the user can change them.
+The working directory is searched last, so that none of its modules shadows an installed package. A module
+there is imported only if nobody but the user can change it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WAY_OUT = "Make it yours (chown, chmod go-w), or install the package"
 
 
 def by_address(address: str, arguments: Mapping[str, Any], said: str) -> Stream:
-    """Return the stream at `module:OBJECT`; a function gets the arguments.
+    """Return the stream at `module:OBJECT`; if OBJECT is a function, it is called with the arguments.
 
     Modules are also searched for in the working directory. `said` begins an error message. Raises
     SettingsError for a failed import, unknown or missing arguments, and an object that is not a stream.
@@ -40,7 +40,7 @@ def by_address(address: str, arguments: Mapping[str, Any], said: str) -> Stream:
 def made(
     said: str, load: Callable[[], Any], arguments: Mapping[str, Any], doubt: str | None = None
 ) -> Stream:
-    """Return the loaded stream; any exception of the user's module becomes a SettingsError.
+    """Return the loaded stream; any exception in the user's module becomes a SettingsError.
 
     `doubt` is the reason why the working directory is not searched.
     """
@@ -69,7 +69,7 @@ def made(
 
 
 def _refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
-    """Raise SettingsError for unknown and for missing arguments."""
+    """Raise SettingsError for unknown and missing arguments."""
     known = inspect.signature(function).parameters
     is_open = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in known.values())
     for name in arguments:
@@ -82,7 +82,7 @@ def _refuse_unfit(function: Callable[..., Any], arguments: Mapping[str, Any]) ->
 
 
 def _doubt_of(here: Path, name: str) -> str | None:
-    """Return why no module of this name is imported from a directory; None if it may be."""
+    """Return the reason why this module must not be imported from a directory; None if it may be."""
     package = here / name
     for path in (here, package, package / "__init__.py", here / f"{name}.py"):
         try:

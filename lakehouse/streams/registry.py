@@ -20,7 +20,7 @@ from lakehouse.streams.loading import by_address
 def load(settings: Settings) -> tuple[Stream, ...]:
     """Return all streams, configured by the settings.
 
-    Raises SettingsError for a stream that cannot be found or built, and for names or topics with two uses.
+    Raises SettingsError for a stream that cannot be found or built, or for a name or topic with two uses.
     """
     streams = tuple(found(settings))
     check_names(streams)
@@ -50,7 +50,7 @@ def choose(names: Sequence[str], settings: Settings) -> tuple[Stream, ...]:
 
 
 def choose_one(name: str, settings: Settings) -> Stream:
-    """Return the stream of this name, or the one at module:OBJECT, which the settings need not declare.
+    """Return the stream with this name, or the stream at module:OBJECT, which need not be in the settings.
 
     Raises SettingsError for an unknown name, a failed import, and an object that is not a stream.
     """
@@ -64,9 +64,9 @@ def choose_one(name: str, settings: Settings) -> Stream:
 
 
 def read_settings() -> Settings:
-    """Return the settings, and if the lake is on S3, set the environment for readers without a JVM.
+    """Return the settings; if the lake is on S3, also set the environment for readers without a JVM.
 
-    Raises SettingsError as `load_settings` does, for topics that no stream has, and for invalid
+    Raises SettingsError as `load_settings` does, and for topics that no stream has or an invalid
     `maintenance.keep_rows`. Settings for the tables of built-in streams are valid even while those streams
     are not in use.
     """

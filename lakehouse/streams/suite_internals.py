@@ -2,8 +2,8 @@
 
 It defines the expectation types that `lakehouse.streams.suites` instantiates, and renders Data Docs as plain
 pages. Great Expectations' own pages load scripts and styles from seven hosts, and render a table's values as
-markup. Here, their content is embedded in our own page: values are text, and the page's policy
-(Content-Security-Policy) forbids the browser from loading or running anything.
+markup. Here, the content of those pages is embedded in our own page: values are text, and the page's policy
+(Content-Security-Policy) prevents the browser from loading or running anything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lakehouse.common.rows_as_text import QueryResult, plain_rows
 
 EXAMPLES = 5
 BATCH_VIEW = "tmp_view"
-"""Great Expectations' name for the view of a query's rows, which it does not drop."""
+"""Great Expectations' name for the view with a query's rows, which it does not drop itself."""
 
 _SITE = "local_site"
 _VIEW = {"module_name": __name__, "class_name": "Page"}
@@ -40,7 +40,7 @@ _FOUND = "unexpected_rows_query.row_count"
 
 
 class _RowsThatDoNotMeet(TableMetricProvider):
-    """A metric: the number of rows that do not meet a condition. All such metrics take a single pass."""
+    """A metric: the number of rows that do not meet a condition. One pass computes all such metrics."""
 
     metric_name = _UNMET
     value_keys = ("condition",)
@@ -86,7 +86,7 @@ class ExpectRowsToMeet(BatchExpectation):
 
 
 class ExpectNoRows(UnexpectedRowsExpectation):
-    """A query on the table, which it names `{batch}`, returns no row; returned rows show the problem.
+    """A query on the table, named `{batch}` in the query, returns no row; returned rows show the problem.
 
     A gate uses `step` and `near` after the expectation has held once; see `no_rows`.
     """
@@ -154,7 +154,7 @@ def read_example(text: str) -> dict[str, Any]:
 
 
 class Page(DefaultJinjaPageView):
-    """A page, or the index; our templates replace Great Expectations' templates of the same name."""
+    """A page, or the index; our templates replace Great Expectations' templates with the same names."""
 
     def __init__(self, **directories: Any) -> None:
         super().__init__(**directories)
@@ -172,7 +172,7 @@ class Page(DefaultJinjaPageView):
 
 
 def make_plain(context: AbstractDataContext) -> None:
-    """Make a context write its Data Docs as these pages."""
+    """Make a context write its Data Docs as plain pages."""
     sections = {name: {"view": _VIEW} for name in ("expectations", "validations", "profiling")}
     index = {"class_name": "DefaultSiteIndexBuilder", "view": _VIEW}
     sites: Any = context.variables.data_docs_sites
@@ -190,7 +190,7 @@ def without_progress(context: AbstractDataContext) -> None:
 
 
 def results_of(context: AbstractDataContext, at: datetime) -> list[Any]:
-    """Return the identifiers of the results from a time, UTC, and those of their suites."""
+    """Return the identifiers of the results from the run at this time (UTC), and of their suites."""
     store: Any = context.validation_results_store
     runs = [key for key in store.list_keys() if key.run_id.run_time == at]
     return [*runs, *(key.expectation_suite_identifier for key in runs)]

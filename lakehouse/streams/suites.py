@@ -1,7 +1,7 @@
-"""The expectations of suites: each has a name and a severity, and reports the keys of failing rows.
+"""The expectations in suites: each has a name and a severity, and reports the keys of failing rows.
 
 There are two kinds. A condition on a row is a Spark expression; one pass over the table evaluates all
-conditions of a suite. A query takes a pass of its own, for checks across rows: duplicate keys, rows without a
+conditions in a suite. A query takes a pass of its own, for checks across rows: duplicate keys, rows without a
 counterpart in another table, the age of the newest row. Only failing expectations are read again, for
 examples. The severity is `fail`, which closes a gate and makes the command exit with 1, or `warn`, which is
 only shown.
@@ -22,11 +22,11 @@ from lakehouse.streams.suite_internals import ExpectFresh, ExpectNoRows, ExpectR
 __all__ = ["fresh", "make_suite", "no_rows", "required", "rows", "unique"]
 
 LEVELS: Mapping[Severity, Any] = {"fail": "critical", "warn": "warning"}
-"""Great Expectations' names for the severities, which it converts to members of an enumeration."""
+"""Great Expectations' names for the severities; it converts them to enumeration members."""
 
 
 def make_suite(table: str, *expectations: Expectation) -> ExpectationSuite:
-    """Return the suite of a table, `layer.name`."""
+    """Return the suite for a table, given as `layer.name`."""
     return ExpectationSuite(name=table, expectations=list(expectations))
 
 
@@ -58,15 +58,15 @@ def no_rows(
     """Expect a query in Spark SQL to return no row.
 
     In the query, `{batch}` is the table, `layer_name` another table at a consistent version,
-    `gold_name_changes` a gold table's change feed up to its version, and `limits` one row with the time of
-    the check and settings: see `lakehouse.operations.quality.subjects`.
+    `gold_name_changes` a gold table's change feed up to its version, and `limits` one row with settings and
+    the time of the check: see `lakehouse.operations.quality.subjects`.
 
     Without a `step`, a gate checks the whole table again after every change. A step is a query that returns a
-    row whenever the expectation held before and no longer does. In it, `{batch}` has the rows whose keys have
-    changed since the last check, and `gold_name_changes` the changes since then. Other tables may have new
-    rows, and gold rows new values, but no row was removed. If the step returns a row, the whole table is
-    checked, because the row may still be right. `near` limits the rows that the step reads from
-    another table: it maps the table's view to (column, first, last), and the column is between two Spark SQL
+    row whenever the expectation held before but no longer holds. In it, `{batch}` has the rows whose keys
+    have changed since the last check, and `gold_name_changes` the changes since then. Other tables may have
+    new rows, and gold rows new values, but no row was removed. If the step returns a row, the whole table is
+    checked, because that row may still be correct. `near` limits the rows that the step reads from another
+    table: it maps the table's view to (column, first, last), and the column is between two Spark SQL
     expressions over a row of the batch. All three are timestamps or longs.
     """
     return ExpectNoRows(

@@ -1,4 +1,4 @@
-"""Test a stream: records in, literal rows out, in plain frames without tables."""
+"""Test a stream with literal records and expected rows, in plain frames without tables."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ _MESSAGE = ("key", "value", "text")
 class Case:
     """Run records through a stream's functions and compare the results.
 
-    Each of `batches` is one micro-batch. A record is a `Record`, or just its value: a dict, text, bytes, or
-    None (a tombstone). If the stream reads several topics, a batch is a dict of records by topic, or each
-    Record names its topic. Records land at `now`, which is also the clock's time: a datetime or ISO 8601
-    text, by default the wall clock. Finally, the clock advances to `later` without further records.
+    Each of `batches` is one micro-batch. A record is a `Record`, or its value alone: a dict, text, bytes, or
+    None (a tombstone). If the stream reads several topics, either a batch is a dict of records by topic, or
+    each Record names its topic. Records land at `now`, which is also the clock's time: a datetime or ISO 8601
+    text, by default the current time. Finally, the clock advances to `later` without further records.
 
     Expected results are lists of dicts, one per row of the table, in any order:
 
     silver  clean rows, by table if the stream reads several topics
-    dead    one row per reason of a dead letter: record (its index among all given records, from 0), rule,
+    dead    one row per dead letter and reason: record (its index among all given records, from 0), rule,
             column, message, and the record's topic, partition, offset, key and value
     gold    rows of gold and side tables, by table if there are several
-    sent    messages of all micro-batches, in the order in which each table sends them, by topic if there are
-            several: key, value (an object, or None for a tombstone) and text (the value as sent)
+    sent    messages from all micro-batches, in the order in which each table sends them, by topic if there
+            are several: key, value (an object, or None for a tombstone) and text (the value as sent)
 
     Omitted tables and columns are not compared. Floats are compared with a relative tolerance of 1e-9, other
     numbers exactly. Raises AssertionError listing the missing and unexpected rows.
@@ -133,7 +133,7 @@ class Outcome:
             noted.setdefault(str(message.topic), []).append(sent)
 
     def _letters(self, first: int) -> list[dict[str, Any]]:
-        """Return the reasons of dead letters, counting record number `first` as record 0."""
+        """Return the dead letters' reasons, counting record number `first` as record 0."""
         records = enumerate(self.records[first:])
         places = {(one.topic, one.partition, one.offset): place for place, one in records}
         found = []
@@ -153,7 +153,7 @@ class Outcome:
 
 
 def _by_name(what: str, expected: Rows | None, names: Sequence[str]) -> Mapping[str, Sequence[Row]]:
-    """Return the expected rows by table or topic; raises ValueError for a missing or unknown name."""
+    """Return the expected rows by table or topic. Raises ValueError for a missing or unknown name."""
     if expected is None:
         return {}
     if not isinstance(expected, Mapping):

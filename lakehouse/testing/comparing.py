@@ -24,10 +24,10 @@ def differences(
     *,
     in_order: bool = False,
 ) -> list[str]:
-    """Return lines describing how rows differ from the expected ones; empty if they agree.
+    """Return lines describing how rows differ from the expected rows; empty if they agree.
 
-    Every row must have a counterpart, with `in_order` in the same position. Columns that no expected row
-    names are not compared. Raises ValueError for an unknown column.
+    Every row must have a counterpart; with `in_order`, it must be in the same position. Columns that no
+    expected row names are not compared. Raises ValueError for an unknown column.
     """
     named = list(dict.fromkeys(column for row in expected for column in row))
     if unknown := [column for column in named if column not in columns]:
@@ -47,7 +47,7 @@ def differences(
 
 
 def is_same(expected: Any, found: Any) -> bool:
-    """Tell whether a value equals the expected one.
+    """Tell whether a value equals the expected value.
 
     An object may have more fields than expected. Floats are compared with a relative tolerance of 1e-9; other
     numbers, and decimals given as text, exactly. Times may be given as ISO 8601, bytes as text and text as

@@ -1,4 +1,4 @@
-"""Streams of a `lakehouse.toml`, for their tests."""
+"""The streams declared in a `lakehouse.toml`, for use in tests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lakehouse.streams.definition import Stream
 def declared(toml: str) -> dict[str, Stream]:
     """Return the streams that the text of a configuration file declares, by name.
 
-    Tables that change a stream of an installed package, without `kind` or `python`, are left out. Raises
+    Tables without `kind` or `python`, which change a stream from an installed package, are left out. Raises
     SettingsError as every command does, for example for an unknown key.
     """
     try:

@@ -1,9 +1,9 @@
 """Keep a stream's tables in plain frames: validation, aggregation, merges and exports without a lake.
 
-Records are judged, and gold's changes worked out (`lakehouse.engine.layers.folds`), by the code that the
-layers run. Only what they keep in tables is kept here in frames: watermarks, clean rows, dead letters, and
-gold, where a row replaces the one with its key. `lakehouse try` and `lakehouse.testing` show and compare the
-results.
+The layers' own code validates the records and computes the changes to gold (`lakehouse.engine.layers.folds`).
+Only the state that layers keep in tables is kept in frames here: watermarks, clean rows, dead letters, and
+gold, where a row replaces the row with the same key. `lakehouse try` and `lakehouse.testing` show and compare
+the results.
 
     folding = Folding(spark, TRANSACTIONS)
     folding.take({"transactions": records}, landed_at=noon)
@@ -60,7 +60,7 @@ Rows = Mapping[str, DataFrame]
 
 @dataclass(frozen=True)
 class Message:
-    """The message for a row of a gold or side table, to a topic or, if that is None, only to stores.
+    """The message for a row in a gold or side table, sent to a topic or, if that is None, only to stores.
 
     `value` is JSON; None for a tombstone. For stores such as Redis, `key` is the row's key in the store.
     """
@@ -74,8 +74,8 @@ class Message:
 class Folding:
     """A stream's tables after some micro-batches.
 
-    `topic` maps a topic's default name to its actual name. `is_small`: there are few rows in total, so one
-    task processes them.
+    `topic` maps a topic's default name to its actual name. `is_small` means that there are few rows in total,
+    so one task processes them.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Folding:
         self._merged: dict[str, datetime] = {}
 
     def numbered(self, source: Source, records: Iterable[Record]) -> list[Record]:
-        """Return a source's records with the topic, partition and offset where they land.
+        """Return a source's records, each with the topic, partition and offset where it lands.
 
         A record without a partition gets partition 0. A record without an offset gets the next offset in its
         partition.
@@ -125,9 +125,9 @@ class Folding:
         self.merge(self.judge(records, landed_at=landed_at), now=now or landed_at)
 
     def judge(self, records: Mapping[str, Sequence[Record]], *, landed_at: datetime) -> Rows:
-        """Return the clean rows, by table, of records landing at this time; the others become dead letters.
+        """Return clean rows, by table, of records landing at this time; other records become dead letters.
 
-        Rows that they correct or delete are removed from silver and, at the next merge, from gold.
+        Rows that the records correct or delete are removed from silver and, at the next merge, from gold.
         """
         return {
             source.table: self._judged(source, records.get(source.table, ()), landed_at)
@@ -135,10 +135,10 @@ class Folding:
         }
 
     def merge(self, clean: Rows, *, now: datetime, twice: bool = False) -> None:
-        """Merge clean rows of all sources into gold, as one micro-batch.
+        """Merge clean rows from all sources into gold, as one micro-batch.
 
-        `twice`: simulate a first attempt that was killed between the writes of the side tables and the main
-        table.
+        With `twice`, simulate a first attempt that was killed between the writes of the side tables and the
+        main table.
         """
         self._number += 1
         self._feeds = {}
@@ -151,7 +151,7 @@ class Folding:
         self._left = {}
 
     def tick(self, now: datetime) -> None:
-        """Apply the wall clock's changes that are due at `now`, without records."""
+        """Apply the changes that the wall clock causes at `now`, without new records."""
         self._number += 1
         self._feeds = {}
         for table in self.stream.gold:
@@ -189,7 +189,7 @@ class Folding:
         return found
 
     def messages(self, *, stored: bool = True) -> list[Message]:
-        """Return the messages of the last micro-batch or tick, table by table, in export order.
+        """Return the messages from the last micro-batch or tick, table by table, in export order.
 
         Without `stored`, tables without a topic are skipped.
         """
@@ -211,7 +211,7 @@ class Folding:
         return gathered(rows, few=self._is_small)
 
     def _judged(self, source: Source, records: Sequence[Record], landed_at: datetime) -> DataFrame:
-        """Return the records that are clean by the current watermark; the others become dead letters."""
+        """Return the records that are clean under the current watermark; the others become dead letters."""
         rows = landed(self.numbered(source, records), landed_at)
         if not rows:
             return self._clean[source.table][0]
@@ -228,7 +228,7 @@ class Folding:
         return clean
 
     def _settled(self, source: Source, judged: DataFrame) -> DataFrame:
-        """Return the verdicts after comparison by id, and remove the replaced rows from silver."""
+        """Compare records with silver by id, remove replaced rows from silver, and return the verdicts."""
         name, places = source.table, list(COORDINATES)
         standing = self.frame(f"silver.{name}")
         letters = self.frame(DEAD_LETTERS).withColumn("status", status_by(F.col("reasons")))
@@ -284,7 +284,7 @@ class Folding:
         self._put(table, folded.rows)
 
     def _made_anew(self, table: GoldTable, keyed: DataFrame) -> DataFrame:
-        """Return the partials of these keys over all clean rows so far."""
+        """Return the partials for these keys over all clean rows so far."""
         history = table.combine({name: self.frame(f"silver.{name}") for name in table.reads})
         return recomputing.of_keys(table, self._gathered(history), keyed).localCheckpoint()
 
@@ -304,10 +304,10 @@ class Folding:
 
 
 def landed(records: Iterable[Record], landed_at: datetime) -> list[tuple[Any, ...]]:
-    """Return numbered records as bronze rows that landed at a time (UTC), with bronze's columns in order.
+    """Return numbered records as bronze rows that landed at this time (UTC), in bronze's column order.
 
-    A record without a timestamp gets the landing time; a number that is not a valid time goes to a separate
-    column.
+    A record without a timestamp gets the landing time. A timestamp that is not a valid time goes to a
+    separate column.
     """
     rows: list[tuple[Any, ...]] = []
     for record in records:

@@ -1,4 +1,4 @@
-"""Simulate crashes: a write fails before or after it takes effect, while the process lives on."""
+"""Simulate crashes: a write fails before or after it takes effect, but the process keeps running."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def crash_at(
 ) -> Callable[..., Any]:
     """Wrap a write function so that call `number` raises CrashError.
 
-    The call takes effect first if `after` is set. With `for_good`, all later calls fail too, as in a process
-    that has ended.
+    If `after` is set, the call takes effect before it fails. With `for_good`, all later calls fail too, as in
+    a process that has ended.
     """
     calls = 0
 
@@ -56,8 +56,8 @@ def take_next(step: Step, *, now: datetime) -> BatchResult | None:
 def crash_and_go_on(lake: Lake, stream: Stream, max_bytes: int, now: datetime) -> dict[str, int]:
     """Let silver and gold process their backlog, restarting after each crash; return crash counts by step.
 
-    A step crashes once per micro-batch, in rotation: before or after its first write, before or after its
-    second.
+    A step crashes once per micro-batch, at four points in rotation: before or after its first write, before
+    or after its second write.
     """
     crashes: dict[str, int] = {}
     cleaning = silver.steps(lake, stream, max_bytes, Permitted())

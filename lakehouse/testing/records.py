@@ -21,14 +21,14 @@ Batch: TypeAlias = Sequence[Given] | Mapping[str, Sequence[Given]]
 def records_of(stream: Stream, batch: Batch) -> list[tuple[Source, Record]]:
     """Return a batch's records in the given order, each with its source.
 
-    A record's topic is the key under which it is given, or else its own topic, or else the stream's only
-    topic. Raises ValueError if that is not a topic of the stream.
+    A record's topic is the key under which it is given, or else the topic that it names, or else the stream's
+    only topic. Raises ValueError if the stream does not read that topic.
     """
     return [(_source_of(stream, topic), record) for topic, record in _named(batch)]
 
 
 def moment(time: datetime | str | None) -> datetime:
-    """Convert a datetime or ISO 8601 text to UTC; without a zone it is UTC, None is the current time."""
+    """Convert a datetime or ISO 8601 text to UTC; without a zone it is UTC. None is the current time."""
     if time is None:
         return datetime.now(UTC)
     found = datetime.fromisoformat(time) if isinstance(time, str) else time
@@ -59,7 +59,7 @@ def _value(given: Mapping[str, Any] | str | bytes | None) -> bytes | None:
 
 
 def _json(value: Any) -> str:
-    """Return a value as JSON: a Decimal becomes a number with all its digits, a datetime ISO 8601."""
+    """Return a value as JSON: a Decimal becomes a number with all its digits, a datetime ISO 8601 text."""
     if isinstance(value, Mapping):
         return f"{{{','.join(f'{json.dumps(name)}:{_json(one)}' for name, one in value.items())}}}"
     if isinstance(value, (list, tuple)):

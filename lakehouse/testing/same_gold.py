@@ -36,7 +36,7 @@ _PIECES = 4
 _EXAMPLES = 3
 
 Place = tuple[str, int]
-"""A clean row: its table, and its index in that table."""
+"""A clean row's place: its table, and its index in that table."""
 
 
 @dataclass(frozen=True)
@@ -52,18 +52,18 @@ class SameGold:
     """Assert that gold does not depend on the order of records, micro-batch boundaries or retries.
 
     The records are validated once. The clean rows are merged in one batch, and then in `ways` other ways: in
-    random order, split at random into up to four micro-batches, some of which are retried as after a crash
-    between the writes of a side table and its main table. Records keep their partitions and offsets, because
+    random order, split at random into up to four micro-batches, some of which are retried as if after a crash
+    between the writes to a side table and its main table. Records keep their partitions and offsets, because
     lagging partitions and replayed dead letters arrive late: gold may depend on offsets but not on the order
     of arrival. With `keep_order`, each partition arrives in offset order.
 
-    With `lake`, an empty directory, the records go through Delta tables instead: silver and gold crash before
-    and after each of their writes and restart, and then an audit compares every layer. This takes about a
+    With `lake`, an empty directory, the records go through Delta tables instead. Silver and gold crash before
+    and after each of their writes and restart; then an audit compares every layer. This takes about a
     minute.
 
-    `now` is the clock's time, a datetime or ISO 8601 text, by default the wall clock. `seed` repeats the ways
-    of an earlier run; by default it is random. Raises AssertionError with the seed, the way and the differing
-    rows, or if no record is clean.
+    `now` is the clock's time, a datetime or ISO 8601 text, by default the current time. `seed` repeats the
+    ways of an earlier run; by default it is random. Raises AssertionError with the seed, the way and the
+    differing rows, or if no record is clean.
     """
 
     spark: SparkSession
@@ -114,7 +114,7 @@ class SameGold:
         return {table.name: folding.frame(f"gold.{table.name}") for table in stream.tables}
 
     def _crash(self, stream: Stream, records: Batch, lake: Lake, now: datetime, rng: Random) -> None:
-        """Make every micro-batch on a lake crash, landing the records in two halves, and audit the result."""
+        """Land the records on a lake in two halves, crash in every micro-batch, and audit the result."""
         numbering, cuts = Folding(self.spark, stream), dict[str, list[list[Record]]]()
         sources = {source.table: source for source in stream.sources}
         for source, record in records_of(stream, records):
@@ -137,7 +137,7 @@ class SameGold:
 
 
 def _clean_rows(judging: Folding, records: Batch, now: datetime) -> dict[str, pa.Table]:
-    """Return the clean rows by table; raises AssertionError if there are none."""
+    """Return the clean rows by table. Raises AssertionError if there are none."""
     by_table: dict[str, list[Record]] = {}
     for source, record in records_of(judging.stream, records):
         by_table.setdefault(source.table, []).append(record)
@@ -170,7 +170,7 @@ def _way(clean: Mapping[str, pa.Table], rng: Random, *, keep_order: bool) -> _Wa
 
 
 def _within_partitions(clean: Mapping[str, pa.Table], order: Sequence[Place]) -> list[Place]:
-    """Reorder the places so that those of each partition are in offset order."""
+    """Reorder the places so that the rows from each partition are in offset order."""
     partitions = {table: rows.column("partition").to_pylist() for table, rows in clean.items()}
     of = {place: (place[0], partitions[place[0]][place[1]]) for place in order}
     ordered = {key: iter(sorted(place for place in order if of[place] == key)) for key in set(of.values())}
@@ -192,7 +192,7 @@ def _compared(stream: Stream, table: MergedTable, found: DataFrame, expected: Da
 
 
 def _said(check: Check) -> list[str]:
-    """Return lines describing a check with differences; empty for a check without."""
+    """Return lines describing a check that found differences; empty if it found none."""
     if not check.differences:
         return []
     shown = (f"    {printable_json(one.key)}: {one.what}" for one in check.examples[:_EXAMPLES])

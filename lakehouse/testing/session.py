@@ -23,15 +23,15 @@ SMALL = {
 }
 """Options that make small queries cheap.
 
-A Delta log is read in one task. Plans are not re-optimized between stages. Expressions are interpreted, as in
-production for few rows, and the JVM uses only its first compiler. Broadcasts, sorts and aggregations take at
-least one memory page, which would otherwise be 16 MB.
+A Delta log is read in one task. Plans are not re-optimized between stages. Expressions are interpreted, as
+they are in production for few rows, and the JVM uses only its first compiler. Broadcasts, sorts and
+aggregations take at least one memory page, which would otherwise be 16 MB.
 """
 
 
 @contextmanager
 def small_session(home: Path, name: str = "lakehouse tests") -> Iterator[SparkSession]:
-    """Yield a session for small data, stopped after the block; it can open lakes and logs to `home`.
+    """Yield a session for small data, stopped after the block; it can open lakes, and it logs to `home`.
 
     Raises the errors of `build_session`, such as ServiceError if `lakehouse setup` has not fetched the jars.
     """

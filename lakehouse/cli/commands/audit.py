@@ -57,7 +57,7 @@ def audit_command(
 
 
 def note_audit(report: Report, stream: str) -> None:
-    """Log an event with the audit's findings for a stream, if the stream was checked."""
+    """Log an event with the audit's findings for a stream, but only if the stream was checked."""
     checks = [check for check in report.checks if check.stream == stream]
     if not checks:
         return

@@ -1,4 +1,4 @@
-"""`lakehouse contract`: exports a source's contract as a schema, compares it with others, or publishes it.
+"""`lakehouse contract`: exports a source's contract as a schema, compares it with a schema, or publishes it.
 
 lakehouse contract export metrics --format avro > metrics.avsc
 lakehouse contract check metrics --against registry
@@ -125,7 +125,10 @@ def publish(stream: StreamName, *, format_: FormatOption = None, topic: Topic = 
 def _source(
     settings: Settings, stream: str, topic: str | None, format_: RecordFormat | None = None
 ) -> Source:
-    """Return a stream's source with the schema format to use; SettingsError unless exactly one matches."""
+    """Return a stream's source with the schema format to use.
+
+    Raises SettingsError unless exactly one source matches.
+    """
     sources = choose_one(stream, settings).sources
     found = [source for source in sources if topic in {None, source.topic}]
     if len(found) != 1:

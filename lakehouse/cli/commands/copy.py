@@ -35,7 +35,7 @@ def copy(
     except ValueError as error:
         raise SettingsError(f"--to: {error}") from None
     reach(settings, target)
-    # One session serves both locations, so it needs the S3 settings if either is on S3.
+    # One session serves both locations, so it needs the S3 settings if either location is on S3.
     place = settings.changed({"lake": target if is_on_s3(target) else settings.lake})
     with (
         recorded(settings.lake, "lakehouse copy"),

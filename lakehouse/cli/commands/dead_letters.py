@@ -75,7 +75,7 @@ class LetterStatus(StrEnum):
 
 @dataclass(frozen=True)
 class _Filters:
-    """The options that select letters."""
+    """The options that select dead letters."""
 
     stream: StreamOption = None
     rule: Rule = None
@@ -87,7 +87,10 @@ class _Filters:
     id_: Id = None
 
     def selection(self, streams: Sequence[Stream]) -> Selection:
-        """Return the selection, within `streams` if --stream is given; SettingsError for an invalid time."""
+        """Return the selection, limited to `streams` if --stream is given.
+
+        Raises SettingsError for an invalid time.
+        """
         now = datetime.now(UTC)
         return Selection(
             streams=tuple(one.name for one in streams) if self.stream else (),
@@ -111,7 +114,7 @@ class _Filters:
         refuse_unnamed(lake.read_or_empty(DEAD_LETTERS), selection, topics, rules)
 
     def chosen(self, streams: Sequence[Stream], *, everything: bool) -> Selection:
-        """Return the selection; raises SettingsError unless either --all or a filter is given."""
+        """Return the selection. Raises SettingsError unless either --all or a filter is given."""
         selection = self.selection(streams)
         if not everything and selection.is_everything:
             raise SettingsError(

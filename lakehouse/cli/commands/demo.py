@@ -1,4 +1,4 @@
-"""`lakehouse demo`: runs the four built-in streams end to end, on its own services."""
+"""`lakehouse demo`: runs the four built-in streams end to end, on services of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lakehouse doctor`: checks this machine, its settings and services before a run."""
+"""`lakehouse doctor`: checks this machine, the settings and the services before a run."""
 
 from __future__ import annotations
 

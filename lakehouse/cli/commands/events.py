@@ -52,7 +52,7 @@ def events(
 
 
 def _plain(event: Event) -> dict[str, Any]:
-    """Return the event as JSON values; `details` is decoded, or left as text if it is not JSON."""
+    """Return the event as JSON values; `details` is decoded, but left as text if it is not JSON."""
     try:
         details = None if event.details is None else json.loads(event.details)
     except ValueError:

@@ -77,7 +77,7 @@ def _keep(
 
 
 def _table(done: Sequence[Kept], *, dry_run: bool) -> Table:
-    """Return a row for each table: rows, files, bytes, and the reader for which unread data is kept."""
+    """Return a row for each table: rows, files, bytes, and the reader whose unread data is kept."""
     gone = "rows to delete" if dry_run else "rows deleted"
     merged, removed = ("to merge into", "to remove") if dry_run else ("merged into", "removed")
     shown = Table("table")

@@ -37,7 +37,7 @@ app = typer.Typer(no_args_is_help=True, help="Write a package for your own strea
 _NAME = re.compile(r"[a-z]([a-z0-9_]{0,38}[a-z0-9])?")
 _TOPIC = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 _OF_TESTS = ("here", "samples", "first", "second", "record")
-"""Names whose upper-case forms the generated tests already use."""
+"""Stream names whose upper-case forms the generated tests already use."""
 _EPILOG = (
     "Examples: lakehouse new stream payments --kind windowed-sums --sample payments.jsonl; "
     "lakehouse new stream visits --kind joined-calls --sample clicks=c.jsonl --sample views=v.jsonl. "
@@ -103,7 +103,7 @@ def stream(
 
 
 def _check_stream(name: str) -> None:
-    """Raise SettingsError if the name is invalid for a stream and its package, or a built-in stream's."""
+    """Raise SettingsError if the name is invalid for a stream or its package, or is a built-in stream's."""
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         raise SettingsError(
             f"{printable(name)} cannot be the name of a stream and its package: expected at most 40 "
@@ -127,7 +127,7 @@ def _check_package(name: str) -> None:
 
 
 def _add_table(name: str, table: str) -> Path:
-    """Append a stream's table to the configuration file, and return the file's path.
+    """Append the table for a stream to the configuration file, and return the file's path.
 
     Raises SettingsError if the file already has the table, or if the table cannot be appended.
     """

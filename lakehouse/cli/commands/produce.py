@@ -54,7 +54,7 @@ _SHAPES: Mapping[str, Mapping[str, float]] = {
 
 
 class _Streams(TyperGroup):
-    """Commands by name; any other name is a stream's name."""
+    """Looks up commands by name, and takes any other name as the name of a stream."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command `file`, or the command that sends a stream's samples."""
@@ -72,7 +72,7 @@ app = typer.Typer(
 
 @dataclass(frozen=True)
 class _Plan:
-    """The number of events and their rate per second; None: as fast as possible."""
+    """The number of events and their rate per second; a rate of None means as fast as possible."""
 
     events: int
     rate: float | None
@@ -80,7 +80,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Options that only one stream has; None: not given."""
+    """Options that only one stream has; None means not given."""
 
     one_sided: Annotated[
         float | None,
@@ -98,7 +98,7 @@ class _Shape:
     ] = None
 
     def of(self, stream: str) -> Mapping[str, float]:
-        """Return the values for a stream; raises SettingsError for an option that it does not have."""
+        """Return the values for a stream. Raises SettingsError for an option that the stream lacks."""
         given = {name: value for name, value in vars(self).items() if value is not None}
         defaults = _SHAPES.get(stream, {})
         if unknown := [f"--{name.replace('_', '-')}" for name in given if name not in defaults]:
@@ -222,7 +222,7 @@ def file(
     samples, topics = _samples(records, topic, settings)
     require_broker(settings.kafka.access)
     read = sources_by_topic(settings, load_streams(settings))
-    if not envelope:  # values in envelopes may be bytes of any format
+    if not envelope:  # values in envelopes may be bytes in any format
         samples = list(encoded(iter(samples), topics, read))
     create_topics(
         settings.kafka.access, {one: settings.kafka.topic_partitions for one in topics if one in read}
@@ -305,7 +305,7 @@ def _plan(events: int | None, rate: float | None, seconds: float | None) -> _Pla
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Collect the first SIGINT or SIGTERM, for a graceful stop; a second signal ends the process at once."""
+    """Collect the first SIGINT or SIGTERM for a graceful stop; a second signal ends the process at once."""
     received: list[int] = []
     previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
@@ -330,7 +330,7 @@ _LINE_S = 5.0
 
 @contextmanager
 def progress_on(console: Console, total: int) -> Iterator[Callable[[SendingProgress], None]]:
-    """Yield a function that shows progress: as a bar on a terminal, elsewhere as a line every few seconds."""
+    """Yield a function that shows progress: a bar on a terminal, a line every few seconds elsewhere."""
     if not console.is_terminal:
         yield _lines(console)
         return

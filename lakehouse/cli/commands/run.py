@@ -46,7 +46,7 @@ class Choice(StrEnum):
 
 
 def _choice(name: str) -> Choice:
-    """Parse a layer's name; raises SettingsError for a stream's name, and ValueError for any other name."""
+    """Parse a layer's name. Raises SettingsError for a stream's name, and ValueError for any other name."""
     if name in list(Choice):
         return Choice(name)
     if name in {stream.name for stream in load(read_settings())}:

@@ -38,7 +38,7 @@ app = typer.Typer(add_completion=False)
 
 @dataclass(frozen=True)
 class _Https:
-    """The certificate, and the proxies in front of the server."""
+    """The options for the certificate and for proxies in front of the server."""
 
     tls_cert: Annotated[
         Path | None, typer.Option(help="Serve HTTPS with this certificate and its chain (PEM file).")
@@ -54,7 +54,10 @@ class _Https:
     ] = None
 
     def certificate(self) -> Certificate | None:
-        """Read the certificate; None if not given. Raises SettingsError for a certificate without its key."""
+        """Return the certificate; None if none is given.
+
+        Raises SettingsError for a certificate without its key.
+        """
         if self.tls_cert is None and self.tls_key is None:
             return None
         if self.tls_cert is None or self.tls_key is None:
@@ -130,7 +133,7 @@ def serve(
 
 
 def _tokens(settings: Settings, host: str, *, is_local: bool) -> Tokens:
-    """Return the tokens; raises SettingsError if none is valid."""
+    """Return the tokens. Raises SettingsError if none is valid."""
     tokens = tokens_of(settings)
     if tokens.valid():
         return tokens
@@ -164,7 +167,7 @@ def _run(api: FastAPI, host: str, port: int, certificate: Certificate | None, pr
         ssl_context_factory=None if certificate is None else lambda _config, _default: certificate.context,
         timeout_graceful_shutdown=_LEAVE_AFTER_S,
     )
-    # `end` disconnects clients that listen to events; they would not leave by themselves.
+    # `end` disconnects clients that listen to events, because they would not disconnect by themselves.
     Server(config, api.state.end, None if certificate is None else certificate.look).run()
 
 

@@ -32,7 +32,7 @@ _UNSET = {
     "alerts.webhook_ca": "the system's",
     "alerts.rules": "those in docs/alerts.md",
 }
-"""The default of keys without a value; any other key without a value means none."""
+"""The defaults that apply to keys without a value; any other key without a value means none."""
 
 app = typer.Typer(add_completion=False, invoke_without_command=True)
 
@@ -94,7 +94,7 @@ def _single(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _shown(key: Key, value: Any) -> Any:
-    """Return a value as JSON, in the form of the file; secrets are masked, unset values are empty."""
+    """Return a value as JSON, in the form used in the file; secrets are masked, and unset values empty."""
     if isinstance(value, SecretStr):
         return masked(key, value.get_secret_value())
     if key.is_secret:

@@ -57,7 +57,8 @@ def sql(
 
     Times are printed in UTC. SHOW TABLES IN gold (DuckDB: FROM gold) lists the tables. A statement that
     changes a table needs --write. The streams can keep running. The statement does not see rows that they
-    append to bronze or silver meanwhile. With --write, micro-batches of the gold tables that it names wait.
+    append to bronze or silver in the meantime. With --write, micro-batches of the gold tables that it names
+    wait.
     """
     settings = read_settings()
     streams = load(settings)

@@ -44,7 +44,10 @@ _FAILED = 2
 
 
 class TrialError(LakehouseError):
-    """A stream's own functions failed, or Spark did not start; exit code 1 means dead letters."""
+    """A stream's own functions failed, or Spark did not start.
+
+    The exit code is not 1, because 1 means dead letters.
+    """
 
     exit_code = _FAILED
 
@@ -128,7 +131,7 @@ def _moment(option: str, text: str | None) -> datetime | None:
 
 
 def _read(stream: Stream, name: str, settings: Settings, *, envelopes: bool) -> Iterator[tuple[Source, Line]]:
-    """Yield a file's records, each with its source; raises SettingsError if a record's topic is unknown."""
+    """Yield a file's records, each with its source. Raises SettingsError if a record's topic is unknown."""
     sources = {settings.topic(source.topic): source for source in stream.sources}
     sources |= {source.topic: source for source in stream.sources}
     topic, said, path = name.partition("=")
@@ -175,12 +178,12 @@ def _session() -> Iterator[SparkSession]:
 
 @contextmanager
 def _failing(stream: Stream) -> Iterator[None]:
-    """Raise failures as TrialError: Spark's in one line, the stream's with a traceback on stderr."""
+    """Raise TrialError for failures: Spark's in one line, the stream's own with a traceback on stderr."""
     try:
         yield
     except SettingsError:
         raise
-    except LakehouseError as error:  # Spark does not start
+    except LakehouseError as error:  # Spark did not start
         raise TrialError(str(error)) from error
     except (PySparkException, Py4JError) as error:
         raise TrialError(

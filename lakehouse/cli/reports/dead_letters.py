@@ -15,7 +15,7 @@ from lakehouse.operations.repair.replay import Discarded, Replayed, Tried
 from lakehouse.operations.repair.resolve import Resolved
 
 VALUE_BYTES = 400
-"""Bytes of each raw value that are read for a list."""
+"""The number of bytes of each raw value that are read for a list."""
 
 _SHOWN_CHARACTERS = 80
 _ID_CHARACTERS = 12
@@ -27,7 +27,7 @@ def listed(counts: Sequence[Row], letters: Sequence[Row]) -> dict[str, Any]:
 
 
 def print_list(counts: Sequence[Row], letters: Sequence[Row]) -> None:
-    """Print counts and letters as two tables; ids are shortened on a terminal, and whole in a pipe."""
+    """Print counts and letters as two tables; ids are shortened on a terminal, but not in a pipe."""
     console = Console()
     if not counts:
         console.print("no dead letters")

@@ -41,7 +41,7 @@ _Row = TypeVar("_Row")
 
 @dataclass(frozen=True)
 class _Column(Generic[_Row]):
-    """A column, shown on terminals of this width and wider."""
+    """A column that is shown on terminals of at least this width."""
 
     heading: str
     text: Callable[[_Row], str | Text]
@@ -70,7 +70,7 @@ class _Stored:
 
 
 def drawn(seen: Observation, width: int) -> RenderableType:
-    """Return the report for a terminal of this width, in characters."""
+    """Return the report for a terminal; `width` is in characters."""
     reasons = [reason for reason in (seen.lake_reason, seen.broker_reason) if reason is not None]
     stored = [
         _Stored(table, next((one for one in state.event_times if one.table == table.name), None))
@@ -102,7 +102,7 @@ def _why(states: Iterable[StreamState], width: int) -> Iterator[RenderableType]:
 
 
 def _closed(states: Iterable[StreamState]) -> Iterator[RenderableType]:
-    """Yield a line for each closed gate, whatever else is wrong with its stream."""
+    """Yield a line for each closed gate, even if something else is wrong with its stream, too."""
     for state in states:
         if state.gate is not None and not state.gate.is_open:
             what = f"gate of {state.name} closed since {_time(state.gate.changed_at)} UTC: "

@@ -35,7 +35,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Letter:
-    """A record that would be a dead letter."""
+    """A record that would become a dead letter."""
 
     line: Line
     reasons: tuple[Reason, ...]
@@ -76,7 +76,7 @@ class Trial:
         self._batches = 0
 
     def take(self, lines: Sequence[tuple[Source, Line]], now: datetime) -> None:
-        """Process one micro-batch; raises SettingsError if two records have the same coordinates."""
+        """Process one micro-batch. Raises SettingsError if two records have the same coordinates."""
         records: dict[str, list[Record]] = {}
         for source, line in lines:
             (record,) = self._folding.numbered(source, [line.record])
@@ -97,7 +97,7 @@ class Trial:
         self._note()
 
     def result(self, now: datetime) -> Result:
-        """Return the result as of this clock time."""
+        """Return the result at this clock time."""
         stream = self._folding.stream
         return Result(
             stream.name,
@@ -203,7 +203,7 @@ def _sections(result: Result, limit: int) -> Iterator[RenderableType]:
 
 
 def _shortened(result: Result) -> Callable[[str], str]:
-    """Return a function that removes the file from a line's place if all lines are from one file."""
+    """Return a function that removes the file name from a line's place if all lines are from one file."""
     places = [row["line"] for rows in result.clean.values() for row in rows]
     places += [letter.line.place for letter in result.letters]
     files = {place.rpartition(":")[0] for place in places}
@@ -211,7 +211,7 @@ def _shortened(result: Result) -> Callable[[str], str]:
 
 
 def _without_coordinates(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a clean row without Kafka coordinates and record times; its line identifies it better."""
+    """Return a clean row without its coordinates and record times, because its line identifies it better."""
     left_out = {*COORDINATES, OWN_TIME, *TIMES_OF_RECORDS}
     return {name: value for name, value in row.items() if name not in left_out}
 

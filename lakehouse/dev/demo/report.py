@@ -1,4 +1,4 @@
-"""The demo's report: sample rows after each layer, row counts of every stream, and what to try next."""
+"""The demo's report: sample rows after each layer, row counts for every stream, and commands to try next."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _KAFKA_TIMEOUT_MS = 10_000
 
 @dataclass
 class Done:
-    """The result of a demo run: events produced per stream, seconds per layer, and micro-batches."""
+    """The result of a demo run: events produced per stream, seconds per layer, and the micro-batches."""
 
     produced: dict[str, Summary] = field(default_factory=dict)
     layer_s: dict[LayerName, float] = field(default_factory=dict)
@@ -136,7 +136,7 @@ def show_layer(layer: LayerName, lake: Lake, settings: Settings, console: Consol
 
 
 def summarise(lake: Lake, done: Done, console: Console) -> None:
-    """Print the results of a demo run; raises LakehouseError if the row counts do not balance."""
+    """Print the results of a demo run. Raises LakehouseError if the row counts do not balance."""
     spark = lake.spark
     console.print()
     table, checked = _books(spark, done)

@@ -49,7 +49,7 @@ _STEPS = {
 def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -> None:
     """Run every stream end to end and print the results.
 
-    `serve_at`: keep the services, the layers and a server on this port running until SIGTERM or Ctrl-C.
+    With `serve_at`, the services, the layers and a server on this port keep running until SIGTERM or Ctrl-C.
     Raises LakehouseError for errors that a user can fix, and if the row counts do not balance.
     """
     home = settings.home / "demo"
@@ -57,7 +57,7 @@ def demo(settings: Settings, console: Console, *, serve_at: int | None = None) -
         "home": home,
         "lake": str(home / "lake"),
         "topics": {},
-        # Small micro-batches, so that there are several to watch, and later ones have a watermark.
+        # Small micro-batches, so that there are several to watch, and the later ones have a watermark.
         "run.max_records": max(1, max(EVENTS.values()) // 4),
         "run.max_bytes": 2097152,
     }

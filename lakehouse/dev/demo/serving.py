@@ -1,7 +1,7 @@
 """The processes of `lakehouse demo --serve`: all layers and the server, until stopped.
 
-Both are the ordinary commands in separate processes, with output to files in the demo's home. If one exits,
-the other is stopped.
+The layers and the server are the ordinary commands, each in a process of its own, whose output goes to a
+file in the demo's home. If one process exits, the other is stopped.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ADDRESS = re.compile(r"running on (http://\S+:\d+)")
 
 
 def serve_until_stopped(settings: Settings, port: int, console: Console) -> None:
-    """Run all layers and the server until SIGTERM or Ctrl-C; both have exited when this returns.
+    """Run all layers and the server until SIGTERM or Ctrl-C; both processes have exited on return.
 
-    `port` 0 picks a free port. Raises ServiceError, naming the log file, if either exits by itself.
+    `port` 0 picks a free port. Raises ServiceError, naming the log file, if either process exits by itself.
     """
     with ExitStack() as stack:
         stopping = stack.enter_context(stopping_here()).event

@@ -18,7 +18,7 @@ class Sample(NamedTuple):
     """A Kafka record to send, with its kind, which tells tests what result to expect.
 
     `source` is the index of its topic among the stream's topics. `timestamp_ms` is for records whose only
-    event time is Kafka's timestamp; 0 means the time of sending. If `partition` is -1, the key determines it.
+    event time is Kafka's timestamp; 0 means the sending time. If `partition` is -1, the key determines it.
     """
 
     key: bytes | None

@@ -20,7 +20,7 @@ _FUTURE = "timestamp_in_the_future"
 
 
 class Breaker:
-    """Break records in each of the given ways in turn; times in the future are `ahead_s` ahead."""
+    """Break records in each of the given ways in turn; times in the future are `ahead_s` seconds ahead."""
 
     def __init__(self, breakages: Mapping[str, Breakage], ahead_s: float) -> None:
         self._turns = cycle(breakages.items())
@@ -45,7 +45,7 @@ def kinds(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def of_the_message(*, text: str, number: str, words: Iterable[str]) -> dict[str, Breakage]:
-    """Return the faults that any message can have: it is not text, not JSON or not an object.
+    """Return the faults that any message can have: not text, not JSON, or not an object.
 
     The arguments are field names. `text` is a string field in which a character is truncated; `number` and
     `words` supply the content of messages that are just a number or just words.
@@ -82,7 +82,7 @@ def of_a_tombstone() -> dict[str, Breakage]:
 
 
 def of_a_name(column: str, field: str) -> dict[str, Breakage]:
-    """Return the faults of a required string."""
+    """Return the faults that a required string can have."""
     return {
         f"{column}_missing": without(field),
         f"{column}_null": with_value(field, None),
@@ -93,7 +93,7 @@ def of_a_name(column: str, field: str) -> dict[str, Breakage]:
 
 
 def of_a_decimal(field: str) -> dict[str, Breakage]:
-    """Return the faults of a required decimal(38,9)."""
+    """Return the faults that a required decimal(38,9) can have."""
     return {
         f"{field}_missing": without(field),
         f"{field}_null": with_value(field, None),
@@ -112,7 +112,7 @@ def of_a_decimal(field: str) -> dict[str, Breakage]:
 
 
 def of_the_time() -> dict[str, Breakage]:
-    """Return the faults of a timestamp; the last one takes effect only in a Breaker."""
+    """Return the faults that a timestamp can have; the last fault takes effect only in a Breaker."""
     return {
         "timestamp_boolean": with_value(_TIME, True),
         "timestamp_not_a_date": with_value(_TIME, "yesterday at noon"),
@@ -122,7 +122,7 @@ def of_the_time() -> dict[str, Breakage]:
 
 
 def dumps(record: object) -> bytes:
-    """Return a value as a message, in the form a producer would send."""
+    """Return a value as a message, in the form that a producer would send."""
     return compact(record).encode()
 
 

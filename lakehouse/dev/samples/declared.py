@@ -3,7 +3,7 @@
     samples(stream.sources, 1000, spread_times(1000, end_ms=now, span_s=600), seed=1)
 
 Each text field takes one of twenty values, and numbers are positive. The stream's own rules are not known
-here, so a sample may break one. The kinds of sample are those in lakehouse.dev.samples.mixing. The same
+here, so a sample may break a rule. The kinds of sample are those in lakehouse.dev.samples.mixing. The same
 arguments give the same bytes.
 """
 

@@ -1,4 +1,4 @@
-"""Describe and send loads of sample events: which stream, how many, how fast and with which faults.
+"""Describe and send loads of sample events: for which stream, how many, how fast and with which faults.
 
 send(Load("metrics", events=100_000, malformed=0.01), settings)
 send(Load("calls", events=60_000, rate=1_000, shape={"one_sided": 0.2}), settings)
@@ -32,7 +32,7 @@ from lakehouse.streams.registry import choose_one
 
 
 def sources_by_topic(settings: Settings, streams: Sequence[Stream]) -> Mapping[str, Source]:
-    """Return the streams' sources, by the actual names of their topics."""
+    """Return the streams' sources, by the actual name of each source's topic."""
     return {settings.topic(source.topic): source for stream in streams for source in stream.sources}
 
 
@@ -61,7 +61,7 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Generator:
-    """A stream's topics and sample generator; `shape` returns generator arguments from the stream."""
+    """A stream's topics and sample generator; `shape` derives generator arguments from the stream."""
 
     topics: tuple[str, ...]
     samples: Callable[..., Iterator[Sample]]
@@ -85,11 +85,11 @@ GENERATORS: Mapping[str, Generator] = {
 class Load:
     """Events of a stream to send, all at once (without `rate`) or at a rate per second.
 
-    Pass a stream of another package as a Stream: its samples are generated from its contracts.
+    Pass a stream from another package as a Stream; its samples are generated from its contracts.
 
     Without a rate, event times are spread over the last `span_s` seconds. `malformed`, `late` and
     `duplicates` are shares of the events; `shape` holds arguments specific to this stream's generator.
-    `behind_s` shifts all event times back, as for a producer whose clock or connection lags. The same seed
+    `behind_s` shifts all event times back, as if the producer's clock or connection lagged. The same seed
     gives the same events except for their times.
     """
 
@@ -117,7 +117,7 @@ class Load:
         return tuple(settings.topic(source.topic) for source in self._under(settings).sources)
 
     def samples(self, settings: Settings) -> Iterator[Sample]:
-        """Return the events; raises SettingsError for shares that exceed one in total."""
+        """Return the events. Raises SettingsError for shares that exceed one in total."""
         stream = self._under(settings)
         topics = tuple(source.topic for source in stream.sources)
         generator = GENERATORS.get(stream.name) or Generator(
@@ -129,7 +129,8 @@ class Load:
             times = paced_times(self.rate)
         if self.behind_s:
             times = (time_ms - round(1000 * self.behind_s) for time_ms in times)
-        # A malformed event from the future must still be one when it lands, however early it is in the span.
+        # A malformed event in the future must still be in the future when it lands, however early it is in
+        # the span.
         tolerance_s = max(source.future_tolerance_s for source in stream.sources)
         ahead_s = tolerance_s + _HOUR_S + self.behind_s + (0 if self.rate else self.span_s)
         shape = dict(self.shape)
@@ -155,7 +156,7 @@ def send(
 ) -> Summary:
     """Create missing topics, send the load and wait for the last acknowledgement.
 
-    Samples of a Stream are encoded in its sources' formats. Raises RegistryError if a registry rejects a
+    Samples for a Stream are encoded in its sources' formats. Raises RegistryError if a registry rejects a
     schema, SettingsError if the shares exceed one in total, and the errors of `producing.produce`.
     """
     topics = load.topics(settings)

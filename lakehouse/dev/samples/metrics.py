@@ -68,8 +68,8 @@ def samples(
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
     `hot_series` is the probability that an event belongs to the first metric of HOT_SERVICE, which otherwise
-    has no events. If `services` is set, the series of that many services take turns, instead of a random
-    choice among the 20.
+    has no events. If `services` is set, the series of that many services take turns, instead of being
+    chosen at random among the 20.
 
     Raises SettingsError for a probability outside 0 to 1.
     """

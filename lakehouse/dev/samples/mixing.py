@@ -1,11 +1,11 @@
 """Shared parts of the sample generators: the mix of kinds, lateness, duplicates, time formats, and users.
 
 A generator defines how valid and malformed samples are made; `mix` decides their order. All streams have
-these kinds, with the result that the pipeline must produce:
+these kinds of samples; each is listed with the result that the pipeline must produce:
 
     valid           accepted
     late_within     behind the surrounding times by less than the allowed lateness: accepted
-    late_beyond     behind them by more than the allowed lateness: a dead letter
+    late_beyond     behind these times by more than the allowed lateness: a dead letter
     duplicate       repeats an earlier valid sample byte for byte: accepted (records have no id)
     malformed:…     breaks the contract in the named way (MALFORMED_KINDS): a dead letter
 """
@@ -84,8 +84,8 @@ class Shares:
     """Shares of all samples, exact except for rounding; the remaining samples are valid.
 
     A duplicate repeats an event and counts as a sample. One late sample in four is beyond the allowed
-    lateness; if that is 0, all of them are. A malformed sample from the future is `ahead_s` ahead of its
-    time. Only sales and streams of other packages have tombstones.
+    lateness; if the allowed lateness is 0, all late samples are. A malformed sample in the future is
+    `ahead_s` seconds ahead of its time. Only sales and streams from other packages have tombstones.
 
     Raises SettingsError for shares that exceed one in total.
     """
@@ -154,14 +154,14 @@ def mix(
 ) -> Iterator[Sample]:
     """Yield `count` samples, one for each of `times_ms`, made by the given functions.
 
-    Each function is called with the sample's time; `late` also with how far to be behind it in ms, and the
+    Each function is called with the sample's time; `late` also gets the lag behind that time in ms, and the
     kind. By default, a late sample is a valid sample with the earlier time.
     """
     uniform = rng.random
     lateness = cycle(_lateness_draws(rng, shares.allowed_lateness_s))
     repeatable: list[Sample] = []
     keep = repeatable.append
-    # Duplicates drawn before there was anything to repeat; later valid slots make up for them.
+    # Duplicates that were drawn before there was anything to repeat; later valid slots make up for them.
     owed = 0
     for slot, time_ms in zip(shares.slots(count, rng), times_ms, strict=False):
         if slot == _MALFORMED:
@@ -210,7 +210,7 @@ def stamp(time_ms: int, uniform: Callable[[], float]) -> bytes:
 
 
 def iso(time_ms: int, uniform: Callable[[], float]) -> bytes:
-    """Return a time in ISO 8601, exact to the millisecond, with a random zone's offset."""
+    """Return a time in ISO 8601, exact to the millisecond, with the offset of a random zone."""
     zone = _ZONES[int(uniform() * len(_ZONES))]
     moment = datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
     return moment.astimezone(zone).isoformat(timespec="milliseconds").encode()

@@ -4,8 +4,8 @@
     summary = produce(KafkaAccess("127.0.0.1:9092"), ("analyticsTopic", "metricsTopic"), samples)
 
 The producer is idempotent with acks=all: an acknowledged record is in the log exactly once, and records with
-the same key are in sending order. A failed record was refused by the broker or not acknowledged in time; in
-the latter case it may still be in the log.
+the same key are in the order in which they were sent. A failed record was refused by the broker or not
+acknowledged in time; in the latter case it may still be in the log.
 
 The pace follows an absolute schedule: event n (from 0) is due (n + 1) / rate seconds after the start. Events
 are sent in bursts of ten milliseconds. A burst is never sent before its last event is due; a delayed burst is
@@ -43,13 +43,13 @@ _CONFIG: Mapping[str, Any] = MappingProxyType(
     {
         "acks": "all",
         "enable.idempotence": True,
-        # Twice a burst: the broker's work depends on the number of requests. At 10,000/s, this saves about a
-        # third compared with 5 ms.
+        # Twice a burst, because the broker's work depends on the number of requests. At 10,000/s, this saves
+        # about a third of the work compared with 5 ms.
         "linger.ms": 20,
-        # lz4 takes as much CPU from producer and broker together, and Python clients cannot read it without
-        # an extra library.
+        # With lz4, producer and broker together need just as much CPU, and Python clients cannot read it
+        # without an extra library.
         "compression.type": "none",
-        "partitioner": "murmur2_random",  # Java's: a key's partition does not depend on the producer
+        "partitioner": "murmur2_random",  # as in Java: a key's partition does not depend on the client
         "queue.buffering.max.messages": 100_000,
         "delivery.timeout.ms": 30_000,
         "log_level": 2,  # errors are in the summary; librdkafka would also write them to stderr
@@ -73,7 +73,8 @@ class Summary:
     """A run's result: every sample sent is either acknowledged or failed.
 
     `duration_s` is the time from the start to the last acknowledgement, `actual_rate` is sent / duration_s,
-    and `kinds` counts the samples sent by Sample.kind. `stopped`: the `stop` callback ended the run.
+    and `kinds` counts the samples sent by Sample.kind. `stopped` is true if the `stop` callback ended the
+    run.
     """
 
     sent: int
@@ -98,10 +99,10 @@ def produce(
 ) -> Summary:
     """Send `samples` to `topics`, and wait until each is acknowledged or has failed.
 
-    `topics` is one name or several; a sample goes to the topic at index `source`. `rate` is in events per
-    second; None sends as fast as possible. `total` limits the number of samples. `on_progress` is called
-    about four times a second. `stop` is called between bursts, several times a second: once it returns true,
-    nothing more is sent, and the run waits for outstanding samples.
+    `topics` is one name or several; a sample goes to the topic at the index in its `source`. `rate` is in
+    events per second; None sends as fast as possible. `total` limits the number of samples. `on_progress` is
+    called about four times a second. `stop` is called between bursts, several times a second: once it returns
+    true, nothing more is sent, and the run waits for outstanding samples.
 
     Raises ServiceError if no broker answers, and ProduceError if a topic does not exist. A sample that cannot
     be delivered raises nothing: it is counted in `failed`, and `first_error` holds the reason for the first
@@ -246,7 +247,7 @@ class _Run:
         return self._stopped or self._broken
 
     def finish(self) -> Summary:
-        """Wait for outstanding messages; each is acknowledged or fails within the delivery timeout."""
+        """Wait until outstanding messages are acknowledged or fail, at most for the delivery timeout."""
         while self._served(lambda: self._producer.flush(_TURN_S)):
             self._report()
         if self._broken:  # the client does not report messages still in its queue
@@ -285,7 +286,7 @@ class _Run:
 
 
 def _require_topic(producer: Producer, access: KafkaAccess, topic: str) -> None:
-    """Check that the topic exists; this also connects, so that the schedule starts without delay."""
+    """Check that the topic exists; this also connects the client, so the schedule starts without delay."""
     try:
         found = producer.list_topics(topic, timeout=_METADATA_TIMEOUT_S).topics[topic]
     except KafkaException as error:

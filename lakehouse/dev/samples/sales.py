@@ -1,10 +1,10 @@
-"""Generate sample sales of 24 products, the first selling most, with some returns and optional tombstones.
+"""Generate sample sales of 24 products, of which the first sells most, with returns and optional tombstones.
 
 One product can be given a share of all sales, and the number of other products can be set.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, shares=Shares(tombstones=0.001))
 
-The kinds of sample are those in lakehouse.dev.samples.mixing, and
+The kinds of sample are those in lakehouse.dev.samples.mixing, and in addition:
 
     tombstone       a null value under a product's key: accepted, resets the product's total to zero
 
@@ -53,8 +53,8 @@ def samples(
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
     A tombstone's time is its Kafka timestamp. `hot_product` is the probability that a sale is of HOT_PRODUCT,
-    which otherwise has no sales. If `products` is set, that many products take turns, instead of a random
-    choice among the 24.
+    which otherwise has no sales. If `products` is set, that many products take turns, instead of being
+    chosen at random among the 24.
 
     Raises SettingsError for a probability outside 0 to 1.
     """

@@ -1,4 +1,4 @@
-"""Generate sample transactions of a thousand or more users; one user can be given a share of all.
+"""Generate sample transactions by a thousand or more users; one user can be given a share of all events.
 
     samples(1000, spread_times(1000, end_ms=now, span_s=600), seed=1, hot_user=0.5)
 
@@ -37,7 +37,7 @@ def samples(
     """Return an iterator over `count` samples, one for each of `times_ms`.
 
     `hot_user` is the probability that an event belongs to HOT_USER, who otherwise has none. If `users` is
-    set, that many users take turns, instead of a random choice among the thousand.
+    set, that many users take turns, instead of being chosen at random among the thousand.
 
     Raises SettingsError for a probability outside 0 to 1.
     """

@@ -33,9 +33,9 @@ class ChosenTime:
 
 
 def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
-    """Return the event-time field; None if no field looks like one.
+    """Return the event-time field; None if no field looks like an event time.
 
-    Raises SettingsError if the named field does not exist, or its values are not times.
+    Raises SettingsError if the named field does not exist, or if its values are not times.
     """
     times = {field.path: time for field in fields if (time := time_of(field)) is not None}
     if named is not None:
@@ -55,7 +55,7 @@ def choose_time(fields: Sequence[Seen], named: str | None) -> ChosenTime | None:
 
 @dataclass(frozen=True)
 class _Part:
-    """A field's role: its option, its description in messages, its types, and how to rank candidates."""
+    """A field's role: its option, its description in messages, its types, and the ranking of candidates."""
 
     option: str
     what: str
@@ -64,19 +64,22 @@ class _Part:
 
 
 def choose_value(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return a numeric value field; raises SettingsError if there is none."""
+    """Return a numeric value field. Raises SettingsError if there is none."""
     return _choose(_Part("--value", "a number", _NUMBERS, _value_rank), fields, taken, named)
 
 
 def choose_key(fields: Sequence[Seen], taken: Collection[Seen], named: str | None) -> Chosen:
-    """Return a key field; raises SettingsError if there is none."""
+    """Return a key field. Raises SettingsError if there is none."""
     return _choose(_Part("--by", "a string or whole number", _KEYS, _key_rank), fields, taken, named)
 
 
 def choose_pair(
     by: Sequence[str], fields: Mapping[str, Sequence[Seen]], times: Mapping[str, ChosenTime | None]
 ) -> tuple[Seen, Seen]:
-    """Return the two ends of a call: strings in all records of all topics; raises SettingsError if none."""
+    """Return the two ends of a call, which are strings in all records of all topics.
+
+    Raises SettingsError if there are no such fields.
+    """
     first, *others = fields.values()
     common = [
         field
@@ -158,7 +161,7 @@ def _value_rank(field: Seen) -> tuple[int, ...]:
 
 
 def _key_rank(field: Seen) -> tuple[int, ...]:
-    """Return how likely a field is to be a key: its values repeat, its name suggests it, it is a string."""
+    """Return how likely a field is a key: whether its values repeat, its name suggests it, it is a string."""
     is_shared = len(set(map(str, field.values))) < max(len(field.values), 2)
     is_text = field.type is FieldType.STRING
     return int(is_shared), int(bool(field.words & KEY_WORDS)), int(is_text)

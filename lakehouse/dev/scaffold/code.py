@@ -1,4 +1,4 @@
-"""Generate code snippets for the files of a new package.
+"""Generate code snippets for the files in a new package.
 
 Names in samples are untrusted. Text from samples or the command line is written to a file only through
 `escaped` (in code, docstrings and comments) or `span` (in Markdown).
@@ -47,7 +47,7 @@ _ESCAPES = {"\\": r"\\", '"': r"\"", "\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 def escaped(value: str) -> str:
-    """Return text as one line, escaped for a Python string in double or triple double quotes.
+    """Return text on one line, escaped for a Python string in double or triple double quotes.
 
     Unprintable characters such as line ends, NUL and direction marks are escaped.
     """
@@ -101,7 +101,7 @@ def _escape(character: str) -> str:
 
 
 def literal(value: Any, indent: int = 0) -> str:
-    """Return a JSON value as Python code; if it exceeds one line, each part gets its own."""
+    """Return a JSON value as Python code; if it exceeds one line, each part gets its own line."""
     if isinstance(value, Mapping):
         parts = [f"{text(name)}: {literal(one, indent + 4)}" for name, one in value.items()]
         return _bracketed("{", parts, "}", indent)
@@ -121,7 +121,7 @@ def _bracketed(opening: str, parts: Sequence[str], closing: str, indent: int) ->
 
 
 class Columns:
-    """Column names for a table's fields, made from their paths and numbered if already taken.
+    """Column names for a table's fields, made from the paths and numbered if already taken.
 
     `taken` holds names that the table itself needs.
     """
@@ -131,7 +131,7 @@ class Columns:
         self._by_path: dict[str, str] = {}
 
     def take(self, field: Seen, *makes: str) -> str:
-        """Return a field's column, reserving it and names derived from it; {} in `makes` is the column."""
+        """Return a field's column, and reserve it and names made from it; {} in `makes` is the column."""
         if field.path not in self._by_path:
             name = column_of(field.path)[:_LONGEST_COLUMN].strip("_")
             if name in _TAKEN or not name[:1].isalpha():
@@ -145,7 +145,7 @@ class Columns:
 
 
 def named(field: Seen, column: str, type_: FieldType) -> str:
-    """Return a field as an argument of a kind that sets its type; just the name if that is enough."""
+    """Return a field as an argument for a kind that sets its type: the name alone if that is enough."""
     is_number = type_ is FieldType.STRING and (field.accepts_numbers or field.type is FieldType.LONG)
     if column == column_of(field.path) and not is_number:
         return text(field.path)

@@ -1,4 +1,4 @@
-"""Infer the fields of sample records and their types, and which look like times, keys and amounts.
+"""Infer the fields in sample records, their types, and which fields look like times, keys and amounts.
 
 All of these are guesses, each given with a reason.
 """
@@ -61,7 +61,7 @@ class Seen:
 
     @cached_property
     def is_required(self) -> bool:
-        """Whether every record has the field, and never as an empty string."""
+        """Whether every record has the field, never with an empty string."""
         return len(self.values) == self.records and "" not in self.values
 
     @property
@@ -72,7 +72,7 @@ class Seen:
 
     @property
     def words(self) -> frozenset[str]:
-        """The words in the field's last name."""
+        """The words in the last name on the path."""
         return frozenset(column_of(self.names[-1]).split("_"))
 
     @cached_property
@@ -127,7 +127,7 @@ def shown(path: str) -> str:
 
 
 def listed(paths: Sequence[str]) -> str:
-    """Return the first few paths and the number of the rest."""
+    """Return the first few paths, and how many more there are."""
     more = len(paths) - _MOST_LISTED
     first = ", ".join(map(shown, paths[:_MOST_LISTED]))
     return f"{first} and {more:,} more" if more > 0 else first
@@ -162,8 +162,8 @@ def objects_of(lines: Sequence[Line]) -> list[dict[str, Any]]:
 def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> list[Seen]:
     """Return the samples' fields in order of first appearance; `deep` includes nested fields.
 
-    A field that is always null has no type and is skipped, as is one whose name cannot be written as a path.
-    Raises SettingsError if there are too many fields.
+    A field that is always null has no type and is skipped, as is a field whose name cannot be written as a
+    path. Raises SettingsError if there are too many fields.
     """
     found: dict[Names, list[Any]] = {}
     for record in records:
@@ -186,7 +186,7 @@ def fields_of(records: Sequence[Mapping[str, Any]], *, deep: bool = True) -> lis
 
 
 def time_of(field: Seen) -> Time | None:
-    """Return the format of a field's times in this century; None if its values are not such times."""
+    """Return the format of a field's times, if they are in this century; None for any other values."""
     if field.type is FieldType.STRING and not field.accepts_numbers:
         for unit in AS_DIGITS if all(map(_DIGITS.fullmatch, field.values)) else ():
             if all(_is_likely(int(value), unit) for value in field.values):
@@ -273,7 +273,7 @@ def _fits(value: Any) -> bool:
     exact = Decimal(value)
     try:
         exponent = exact.normalize().as_tuple().exponent
-    except ArithmeticError:  # beyond the decimal context
+    except ArithmeticError:  # outside the range of the decimal context
         return False
     is_fine = isinstance(exponent, int) and -exponent <= _MOST_PLACES
     return is_fine and abs(exact) < Decimal(10) ** _MOST_DIGITS

@@ -1,4 +1,4 @@
-"""Generate the stream of a new package, with its suites and tests: one function per kind."""
+"""Generate the stream for a new package, with its suites and tests: one function per kind."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class _Parts:
     record: Record
 
     def two_records(self, second: Any) -> tuple[Record, Record]:
-        """Return two records: the sample with the value 2, and with the value `second`."""
+        """Return two records: the sample with the value 2, and the sample with the value `second`."""
         one, other = (_with(self.record, self.value.field.names, value) for value in (2, second))
         return one, other
 
@@ -199,7 +199,7 @@ def _made(
     sent: Record,
     second: Any = _SECOND,
 ) -> Made:
-    """Generate a stream of one topic; the values 2 and `second` give `row` in its first table."""
+    """Generate a stream that reads one topic; the values 2 and `second` give `row` in its first table."""
     about = parts.about(sentence)
     tests = tests_text(
         parts.stream, parts.two_records(second), next(iter(suites)), {**parts.key_row, **row}, sent
@@ -208,7 +208,7 @@ def _made(
 
 
 def joined_calls(wanted: Wanted) -> Made:
-    """Generate a stream that joins records of several topics; raises SettingsError for a single topic."""
+    """Generate a stream that joins records from several topics. Raises SettingsError for a single topic."""
     if len(wanted.samples) < PAIR:
         raise SettingsError(
             "joined-calls reads several topics: expected --sample TOPIC=FILE for each of them"
@@ -299,7 +299,7 @@ def sample_files(topics: Collection[str]) -> dict[str, str]:
 
 
 def _clock(record: Record, time: ChosenTime | None) -> tuple[str | None, str]:
-    """Return times a second and a day after the record's; the first is None if the record has no time."""
+    """Return times a second and a day after the record's time; without one, the first is None."""
     if time is None:
         return None, "2100-01-01T00:00:00Z"
     at = time.time.of(_at(record, time.field.names))

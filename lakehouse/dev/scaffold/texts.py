@@ -1,4 +1,4 @@
-"""Fill the templates beside this module: the stream, a suite and the tests of a new package."""
+"""Fill the templates beside this module: the stream, a suite and the tests for a new package."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def stream_text(name: str, kind: str, arguments: Sequence[str], about: About) ->
 def suite_text(
     table: str, key: Sequence[str], required: Sequence[str], *, window_s: int | None = None
 ) -> str:
-    """Return the module of a gold table's suite; `window_s` is the length of its windows, None if none."""
+    """Return the module with a gold table's suite; `window_s` is its window length, None without windows."""
     names, windows = "make_suite, required, unique", ""
     if window_s is not None:
         names = "make_suite, required, rows, unique"
@@ -50,7 +50,7 @@ def suite_text(
 
 
 def tests_text(name: str, records: tuple[Record, Record], table: str, row: Record, sent: Record) -> str:
-    """Return the tests of a one-topic stream: two records yield `row`, and a message containing `sent`."""
+    """Return the tests for a one-topic stream: two records yield `row`, and a message containing `sent`."""
     first, second = map(literal, records)
     values = {"first": first, "second": second, "row": literal(row, 8), "sent": literal(sent)}
     return filled("tests.py", name, samples=text("samples.jsonl"), table=table, **values)
@@ -63,7 +63,7 @@ def call_tests_text(
     row: Record,
     clock: tuple[str | None, str],
 ) -> str:
-    """Return the tests of calls: a record yields `row`, which closes between the two times of `clock`."""
+    """Return the tests for calls: a record yields `row`, which closes between the two times in `clock`."""
     opened, closed = (literal({**row, "status": status}, 8) for status in ("open", "closed"))
     values = {"record": literal(record[1]), "now": literal(clock[0]), "later": text(clock[1])}
     topic, samples = text(record[0]), literal(files)

@@ -1,4 +1,4 @@
-"""The table `[streams.NAME]` of a new stream: what the call of its kind says in Python, with its comments."""
+"""The table `[streams.NAME]` for a new stream: the Python call of its kind in TOML, with its comments."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FOUR_DIGITS = 0xFFFF
 
 
 def table_text(name: str, kind: str, module: str) -> str:
-    """Return the TOML of the stream that the text of a module makes by a call of the kind."""
+    """Return the TOML for the stream that a module's text creates with a call of the kind."""
     comments = _Comments(module)
     calls = (node for node in ast.walk(ast.parse(module)) if isinstance(node, ast.Call))
     call = next(node for node in calls if isinstance(node.func, ast.Name) and node.func.id == kind)
@@ -34,7 +34,7 @@ def table_text(name: str, kind: str, module: str) -> str:
 
 
 class _Comments:
-    """The comments of a module: those on lines of their own, and those after code."""
+    """A module's comments: those on lines of their own, and those after code."""
 
     def __init__(self, module: str) -> None:
         self._alone, self._after = dict[int, str](), dict[int, str]()
@@ -44,14 +44,14 @@ class _Comments:
                 kept[token.start[0]] = token.string
 
     def above(self, node: ast.expr) -> list[str]:
-        """Return the comments on the lines directly above."""
+        """Return the comments on the lines directly above an expression."""
         first = node.lineno
         while first - 1 in self._alone:
             first -= 1
         return [self._alone[line] for line in range(first, node.lineno)]
 
     def below(self, node: ast.expr) -> list[str]:
-        """Return the comments on the lines directly below."""
+        """Return the comments on the lines directly below an expression."""
         last = node.end_lineno or node.lineno
         found = []
         while last + 1 in self._alone:
@@ -60,7 +60,7 @@ class _Comments:
         return found
 
     def after(self, node: ast.expr) -> str:
-        """Return the comment on the last line, with the space before it."""
+        """Return the comment on an expression's last line, with the space before it."""
         found = self._after.get(node.end_lineno or node.lineno)
         return "" if found is None else f"  {found}"
 

@@ -1,1 +1,1 @@
-"""Local Kafka and Redis, which replace a cluster on a laptop."""
+"""Local Kafka and Redis, to replace a cluster on a laptop."""

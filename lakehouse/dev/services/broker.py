@@ -35,7 +35,7 @@ _SETTINGS = {
     "controller.listener.names": "CONTROLLER",
     "auto.create.topics.enable": "false",  # a mistyped topic is an error, not a new topic
     "message.max.bytes": str(2 * 1024 * 1024),
-    # One node holds every replica. Partitions are few, because each one slows the start.
+    # One node holds every replica. There are few partitions, because each one slows the start.
     "offsets.topic.replication.factor": "1",
     "offsets.topic.num.partitions": "3",
     "transaction.state.log.replication.factor": "1",
@@ -45,15 +45,15 @@ _SETTINGS = {
     "share.coordinator.state.topic.min.isr": "1",
     "share.coordinator.state.topic.num.partitions": "3",
     "group.initial.rebalance.delay.ms": "0",
-    # The default takes 128 MB of heap, meant for far larger logs.
+    # The default takes 128 MB of heap, which is meant for far larger logs.
     "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     "num.network.threads": "2",
     "num.io.threads": "4",
-    # Retention and rolling use the records' own timestamps: events from last year would be deleted minutes
-    # after they were produced, and a replay of many weeks would create a segment per week.
+    # Retention and rolling use the records' own timestamps. By default, events from last year would be
+    # deleted minutes after they were produced, and a replay of many weeks would create a segment per week.
     "log.retention.ms": "-1",
     "log.roll.ms": str(10 * 365 * 24 * 3600 * 1000),
-    # Export positions are stored as a group's offsets, which would expire after an idle week.
+    # Export positions are stored as a group's offsets, which by default expire after an idle week.
     "offsets.retention.minutes": str(_NEVER),
 }
 
@@ -85,11 +85,11 @@ _LOG4J = """\
 class KafkaServer(Service):
     """Kafka under HOME/kafka; its log is HOME/logs/kafka.log, rolled by size.
 
-    Beside it, kafka-console.log contains the JVM's output and the errors, so its last lines explain a failed
-    start. A `brief` broker runs for minutes with little load, so its JVM is set to optimize little. A
-    `secure` broker uses TLS, authenticates users with SCRAM-SHA-512 on its port and with certificates on a
-    second port, and denies everything that is not granted. If a port is configured, the controller's port and
-    the second port are the next free ones after it, except `port_of_redis`.
+    In the same directory, kafka-console.log contains the JVM's output and the errors, so its last lines
+    explain a failed start. A `brief` broker runs for minutes with little load, so its JVM is set to optimize
+    little. A `secure` broker uses TLS, authenticates users with SCRAM-SHA-512 on its port and with
+    certificates on a second port, and denies every access that is not granted. If a port is configured, the
+    controller's port and the second port are the next free ones after it, except `port_of_redis`.
     """
 
     name: ClassVar[str] = "kafka"
@@ -100,17 +100,17 @@ class KafkaServer(Service):
 
     @property
     def security(self) -> Path:
-        """The directory of a secured broker's certificates and passwords."""
+        """The directory with a secured broker's certificates and passwords."""
         return self.directory / "security"
 
     @property
     def jars(self) -> Path:
-        """The directory of the broker's jars, which determine its version."""
+        """The directory with the broker's jars, which determine its version."""
         return jars_directory() / "kafka"
 
     @property
     def console(self) -> Path:
-        """The file for standard output and error; only log4j writes the log, so that it can roll it."""
+        """The file for standard output and error; only log4j writes to the log, so that it can roll it."""
         return self.log.with_name("kafka-console.log")
 
     def require(self) -> None:
@@ -141,7 +141,7 @@ class KafkaServer(Service):
         write_whole(self._log4j, _LOG4J)
 
     def preparation(self) -> list[str]:
-        """Return the command that formats the storage; empty if it is formatted.
+        """Return the command that formats the storage; empty if it is already formatted.
 
         meta.properties is the last file that the command writes.
         """
@@ -149,12 +149,12 @@ class KafkaServer(Service):
             return []
         # A leading dash would be parsed as an option.
         cluster = base64.urlsafe_b64encode(b"\x00" + uuid.uuid4().bytes[1:]).decode().rstrip("=")
-        options = ["-XX:TieredStopAtLevel=1"]  # it runs for under a second: not worth C2
+        options = ["-XX:TieredStopAtLevel=1"]  # it runs for under a second, so C2 is not worth its cost
         format_storage = ["format", "--ignore-formatted", "-t", cluster, "-c", str(self._properties)]
         return [*self._java_command(options), "kafka.tools.StorageTool", *format_storage]
 
     def command(self, port: int) -> list[str]:
-        """Return the command that runs the broker; the port is in its configuration."""
+        """Return the command that runs the broker; the port is in the broker's configuration."""
         del port
         options = ["-Xms256m", "-Xmx768m", "-XX:+ExitOnOutOfMemoryError", "-Djava.awt.headless=true"]
         if self.brief:
@@ -181,7 +181,7 @@ class KafkaServer(Service):
         return True
 
     def access(self, port: int) -> KafkaAccess:
-        """Return the access for this service's own commands; on a secured broker, as its administrator."""
+        """Return the access for this service's own commands: the administrator's on a secured broker."""
         if not self.secure:
             return KafkaAccess(self.endpoint(port))
         return by_certificate(self.security, f"{LOOPBACK}:{self._second_port()}", ADMIN)
@@ -200,11 +200,11 @@ class KafkaServer(Service):
 
     @property
     def is_secured(self) -> bool:
-        """Whether this home's broker was ever started with security; it then stays secured."""
+        """Whether this home's broker was ever started with security; from then on it remains secured."""
         return (self.security / "ca.pem").exists()
 
     def let_in(self, port: int) -> None:
-        """Set the passwords of a secured broker's users once it runs; raises ServiceError."""
+        """Set the passwords of a secured broker's users once the broker runs. Raises ServiceError."""
         if self.secure:
             names = (PIPELINE, PRODUCER)
             passwords = {one: (self.security / f"{one}.password").read_text("utf-8") for one in names}
@@ -214,7 +214,7 @@ class KafkaServer(Service):
         return int((self.directory / "second-port").read_text(encoding="utf-8"))
 
     def _further_port(self, *taken: int) -> int:
-        """Return a free port other than these; if a port is configured, the next free one after it."""
+        """Return a free port other than these; if a port is configured, the next free port after it."""
         if not self.configured_port:
             return free_port(other_than=taken)
         return free_port_after(self.configured_port, other_than=(*taken, self.port_of_redis))
@@ -259,7 +259,7 @@ class KafkaServer(Service):
 
 
 def by_certificate(security: Path, servers: str, user: str) -> KafkaAccess:
-    """Return a user's access to a secured broker by certificate."""
+    """Return the access to a secured broker for a user who authenticates with a certificate."""
     ca, certificate, key = (
         SecretFile(security / name, name) for name in ("ca.pem", f"{user}.pem", f"{user}-key.pem")
     )

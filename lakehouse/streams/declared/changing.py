@@ -1,4 +1,4 @@
-"""Applies the keys of a table `[streams.NAME]` to a stream: its sources, its exports and its suites."""
+"""Applies the keys of a table `[streams.NAME]` to a stream's sources, exports and suites."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def changed(stream: Stream, keys: Changes | OfKind) -> Stream:
 
 
 def _by_source(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[tuple[str, str, SourceKeys]]:
-    """Yield the keys of sources, each with the source's table and the place of the keys."""
+    """Yield for each source its table, the place of its keys in the file, and the keys."""
     if isinstance(keys, OfKind):
         own = keys.sources_in_order()
         for place, (source, given) in enumerate(zip(stream.sources, own, strict=True)):
@@ -85,7 +85,7 @@ def _unknown(stream: Stream, keys: Changes | OfKind, where: str) -> Iterator[str
 
 
 def _source(source: Source, at: str, given: SourceKeys) -> Source:
-    """Return the source with these keys; raises ValueError for invalid values."""
+    """Return the source with these keys applied. Raises ValueError for invalid values."""
     fields = tuple(field.of(FieldType.STRING) for field in given.fields)
     contract = replace(
         source.contract, fields=(*source.contract.fields, *fields), **given.given(*_OF_CONTRACT)
@@ -103,7 +103,10 @@ def _source(source: Source, at: str, given: SourceKeys) -> Source:
 
 
 def _exported(table: _Table, gold: Mapping[str, GoldKeys]) -> _Table:
-    """Return the table with its export keys; `emit = "final"` sends rows once final, and when corrected."""
+    """Return the table with its export keys applied.
+
+    With `emit = "final"`, rows are sent once they are final, and again when they are corrected.
+    """
     given = gold.get(table.name)
     if given is None:
         return table

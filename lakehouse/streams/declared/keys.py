@@ -68,7 +68,7 @@ class SourceKeys(Table):
 
 
 class GoldKeys(Table):
-    """The export of a gold table."""
+    """The keys for the export of a gold table."""
 
     to: Destination = None
     emit: Literal["changes", "final"] | None = None
@@ -78,8 +78,8 @@ class GoldKeys(Table):
 class Changes(SourceKeys):
     """The keys that change a stream of any kind.
 
-    The keys of SourceKeys apply to a stream's only source. For a stream with several sources, `sources` has
-    them by table.
+    If the stream has one source, the keys of SourceKeys apply to it. If it has several, `sources` has the
+    keys for each source by its table name.
     """
 
     enabled: bool = True
@@ -90,12 +90,12 @@ class Changes(SourceKeys):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys of sources, by table name."""
+        """The keys for each source, by table name."""
         return self.sources
 
 
 class InPython(Changes):
-    """A stream in a Python module: `module:OBJECT`, a Stream or a function that returns one."""
+    """A stream in a Python module, given as `module:OBJECT`: a Stream or a function that returns one."""
 
     python: Annotated[str, matching(r"[\w.]+:[\w.]+", "module:OBJECT")]
 
@@ -107,12 +107,12 @@ class NewSource(SourceKeys):
     table: Name | None = None
 
     def records(self) -> Records:
-        """Return the `Records` of this topic and table; `changed` applies the remaining keys."""
+        """Return the `Records` with this topic and table; `changed` applies the remaining keys."""
         return Records(self.topic, table=self.table)
 
 
 class OfKind(Table):
-    """The keys of a stream of any kind."""
+    """The keys that streams of every kind have."""
 
     enabled: bool = True
     suites: Name | None = None
@@ -120,23 +120,23 @@ class OfKind(Table):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys of sources, by table name."""
+        """The keys for each source, by table name."""
         return {}
 
     def stream(self, name: str) -> Stream:
-        """Return the stream of this name, without the keys that `changed` applies."""
+        """Return the stream with this name, before `changed` applies the remaining keys."""
         raise NotImplementedError
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
-        """Return the keys of the stream's sources, in their order."""
+        """Return the keys for the stream's sources, in the order of the sources."""
         raise NotImplementedError
 
 
 class OfOneTopic(OfKind, NewSource):
-    """The keys of a stream whose kind has one topic."""
+    """The keys of a stream whose kind reads a single topic."""
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
-        """Return the stream itself."""
+        """Return the stream's own keys, which include those for its only source."""
         return (self,)
 
 
@@ -166,7 +166,7 @@ class WindowedSums(OfOneTopic):
 
 
 class WindowKeys(Table):
-    """One gold table of statistics: the arguments of `Windows`, with the message key as a template."""
+    """One statistics table in gold: the arguments of `Windows`, with the message key as a template."""
 
     by: Fields
     length: Length
@@ -238,7 +238,7 @@ class RunningTotals(OfOneTopic):
 
 
 class SideKeys(NewSource):
-    """One side of a call: its topic, and the field with its payload."""
+    """One side of a call: its topic and its payload field."""
 
     payload: OneField
 
@@ -271,11 +271,11 @@ class JoinedCalls(OfKind):
 
     @property
     def by_table(self) -> Mapping[str, SourceKeys]:
-        """The keys of sides, by table name."""
+        """The keys for each side, by table name."""
         return self.sources
 
     def sources_in_order(self) -> tuple[SourceKeys, ...]:
-        """Return the sides."""
+        """Return the keys for the sides."""
         return tuple(self.sides)
 
 

@@ -23,9 +23,9 @@ def built(name: str, given: Mapping[str, Any]) -> Stream:
 
 
 def stream_of(name: str, keys: Changes | OfKind) -> Stream:
-    """Return the stream that the keys declare, without those that `changed` applies.
+    """Return the stream that the keys declare, before `changed` applies the remaining keys.
 
-    Raises SettingsError for a stream that cannot be built or imported, or that has another name.
+    Raises SettingsError for a stream that cannot be built or imported, or that has a different name.
     """
     where = f"streams.{name}"
     if isinstance(keys, OfKind):

@@ -17,7 +17,7 @@ _Keys = TypeVar("_Keys", bound=BaseModel)
 
 
 def read_table(name: str, given: Mapping[str, Any], known: Collection[str] = ()) -> Changes | OfKind:
-    """Return the keys of `[streams.NAME]`: of a kind, of a stream in Python, or changes to a known stream.
+    """Return the keys in `[streams.NAME]`: of a kind, of a stream in Python, or changes to a known stream.
 
     Raises SettingsError, which names every wrong key, such as streams.payments.lenght, with the nearest known
     keys.
@@ -70,7 +70,7 @@ def _expected(found: re.Match[str]) -> str:
 
 
 def _keys_at(model: type[BaseModel], place: Sequence[str | int]) -> Iterator[str]:
-    """Yield the keys of the table at a place within a model."""
+    """Yield the keys that a table at this place within a model can have."""
     at: type[BaseModel] | None = model
     for name in place:
         if at is not None and isinstance(name, str) and name in at.model_fields:
@@ -79,7 +79,7 @@ def _keys_at(model: type[BaseModel], place: Sequence[str | int]) -> Iterator[str
 
 
 def _table_in(annotation: Any) -> type[BaseModel] | None:
-    """Return the model of the tables in a type such as `list[Annotated[FieldKeys, …]]`."""
+    """Return the model for the tables in a type such as `list[Annotated[FieldKeys, …]]`."""
     if get_origin(annotation) is None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     found = (_table_in(one) for one in get_args(annotation) if not isinstance(one, BaseModel))

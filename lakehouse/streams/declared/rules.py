@@ -1,4 +1,4 @@
-"""Rules declared as conditions in Spark SQL over a row's columns."""
+"""Rules declared as Spark SQL conditions over a row's columns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _REFUSED: Mapping[str, str] = {
     "over": "it reads other rows",
     "select": "it reads other rows",
 }
-"""Functions and words that Spark accepts in a condition, but that a rule for a single row cannot use."""
+"""Functions and keywords that Spark accepts in a condition, but that a rule for a single row cannot use."""
 _WITHOUT_BRACKETS = {
     *("current_date", "current_time", "current_timestamp", "localtimestamp"),
     *("current_user", "session_user", "user", "current_catalog", "current_database", "select"),
@@ -39,7 +39,7 @@ _WITHOUT_BRACKETS = {
 
 
 class RuleKeys(Table):
-    """A rule: a null condition passes, as in a CHECK; `{column}` in the message is that column's value."""
+    """A rule. A null condition passes, as in a CHECK; in the message, `{column}` is that column's value."""
 
     name: Annotated[
         str,
@@ -54,14 +54,14 @@ class RuleKeys(Table):
 
 @dataclass(frozen=True)
 class SqlRules:
-    """The rules of a source: those of its kind, then those of the table `key`."""
+    """The rules for a source: first the rules of its kind, then those declared in the table `key`."""
 
     key: str
     of_kind: Callable[[], tuple[Rule, ...]]
     rules: tuple[RuleKeys, ...]
 
     def __call__(self) -> tuple[Rule, ...]:
-        """Return the rules; raises SettingsError, which names the key, for a condition that is not SQL."""
+        """Return the rules. Raises SettingsError, naming the key, for a condition that is not valid SQL."""
         return (*self.of_kind(), *(self._rule(place, rule) for place, rule in enumerate(self.rules)))
 
     def _rule(self, place: int, rule: RuleKeys) -> Rule:
@@ -75,7 +75,7 @@ class SqlRules:
 
 
 def wrong_rules(key: str, rules: Sequence[RuleKeys], columns: Collection[str]) -> Iterator[str]:
-    """Yield a message for each mistake in rules that shows without Spark; `columns` are the row's."""
+    """Yield a message for each mistake that can be found without Spark; `columns` are the row's columns."""
     for place, rule in enumerate(rules):
         at = f"{key}.rules[{place}]"
         if rule.column not in columns:

@@ -25,7 +25,7 @@ _START = ("earliest", "latest")
 
 
 class Table(BaseModel):
-    """A table of TOML; unknown keys and values of another type are refused."""
+    """A TOML table; unknown keys and values of the wrong type are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -123,13 +123,13 @@ Topic = Annotated[
     matching(r"[a-zA-Z0-9._-]{1,249}", "a topic name: letters, digits, dots, dashes and underscores"),
 ]
 Destination = Annotated[Topic | None, BeforeValidator(lambda given: None if given is False else given)]
-"""A topic; false: none."""
+"""A topic; false means no topic."""
 Threshold = Annotated[Decimal, BeforeValidator(_number), Key(gt=0, max_digits=38, decimal_places=MOST_PLACES)]
 Name = Annotated[str, Key(min_length=1)]
 
 
 class FieldKeys(Table):
-    """A field of the records: the arguments of `lakehouse.streams.Field`."""
+    """A field in the records, with the arguments of `lakehouse.streams.Field`."""
 
     name: Path
     column: Name | None = None
@@ -139,7 +139,7 @@ class FieldKeys(Table):
     accepts_numbers: bool = False
 
     def of(self, type_: FieldType) -> Field:
-        """Return the field; it has this type unless it declares one. Raises ValueError as Field does."""
+        """Return the field, with this type unless it declares its own. Raises ValueError as Field does."""
         column, own = self.column or column_of(self.name), FieldType(self.type) if self.type else type_
         return Field(self.name, column, own, self.required, self.scale, self.accepts_numbers)
 

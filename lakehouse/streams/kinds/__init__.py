@@ -5,7 +5,7 @@
     running_totals        an exact total per key, with tombstones, and notifications at a threshold
     joined_calls          records of the same call from several topics, joined into one row
 
-They are built from the values of `lakehouse.streams.definition`. Use those directly if no kind fits.
+They are built from the values in `lakehouse.streams.definition`. Use these values directly if no kind fits.
 """
 
 from lakehouse.streams.definition import Field, FieldType, Rule

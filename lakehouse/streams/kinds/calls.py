@@ -4,15 +4,16 @@
     topic 2 ── silver.<stream>_<payload 2> ─┘
 
 A record has the two ends of a call (its pair) and a payload, any JSON value or null. A call is a maximal set
-of its pair's events, of any topic, in which neighbours in event time are at most a gap T apart:
+of its pair's events, from any topic, in which neighbours in event time are at most a gap T apart:
 
     T = 60 s      a     m  a                      m
                   |--30-|20|--------90 s----------|
                   (a call with both sides )       (a call with one side only)
 
 The join keeps a call's first and last time, event counts and earliest payloads. Parts of the same call can be
-merged in any order. A call closes when the wall clock is T, the grace and one second past its last event. A
-later event corrects it, and can join two calls into one: the key of one of them is then deleted.
+merged in any order. A call closes when the wall clock is past its last event by T plus the grace plus one
+second. A later event corrects the call, and can join two calls into one; the key of one of the two is then
+deleted.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def joined_calls(
     gap         events at most this far apart, in event time, belong to one call
     grace       how long after the gap, by the wall clock, a call waits for events before it closes
     gold_table  the table of calls; by default the stream's name
-    to          the topic for closed calls; by default that name with hyphens; None: Redis only
+    to          the topic for closed calls; by default the table's name with hyphens; None: Redis only
 
     Bronze and silver have one table per side, `<stream>_<payload>` by default. Gold has one row per call:
     both ends, `ts` (earliest event time, UTC), last_event_time, the earliest non-null payload of each side as
@@ -154,9 +155,9 @@ def joined_calls(
 
 @dataclass(frozen=True)
 class Joining:
-    """The join of events into calls of a pair; `sides` maps silver tables to their payload columns.
+    """The join of a pair's events into calls; `sides` maps silver tables to their payload columns.
 
-    The gap T is `gap_s`; `grace_s` follows it.
+    `gap_s` is the gap T, and `grace_s` the grace after it.
     """
 
     pair: tuple[str, str]
@@ -216,7 +217,7 @@ class Joining:
         return F.sum(sum(others, first))
 
     def events(self, frames: Mapping[str, DataFrame]) -> DataFrame:
-        """Return the rows of all silver tables as calls of one event each."""
+        """Return the rows of all silver tables as one-event calls."""
         first, *others = (self._as_calls[own].of(frames[table]) for table, own in self.sides.items())
         for other in others:
             first = first.unionByName(other)
@@ -224,7 +225,7 @@ class Joining:
 
     @cached_property
     def _as_calls(self) -> Mapping[str, Columns]:
-        """The columns of a call of one event, by the event's payload."""
+        """The columns of a one-event call, by the event's payload column."""
         one, none = F.lit(1).cast("long"), F.lit(0).cast("long")
         ends = {name: F.col(name) for name in self.pair}
         times = dict.fromkeys(("ts", "last_event_time"), F.col("event_time"))
@@ -241,7 +242,7 @@ class Joining:
         return self._joined(clean)
 
     def fold(self, partials: DataFrame, current: DataFrame, progress: EventTimeProgress) -> DataFrame:
-        """Return calls with new events or due to close, and the keys of calls that no longer exist."""
+        """Return calls that have new events or are due to close, and keys of calls that no longer exist."""
         due = by_reference(F.lit(shifted(progress.now, -self.closes_after)), F.col("last_event_time"))
         pairs = self._touched.of(partials).distinct()
         standing = current.join(pairs, list(self.pair), "left").withColumn("_due", due).where(_is_standing())
@@ -269,7 +270,7 @@ class Joining:
 
     @cached_property
     def _touched(self) -> Columns:
-        """The pairs of parts."""
+        """The pairs that parts belong to."""
         return Columns({name: F.col(name) for name in self.pair} | {"touched": F.lit(True)})
 
     @cached_property
@@ -282,25 +283,25 @@ class Joining:
 
     @cached_property
     def _apart(self) -> Columns:
-        """Whether a part starts a new call, as a number."""
+        """Whether a part starts a new call, as 1 or 0; null for the pair's first part."""
         before = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, -1)
         end = F.max("last_event_time").over(before) + F.expr(f"INTERVAL {self.gap_s} SECONDS")
         return Columns({"apart": (F.col("ts") > end).cast("int")})
 
     @cached_property
     def _call(self) -> Columns:
-        """The number of a part's call within its pair; null for the first."""
+        """The number of a part's call within its pair; null for the pair's first part."""
         up_to = Window.partitionBy(*self.pair).orderBy("ts").rowsBetween(Window.unboundedPreceding, 0)
         return Columns({"call": F.sum("apart").over(up_to)})
 
     @cached_property
     def _calls(self) -> Grouped:
-        """Calls of parts that are all new."""
+        """Calls whose parts are all new."""
         return self._grouped({})
 
     @cached_property
     def _calls_with_olds(self) -> Grouped:
-        """Calls of parts of which some are the table's rows."""
+        """Calls some of whose parts are the table's rows."""
         return self._grouped({"olds": F.collect_list("old"), "has_new": F.bool_or(F.col("old").isNull())})
 
     def _grouped(self, more: Mapping[str, Column]) -> Grouped:
@@ -312,7 +313,7 @@ class Joining:
 
     @cached_property
     def _rows(self) -> Columns:
-        """A call's row, and marked rows under keys that it no longer has, one each."""
+        """A call's row, and for each key that the call no longer has a row marked as deleted."""
         gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), self._gone)
         row = F.explode(F.concat(F.array(self._standing(_is_closed())), gone))
         return Columns({name: F.col(name) for name in self.pair} | {"_row": row})

@@ -1,4 +1,4 @@
-"""The records of a stream of any kind: topic, fields and event time; default names of columns and topics."""
+"""The records of a stream of any kind: topic, fields and event time; default names for columns and topics."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+")
 _UNITS_S = {"d": 86_400, "h": 3_600, "m": 60}
 
 Named = str | Field
-"""A record field: only its JSON name, or a Field, which also has its column and type."""
+"""A record field: its JSON name alone, or a Field, which also has the column and type."""
 
 
 @dataclass(frozen=True)
 class Records:
-    """The records of a topic, except for the fields that a kind's own arguments name.
+    """The records in a topic, except for the fields that a kind's own arguments name.
 
     `also` are further fields to keep in silver. `event_time` is the field with the event time; its unit and
     zone are as in a Contract. `rules` are the validation rules. `table` is the name of the bronze and silver
@@ -63,7 +63,7 @@ def identified(source: Source, unique_by: str | None, sequence_by: str | None) -
     """Return the source with an id and a sequence for its records; fields that it lacks are added.
 
     An added id is a string, which may be written as an integer; an added sequence is an integer. Raises
-    ValueError for an optional field, and for a field of another type.
+    ValueError for an optional field, and for a field of any other type.
     """
     known = {field.name: field for field in source.contract.fields}
     more = []
@@ -105,14 +105,14 @@ def refuse_columns(fields: Iterable[Field], taken: Iterable[str]) -> None:
 
 
 def require_keys(fields: Iterable[Field], way_out: str) -> None:
-    """Raise ValueError for an optional key field, because its row could lack a key."""
+    """Raise ValueError for an optional key field, because a row could then lack its key."""
     for field in fields:
         if not field.required:
             raise ValueError(f"field {field.name} is part of the key but optional: {way_out}")
 
 
 def optional(field: Field) -> Field:
-    """Return the field, made optional."""
+    """Return the field as an optional field."""
     return replace(field, required=False)
 
 
@@ -122,7 +122,7 @@ def column_of(name: str) -> str:
 
 
 def message_name_of(field: Field) -> str:
-    """Return a field's name in messages: its own, or if it is nested, one derived from its column."""
+    """Return a field's name in messages: its own name or, if nested, a name derived from its column."""
     return field.path[0] if len(field.path) == 1 else json_name_of(field.column)
 
 
@@ -146,5 +146,5 @@ def label_of(length_s: int) -> str:
 
 
 def topic_of(to: str | None, by_default: str) -> str | None:
-    """Return the topic for rows: `to`, or None for none; if it is empty, the default name with hyphens."""
+    """Return the topic for rows: `to`, or the default name with hyphens if it is empty; None: no topic."""
     return None if to is None else to or by_default.replace("_", "-")

@@ -49,16 +49,16 @@ _ON_THE_WAY = ("_now", "recomputed")
 
 @dataclass(frozen=True, kw_only=True)
 class Windows:
-    """One gold table of statistics.
+    """One statistics table in gold.
 
-    by             the fields of its key, strings
+    by             the fields of its key, all strings
     length         the length of its tumbling windows of event time, such as 1m
-    absent         default values for optional key fields, by field name or column; silver keeps the null, the
-                   table has the default. All other key fields are required
+    absent         default values for optional key fields, by field name or column; silver keeps the null,
+                   but the table has the default. All other key fields are required
     gold_table     its name; by default `<stream>_<length>`, such as points_1m
     to             the topic for its rows; by default its name with hyphens; None: Redis only
     series         the message key; by default the key's values separated by colons
-    merge_every    in a live run, how long rows may wait in silver
+    merge_every    in a live run, how long rows may wait in silver before they are merged
     comment        what a row is; catalogs show it
     """
 
@@ -103,7 +103,7 @@ def windowed_statistics(
 ) -> Stream:
     """Return a stream that keeps statistics of `value`, a double, per key and window.
 
-    name        the stream's name, and by default that of its tables
+    name        the stream's name, and by default the name of its bronze and silver tables
     records     the topic, or Records
     windows     the keys and window lengths: one gold table each
     grace       how far past its end, in event time, a window becomes final
@@ -112,8 +112,8 @@ def windowed_statistics(
                 2.446 / k^0.9433
 
     Gold has one row per key and window: see `lakehouse.streams.transforms.windows.StatisticsWindows`. The
-    order of records and the boundaries of micro-batches do not affect the rows. Redis keeps, for each value
-    of the key's last field, the latest windows of the other fields.
+    order of records and the boundaries of micro-batches do not affect the rows. For each value of the
+    key's last field, Redis has the latest window of every combination of the other fields.
     """
     tables = (windows,) if isinstance(windows, Windows) else tuple(windows)
     measured = field_of(value, FieldType.DOUBLE)
@@ -143,7 +143,7 @@ def windowed_statistics(
 
 
 def _in_order(measured: Field, tables: Sequence[Windows]) -> tuple[Field, ...]:
-    """Return the fields of all tables, required ones first."""
+    """Return the fields of all tables, required fields first."""
     every = {one.name: one for table in tables for one in table.fields}
     required = [one for one in every.values() if one.required]
     return (*required, measured, *(one for one in every.values() if not one.required))

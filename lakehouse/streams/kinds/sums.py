@@ -60,12 +60,12 @@ def windowed_sums(
 ) -> Stream:
     """Return a stream that adds up `value`, an exact decimal, per window and value of the fields `by`.
 
-    name        the stream's name, and by default that of its tables
+    name        the stream's name, and by default the name of its bronze and silver tables
     records     the topic, or Records
-    by          one or several fields, strings: gold has one row per combination of their values and window
+    by          one or several string fields: gold has one row per combination of their values and window
     length      the length of the tumbling windows of event time, such as 5m
-    signed      amounts may be zero or negative; otherwise these become dead letters, rule not_positive
-    gold_table  its name; by default `<stream>_<length>`, such as payments_5m
+    signed      amounts may be zero or negative; otherwise such amounts become dead letters, rule not_positive
+    gold_table  the gold table's name; by default `<stream>_<length>`, such as payments_5m
     to          the topic for its rows; by default its name with hyphens; None: Redis only
     group       the name under which Redis has the latest window of each key
 
@@ -121,7 +121,7 @@ def _positive(amount: Field) -> Rule:
 
 @dataclass(frozen=True)
 class _Sums:
-    """The transformations of a table of windowed sums; `signed`: amounts may be zero or negative."""
+    """The transformations for a table of windowed sums; `signed`: amounts may be zero or negative."""
 
     windows: Tumbling
     value: str
@@ -159,7 +159,7 @@ class _Sums:
         """Return the total and count of each window over a micro-batch's clean rows, one row per key.
 
         Each task adds up its own rows before the shuffle, so a key with half of the traffic shuffles no more
-        rows than any other.
+        rows than any other key.
         """
         partials = clean.groupBy(*self.windows.by, self.windows.start().alias("window_start")).agg(
             self._sum().alias(self.total), F.count(F.lit(1)).alias("count")
@@ -185,7 +185,7 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys whose current or new total is null, because it does not fit; their sum may fit."""
+        """Return the keys whose current or new total is null (it does not fit); the sum of both may fit."""
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))
         both = current.select(*keys, F.col(self.total).alias("standing")).join(coming, keys)

@@ -6,9 +6,10 @@
 A record adds its amount, positive or negative, to the total of its key. A Kafka record with that key and no
 value is a tombstone: it resets the total to zero.
 
-If records have a Kafka key, all records with the same key are in one partition, ordered by offset. They are
-in several partitions if partitions were added to the topic, or if records have no Kafka key. Each partition
-then keeps its offset order, and partitions are merged by the greatest event time so far in each:
+If records have a Kafka key, all records with the same key are in one partition, ordered by offset. If
+partitions were added to the topic, or if records have no Kafka key, a key's records may be in several
+partitions. Each partition then keeps its offset order, and partitions are merged by the greatest event time
+so far in each:
 
     partition 0    10:00  10:20   9:50  tombstone 10:40
     partition 1    10:30  11:00
@@ -76,7 +77,7 @@ _STATE = (
     .add("last_offset", "long")
 )
 
-# The position of a record among those of its key; null, and so before all others, for the key's row.
+# A record's position among the records with its key. The key's own row has nulls, so it sorts first.
 _PLACE = ("ordered_at", "partition", "offset")
 
 
@@ -95,14 +96,14 @@ def running_totals(
 ) -> Stream:
     """Return a stream that adds up `value`, an exact decimal of either sign, per key in the field `by`.
 
-    name           the stream's name, and by default that of its tables
+    name           the stream's name, and by default the name of its bronze and silver tables
     records        the topic, or Records
     threshold      a notification is made each time a total reaches it
     notify         "crossing", or "every_update" for a notification at every record whose total is at or above
                    the threshold
     gold_table     the table of totals; by default `<stream>_totals`
     notifications  the table of notifications; by default `<stream>_notifications`
-    to             the topic for notifications; by default that name with hyphens; None: Redis only
+    to             the topic for notifications; by default that table's name with hyphens; None: Redis only
     group          the name under which Redis has all keys
 
     Gold has one row per key: total (null if decimal(38,9) cannot hold it), count and last_event_time (UTC) of
@@ -172,7 +173,7 @@ def running_totals(
 
 @dataclass(frozen=True)
 class Totals:
-    """The transformations of both tables; `by` is the key column, `value` the amount column."""
+    """The transformations for both tables; `by` is the key column, `value` the amount column."""
 
     by: str
     value: str
@@ -232,8 +233,8 @@ class Totals:
     def not_to_be_added_to(self, partials: DataFrame, current: DataFrame) -> DataFrame:
         """Return the keys whose new records cannot simply be added to their rows.
 
-        A new record may precede one that is already added: by offset or, if the key is in several partitions,
-        by time. Or the current total is null because it does not fit.
+        Either a new record may precede a record that is already added (by offset or, if the key is in several
+        partitions, by time), or the current total is null because it does not fit.
         """
         first = self._first_by_partition.of(partials)
         known = current.select(self.by, "total", "partitions", "reached").join(first, self.by)
@@ -253,7 +254,7 @@ class Totals:
         return self._row.of(rows)
 
     def notifications(self, folded: DataFrame) -> DataFrame:
-        """Return the notifications in the lists of the folded keys."""
+        """Return the notifications from the folded keys' lists."""
         return folded.select(self.by, F.inline("notifications")).select(*self.notifications_schema.names)
 
     @cached_property
@@ -276,7 +277,7 @@ class Totals:
 
     @cached_property
     def _standing(self) -> Columns:
-        """A key's current row as a record of the sequence."""
+        """A key's current row as a record in the sequence."""
         crossings = F.transform(F.map_values("partitions"), lambda state: state["crossings"])
         return Columns(
             {
@@ -301,7 +302,7 @@ class Totals:
 
     @cached_property
     def _coming(self) -> Columns:
-        """A new record of the sequence."""
+        """A new record in the sequence."""
         is_sale = F.col("value").isNotNull()
         return Columns(
             {
@@ -320,8 +321,8 @@ class Totals:
         """Columns to add to the sequence, one step after the other.
 
         `total`, `count` and `last_event_time` since the last tombstone, as of each record; `crossing`, the
-        crossings so far; `notified`, whether the record causes a notification. A null total, one that does
-        not fit, counts neither as at the threshold nor as below it.
+        crossings so far; `notified`, whether the record causes a notification. A total that does
+        not fit is null, and counts neither as having reached the threshold nor as below it.
         """
         in_order = Window.partitionBy(self.by).orderBy(*_PLACE)
         since = Window.partitionBy(self.by, "epoch").orderBy(*_PLACE)

@@ -1,4 +1,4 @@
-"""Keys and messages, declared once for Spark and for Python; this is what a stream of your own imports.
+"""Keys and messages, declared once for Spark and Python: the public names for a stream's declaration.
 
 The package's modules handle names, JSON text and JSON paths.
 """

@@ -1,8 +1,8 @@
 """Lossless encoding of any JSON value in a string column.
 
-A JSON string is stored as it is, so that it reads well in SQL: "ok" as ok. Any other value is stored as JSON
-text: {"duration":12}, 12, true. A JSON string that itself reads like JSON text, "12", keeps its quotes, so
-that it remains a string. JSON null and an absent value become null.
+A JSON string is stored without quotes, so that it reads well in SQL: "ok" as ok. Any other value is stored as
+JSON text: {"duration":12}, 12, true. A JSON string that itself reads like JSON text, such as "12", keeps its
+quotes, so that it remains a string. JSON null and an absent value become null.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def to_variant(text: Column) -> Column:
 
 
 def to_json_text(text: str) -> str:
-    """Return the JSON of a stored text, as `to_variant` does, in Python."""
+    """Return the JSON for a stored text; this is `to_variant` in Python."""
     return text if is_json_text(text) else json.dumps(text, ensure_ascii=False)
 
 
@@ -45,7 +45,7 @@ def is_plain(text: Column) -> Column:
     """Tell whether a text from Spark's JSON parser is certainly a JSON string that does not read like JSON.
 
     Such a text begins with a letter and is not true, false or null; objects, numbers and quoted texts do not
-    begin with a letter. A question mark may come from half a surrogate pair, so it is excluded, too.
+    begin with a letter. A question mark may stand for half a surrogate pair, so it is excluded, too.
     """
     letter = text.between("A", "Zz") | text.between("a", "zz") | (text >= "\u00a1")
     word = text.startswith("true") | text.startswith("false") | text.startswith("null")

@@ -5,7 +5,7 @@
 
 Calling a key or message returns a Column over a gold row, which the export writes. `of(row)` returns the same
 value for a row in Python: readers without Spark use it to find exported rows, and to give the same answers.
-There, a row is a mapping of columns to values, with timestamps in microseconds since the epoch, UTC. Null
+In Python, a row maps columns to values, with timestamps in microseconds since the epoch, UTC. Null
 gives null; a key with a null part is null.
 """
 
@@ -40,7 +40,7 @@ class OfColumns(Protocol):
         """Return the value as a Column over a gold row."""
 
     def of(self, row: Row) -> Any:
-        """Return the value of a row in Python."""
+        """Return the value for a row in Python."""
 
 
 class Value(OfColumns, Protocol):
@@ -89,7 +89,7 @@ class Millis(_OfColumn):
         return F.unix_millis(self.column)
 
     def of(self, row: Row) -> int | None:
-        """Return the value of a row in Python, rounded down from microseconds."""
+        """Return the value for a row in Python, rounded down from microseconds."""
         micros = row[self.column]
         return None if micros is None else int(micros) // 1000
 
@@ -107,7 +107,7 @@ class MillisThen:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Both columns."""
+        """The timestamp column and the other column."""
         return (self.column, self.then)
 
     def __call__(self) -> Column:
@@ -115,7 +115,7 @@ class MillisThen:
         return F.unix_millis(self.column) * 1000 + F.pmod(F.col(self.then), F.lit(1000))
 
     def of(self, row: Row) -> int | None:
-        """Return the number of a row in Python, given microseconds."""
+        """Return the number for a row in Python, whose timestamps are in microseconds."""
         micros, then = row[self.column], row[self.then]
         return None if micros is None or then is None else int(micros) // 1000 * 1000 + int(then) % 1000
 
@@ -188,7 +188,7 @@ class Name(_OfColumn):
         return escaped(F.col(self.column), self.separators) if self.separators else F.col(self.column)
 
     def of(self, row: Row) -> str | None:
-        """Return the escaped name of a row in Python."""
+        """Return the escaped name for a row in Python."""
         value = row[self.column]
         if value is None or not self.separators:
             return None if value is None else str(value)
@@ -208,27 +208,27 @@ class Key:
         return tuple(dict.fromkeys(names))
 
     def __call__(self) -> Column:
-        """Return the key as a string; null if a part is null."""
+        """Return the key as a string; null if any part is null."""
         columns = [F.lit(part) if isinstance(part, str) else part().cast("string") for part in self.parts]
         return columns[0] if len(columns) == 1 else F.concat(*columns)
 
     def of(self, row: Row) -> str | None:
-        """Return the key of a row in Python; null if a part is null."""
+        """Return the key for a row in Python; None if any part is None."""
         values = [part if isinstance(part, str) else part.of(row) for part in self.parts]
         return None if None in values else "".join(map(str, values))
 
     def __add__(self, other: Key) -> Key:
-        """Return this key followed by the other."""
+        """Return this key followed by the other key."""
         return Key((*self.parts, *other.parts))
 
 
 def key(*parts: str | OfColumns) -> Key:
-    """Return a key of these parts."""
+    """Return a key made of these parts."""
     return Key(parts)
 
 
 def joined_key(*columns: str | OfColumns, separator: str = ":") -> Key:
-    """Return a key of several columns, unique to their values; a `str` is a column name."""
+    """Return a key made of several columns, unique to their values; a `str` is a column name."""
     parts: list[str | OfColumns] = []
     for column in columns:
         parts += [separator, Name(column, separator) if isinstance(column, str) else column]
@@ -246,7 +246,7 @@ class Message:
         return F.struct(*(value().alias(name) for name, value in self.values.items()))
 
     def text(self, row: Row) -> str:
-        """Return the message as JSON, as to_json with nulls does, except for doubles and whitespace."""
+        """Return the JSON that to_json with nulls writes, except for the form of doubles and whitespace."""
         pairs = (f"{json.dumps(name)}:{value.text(row)}" for name, value in self.values.items())
         return f"{{{','.join(pairs)}}}"
 

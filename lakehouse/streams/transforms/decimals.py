@@ -1,8 +1,8 @@
-"""Exact sums of decimal(38,9): null only if the total does not fit, whatever the intermediate sums.
+"""Exact sums of decimal(38,9): null only if the total does not fit, however large the intermediate sums are.
 
 Spark's own sum is null as soon as an intermediate sum does not fit, even if a later amount would bring it
-back into range. So for amounts of either sign, the parts below and above 10^15 are summed separately, each
-with room for a billion amounts. The two sums are joined as text, because + on two decimals of 38 digits
+back into range. Therefore, for amounts of either sign, the parts below and above 10^15 are summed separately,
+each with room for a billion amounts. The two sums are joined as text, because + on two decimals of 38 digits
 loses one decimal place.
 """
 
@@ -36,7 +36,7 @@ def total(column: str, over: WindowSpec | None = None) -> Column:
 
 
 def total_of_positive(column: str) -> Column:
-    """Return the same aggregate for amounts that are never negative; also null if an amount is null."""
+    """Return the same aggregate for amounts that are never negative; it is also null if an amount is null."""
     return F.when(F.count_if(F.col(column).isNull()) == 0, F.try_sum(F.col(column).cast(TYPE)))
 
 
@@ -45,7 +45,7 @@ def _high(amount: Column) -> Column:
 
 
 def _put_together(high: Column, low: Column) -> Column:
-    """Return high x 10^15 + low, to the last digit; null if it does not fit.
+    """Return high x 10^15 + low, exact to the last digit; null if it does not fit.
 
     Spark computes a window function once per reference, so each of the two sums is referenced once.
     """
@@ -54,7 +54,7 @@ def _put_together(high: Column, low: Column) -> Column:
 
 
 def _carried(sums: Column) -> Column:
-    """Return the sums after carrying multiples of 10^15 from the low to the high one."""
+    """Return the sums after carrying multiples of 10^15 from the low sum to the high sum."""
     return F.struct(
         (sums["high"] + _high(sums["low"])).alias("high"), (sums["low"] % F.lit(_HIGH_FROM)).alias("low")
     )

@@ -1,11 +1,11 @@
 """Mergeable statistics of a numeric column: count, sum, min, max, moments and quantiles.
 
-The state of a group of values can be merged with the state of another group of the same key. The columns for
-users (avg, variance, percentiles) are derived from the state, so an update never reads raw rows again.
+The state of a group of values can be merged with the state of another group with the same key. The columns
+for users (avg, variance, percentiles) are derived from the state, so an update never reads raw rows again.
 
 Moments: count, mean and M2 (the sum of squared distances from the mean), merged by the pairwise formula of
 Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances" (1979).
-Quantiles: a KLL sketch of Karnin, Lang and Liberty, "Optimal quantile approximation in streams" (2016), as
+Quantiles: a KLL sketch by Karnin, Lang and Liberty, "Optimal quantile approximation in streams" (2016), as
 Apache DataSketches implements it: exact up to k values, beyond that within a normalised rank error of
 2.446 / k^0.9433 in 99 of 100 cases (KllHelper.getNormalizedRankError), 0.23 % at k = 1600. A percentile p is
 the least value whose rank is at least p (nearest rank).
@@ -35,13 +35,13 @@ SHOWN = described(
         for name, rank in PERCENTILES.items()
     ),
 )
-"""Columns for users."""
+"""The columns for users."""
 
 FOR_MERGES = described(
     ("m2", "double", "Sum of squared distances from avg, for the next merge; cleared once none can come."),
     ("sketch", "binary", "KLL sketch of the values, for the next merge; cleared once none can come."),
 )
-"""Columns that only the next merge needs."""
+"""The columns that only the next merge needs."""
 
 _ROUNDING = 8 * 2.0**-52
 _LEAST = 1e-150  # the squares of smaller values underflow
@@ -64,7 +64,7 @@ def merged(left: str, right: str) -> dict[str, Column]:
     """Return the merged state of two groups, by state column.
 
     `left` and `right` are aliases of two joined frames with state columns. If one side has no row, its
-    columns are null and the other side's state is the result.
+    columns are null, and the result is the other side's state.
     """
 
     def one(column: str, both: Column) -> Column:
@@ -109,9 +109,9 @@ def rank_error_limit(quantile_k: int) -> float:
 
 
 def slack() -> dict[str, Column]:
-    """Return by how much two computations of the same statistics may differ, beyond their own rounding.
+    """Return how much two computations of the same statistics may differ, beyond their own rounding.
 
-    The error of a sum of doubles grows with its largest terms, and that of a deviation with the largest
+    The error in a sum of doubles grows with its largest terms, and the error in a deviation with the largest
     values.
     """
     count, size = F.col("count"), F.greatest(F.abs("min"), F.abs("max"))

@@ -1,9 +1,9 @@
-"""Tumbling windows of event time, and the tables with statistics of a value per window.
+"""Tumbling windows of event time, and tables with statistics of a value per window.
 
 A window is [window_start, window_start + length), UTC; the starts are multiples of the length since the
 epoch. A row is_final once event time has passed the window's end by the grace or, if no event arrives, once
-the wall clock has. A final row stays final, even with a different grace
-(`lakehouse.engine.progress.finality`). It can still be updated, as long as silver accepts records for it.
+the wall clock has passed it. A final row stays final, even with a different grace
+(`lakehouse.engine.progress.finality`). It can still be updated as long as silver accepts records for it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Tumbling:
 
 @dataclass(frozen=True)
 class StatisticsWindows:
-    """The transformations of a table with `lakehouse.streams.transforms.statistics` of `value` per window.
+    """The transformations for a table with `lakehouse.streams.transforms.statistics` of `value` per window.
 
     `grace_s` is how far past its end a window becomes final, in event time or, once no event has arrived for
     `idle_after_s`, by the wall clock; `quantile_k` is the sketch size.
@@ -85,10 +85,10 @@ class StatisticsWindows:
         return windows.withColumn("recomputed", F.lit(False))
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys of partials whose current row has no sketch, so that nothing can be merged with it.
+        """Return the keys of partials that cannot be merged, because their current row has no sketch.
 
-        Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may include rows
-        that arrive here later, and these then recompute it again.
+        Maintenance clears the sketch together with m2. A recomputed window keeps only m2: it may already
+        include rows that arrive here later, and these rows then recompute it again.
         """
         keys = list(self.windows.keys)
         return current.where(F.col("sketch").isNull()).join(partials, keys, "left_semi").select(*keys)
@@ -109,7 +109,7 @@ class StatisticsWindows:
         )
 
     def unsettled_from(self, progress: EventTimeProgress) -> datetime | None:
-        """Return the window start after which no row was cleared, as event time has not passed the end."""
+        """Return the window start after which no row was cleared: event time is not past those windows."""
         return progress.before and shifted(progress.before, -timedelta(seconds=self.windows.length_s))
 
     def keyed(self, clean: DataFrame) -> DataFrame:
@@ -127,7 +127,8 @@ class StatisticsWindows:
     def due_ends(self, progress: EventTimeProgress) -> tuple[datetime | None, datetime]:
         """Return the earliest and latest end of the windows that become final with this progress.
 
-        Both are included; None: no lower bound. A window with the earliest end may be final already.
+        Both ends are included; None means no lower bound. A window with the earliest end may already be
+        final.
         """
         grace = timedelta(seconds=self.grace_s)
         return progress.before and shifted(progress.before, -grace), shifted(progress.now, -grace)
