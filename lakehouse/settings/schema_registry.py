@@ -23,7 +23,7 @@ class SchemaRegistrySettings(Section):
     username: str = Field(default="", description="User of the schema registry; empty: no authentication.")
     password: SecretStr = Field(default=SecretStr(""), description="Password of the schema registry's user.")
     ca: Path | None = Field(
-        default=None, description="File of the registry's CA certificates, in PEM. Default: the system's."
+        default=None, description="PEM file with the registry's CA certificates. Default: the system's."
     )
 
     @property

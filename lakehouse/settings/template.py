@@ -19,7 +19,7 @@ _WIDTH = 100
 
 
 def template() -> str:
-    """Return the text of the file; each section follows the top level."""
+    """Return the text of the file: the top level first, then each section."""
     return _HEAD + "".join(f"{line}\n" for line in _lines())
 
 

@@ -52,7 +52,7 @@ Topic = Annotated[str | None, typer.Option(help="Only records from this Kafka to
 Partition = Annotated[int | None, typer.Option(min=0, help="Only records from this partition.")]
 Offset = Annotated[int | None, typer.Option(min=0, help="Only the record at this offset.")]
 Id = Annotated[str | None, typer.Option("--id", help="Only letters whose id starts with this prefix.")]
-All = Annotated[bool, typer.Option("--all", help="Select every open letter, instead of a filter.")]
+All = Annotated[bool, typer.Option("--all", help="Select every open letter instead of using a filter.")]
 
 app = typer.Typer(
     no_args_is_help=True,

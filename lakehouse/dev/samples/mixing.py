@@ -189,7 +189,7 @@ def mix(
 def require_share(name: str, share: float, whole: str) -> None:
     """Raise SettingsError unless `share` is between 0 and 1; `whole` names what it is a share of."""
     if not 0 <= share <= 1:
-        raise SettingsError(f"{name} is {share:g}, but a share of {whole} is 0 to 1")
+        raise SettingsError(f"{name} is {share:g}, but a share of {whole} must be 0 to 1")
 
 
 def in_turn(count: float) -> Iterator[int]:

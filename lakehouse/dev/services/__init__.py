@@ -1,1 +1,1 @@
-"""Local Kafka and Redis, to replace a cluster on a laptop."""
+"""Local Kafka and Redis, for working on a laptop without a cluster."""

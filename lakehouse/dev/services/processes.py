@@ -170,7 +170,7 @@ def choose_port(service: Service) -> int:
         if not is_free(service.configured_port):
             raise ServiceError(
                 f"{service.name}: port {service.configured_port} of {LOOPBACK} is in use by another program; "
-                f"stop that program, or choose another port with --{service.name}-port; 0 is any free one"
+                f"stop that program, or choose another with --{service.name}-port; use 0 for any free port"
             )
         return service.configured_port
     try:

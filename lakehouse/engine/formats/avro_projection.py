@@ -73,9 +73,9 @@ def name_of(position: int) -> str:
 class Projection:
     """The projection of a schema: its type, the needed parts, and the two schemas.
 
-    most   the maximum size of a value in bytes, derived from the memory it takes at worst; None: no limit
-    first  bytes before each record, which make the record the only branch of a union. Otherwise Avro would
-           decode into a reused record, which keeps as much memory as the strings in any record have claimed
+    most   the maximum size of a value in bytes, from its memory use in the worst case; None: no limit
+    first  bytes before each record, so that Avro reads it as a union with one branch. Without them, Avro
+           would decode into one reused record, whose buffers stay as large as the longest string so far
     """
 
     type: AvroType

@@ -18,11 +18,11 @@ from lakehouse.storage.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """Where an export continues: its progress, the end of the next micro-batch, and the sinks behind.
+    """Where an export continues: its progress, the next micro-batch's end, and the sinks that are behind.
 
-    `progress` is None if nothing has been sent. `ahead` is where the next micro-batch must end, because it
-    was killed or must be sent as a whole; None if it may end anywhere. `behind` has the names of the sinks
-    that lack rows; None: any sink may lack rows.
+    `progress` is None if nothing has been sent. `ahead` is where the next micro-batch must end, because an
+    earlier attempt was killed or it must be sent as a whole; None if it may end anywhere. `behind`
+    has the names of the sinks that lack rows; None: any sink may lack rows.
     """
 
     progress: Progress | None

@@ -179,7 +179,7 @@ class Step(ABC):
 
 
 class TableStep(Step):
-    """A step that reads tables and fills another table, and possibly further tables before that one."""
+    """A step that reads tables and fills a target table; it may fill other tables first."""
 
     def __init__(
         self,

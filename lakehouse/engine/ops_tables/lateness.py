@@ -103,10 +103,10 @@ class Lateness:
         return self.allowances[places[0] :] if places else self.allowances
 
     def watermark(self, front: Column, *, or_s: int | None = 0) -> Column:
-        """Return each record's watermark (UTC) by its own allowance; null if the record cannot be late.
+        """Return each record's watermark (UTC), by its own allowed lateness; null if it cannot be late.
 
-        `front` is the front before the record landed, UTC. `or_s` is a minimum for the allowed lateness, in
-        seconds; None: unlimited.
+        `front` is the greatest event time before the record landed, UTC. `or_s` is the minimum allowed
+        lateness, in seconds; None: unlimited.
         """
         marks = [
             (one.is_for(), _mark(front, most([one, Allowance(or_s)]))) for one in reversed(self.allowances)

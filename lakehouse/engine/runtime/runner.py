@@ -92,7 +92,7 @@ def run(
 
 
 class _Run:
-    """One run of layers of some streams."""
+    """One run of the chosen layers for the chosen streams."""
 
     def __init__(
         self,

@@ -49,10 +49,10 @@ _SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 
 @dataclass(frozen=True)
 class Cut:
-    """The condition for the rows to delete from a table, and their entry in ops.retention (None: no entry).
+    """The condition that selects the rows to delete, and their entry in ops.retention (None: no entry).
 
     `stay` holds the `id` of rows to keep despite the condition; None: none. `frozen` holds, for each source,
-    the ids with deleted rows or letters, in the form that `retained.note_ids` expects.
+    the ids whose rows or letters were deleted, in the form that `retained.note_ids` expects.
     """
 
     where: Column

@@ -102,7 +102,7 @@ def rebuild_gold(
             done = {name: done[name].and_then(more) for name, more in once.items()}
             if not any(more.changed or more.deleted for more in once.values()):
                 return list(done.values())
-    raise TableError(f"gold.{table.name} kept changing while it was rebuilt: does a second job write it?")
+    raise TableError(f"gold.{table.name} kept changing while it was rebuilt: is another job writing to it?")
 
 
 def _put_right(

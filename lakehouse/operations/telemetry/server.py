@@ -94,7 +94,7 @@ def serving(
     except OSError as error:
         raise ServiceError(
             f"telemetry cannot be served at {host}:{port} ({error.strerror}); "
-            "choose another port with --telemetry-port or telemetry.port; 0 is any free one"
+            "choose another port with --telemetry-port or telemetry.port; use 0 for any free port"
         ) from error
     thread = threading.Thread(target=server.serve_forever, name="telemetry", daemon=True)
     thread.start()

@@ -179,7 +179,7 @@ class ToPostgres:
                 )
             if position is not None and position.is_before(span.before):
                 raise PostgresTroubleError(
-                    f"{LABEL} has gold.{self._sql.name} up to {position}; the export catches up"
+                    f"{LABEL} has gold.{self._sql.name} up to {position}; the export will catch up"
                 )
             if position is not None and not position.is_before(span.after):
                 connection.rollback()

@@ -1,4 +1,4 @@
-"""Send a gold table's rows to Redis, which keeps those changed within the time to live."""
+"""Send a gold table's rows to Redis, where each row expires after the time to live."""
 
 from __future__ import annotations
 

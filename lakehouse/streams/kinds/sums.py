@@ -185,7 +185,7 @@ class _Sums:
         )
 
     def needs_recompute(self, partials: DataFrame, current: DataFrame) -> DataFrame:
-        """Return the keys whose current or new total is null (it does not fit); the sum of both may fit."""
+        """Return keys with a current or new total that is null because it does not fit; their sum may fit."""
         keys = list(self.windows.keys)
         coming = partials.select(*keys, F.col(self.total).alias("coming"))
         both = current.select(*keys, F.col(self.total).alias("standing")).join(coming, keys)

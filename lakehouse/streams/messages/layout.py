@@ -228,7 +228,7 @@ def key(*parts: str | OfColumns) -> Key:
 
 
 def joined_key(*columns: str | OfColumns, separator: str = ":") -> Key:
-    """Return a key made of several columns, unique to their values; a `str` is a column name."""
+    """Return a key of several columns, different for each combination of values; a `str` is a column name."""
     parts: list[str | OfColumns] = []
     for column in columns:
         parts += [separator, Name(column, separator) if isinstance(column, str) else column]
