@@ -64,14 +64,15 @@ private object KeptPlans {
 
 /** What the meaning of a plan over rows depends on: their schema, and a session's settings. */
 private object Key {
-  /** Settings without influence on values. Delta sets the last one after each commit. */
+  /** Settings of Spark SQL without influence on values. */
   private val OfExecution = Set(
     "spark.sql.adaptive.enabled", "spark.sql.codegen.factoryMode", "spark.sql.codegen.wholeStage",
-    "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes", "spark.sql.shuffle.partitions",
-    "spark.databricks.delta.lastCommitVersionInSession")
+    "spark.sql.files.maxPartitionBytes", "spark.sql.files.openCostInBytes", "spark.sql.shuffle.partitions")
 
   def of(session: SparkSession, schema: StructType): String = {
-    val settings = session.sessionState.conf.getAllConfs.removedAll(OfExecution).toSeq.sorted
+    // Others do not change values, but may change with each commit, as Delta's lastCommitVersionInSession.
+    val ofSql = session.sessionState.conf.getAllConfs.filter { case (name, _) => name.startsWith("spark.sql.") }
+    val settings = ofSql.removedAll(OfExecution).toSeq.sorted
     s"${session.sparkContext.applicationId} ${schema.json} $settings"
   }
 }
