@@ -40,10 +40,9 @@ from lakehouse.storage.spark.session import activate
 from lakehouse.storage.tables import Lake, looking_once, open_lake
 from lakehouse.streams.definition import Stream
 from lakehouse.streams.registry import BY_DEFAULT, choose
-from tests.support.counting import Counts, counted
+from tests.support.counting import counted
 
 app = typer.Typer(help=__doc__, add_completion=False)
-_COMPILERS = ("C1", "C2")
 _CLASSES = {
     "C1 ": "C1",
     "C2 ": "C2",
@@ -61,29 +60,34 @@ _CLASSES = {
 
 @dataclass
 class Cost:
-    """CPU-seconds of the JVM by class of thread, and of Python; wall time; what was counted."""
+    """CPU-seconds of the JVM by class of thread, and of Python; wall time; Spark jobs; calls to the JVM."""
 
-    threads: dict[str, float] = field(default_factory=dict)
+    threads: Mapping[str, float] = field(default_factory=dict)
     python_s: float = 0.0
     wall_s: float = 0.0
-    counts: Counts = field(default_factory=Counts)
+    jobs: int = 0
+    calls: int = 0
+
+    @property
+    def compilers_s(self) -> float:
+        """CPU-seconds of Java's compilers, whose share depends on the age of the process."""
+        return self.threads.get("C1", 0.0) + self.threads.get("C2", 0.0)
 
     @property
     def cpu_s(self) -> float:
-        """CPU-seconds without Java's compilers, whose share depends on the age of the process."""
-        used = (seconds for name, seconds in self.threads.items() if name not in _COMPILERS)
-        return self.python_s + sum(used)
+        """CPU-seconds without Java's compilers."""
+        return self.python_s + sum(self.threads.values()) - self.compilers_s
 
     def __add__(self, other: Cost) -> Cost:
         """Return the sum of both."""
         names = {**self.threads, **other.threads}
-        threads = {name: self.threads.get(name, 0) + other.threads.get(name, 0) for name in names}
-        counts = Counts(
-            self.counts.jobs + other.counts.jobs,
-            self.counts.compiled + other.counts.compiled,
-            self.counts.calls + other.counts.calls,
+        return Cost(
+            {name: self.threads.get(name, 0.0) + other.threads.get(name, 0.0) for name in names},
+            self.python_s + other.python_s,
+            self.wall_s + other.wall_s,
+            self.jobs + other.jobs,
+            self.calls + other.calls,
         )
-        return Cost(threads, self.python_s + other.python_s, self.wall_s + other.wall_s, counts)
 
 
 @dataclass(frozen=True)
@@ -152,11 +156,9 @@ class Rounds:
             yield
         wall_s, python_s = time.monotonic() - began, time.process_time() - python_s
         threads = defaultdict[str, float](float)
-        for (_, name), seconds in _by_thread(self._process).items():
-            threads[name] += seconds
-        for (_, name), seconds in before.items():
-            threads[name] -= seconds
-        costs[step.name] += Cost(dict(threads), python_s, wall_s, counts)
+        for thread, used_s in _by_thread(self._process).items():
+            threads[thread[1]] += used_s - before.get(thread, 0.0)
+        costs[step.name] += Cost(threads, python_s, wall_s, counts.jobs, counts.calls)
 
 
 def _by_thread(jvm: psutil.Process) -> dict[tuple[str, str], float]:
@@ -217,14 +219,10 @@ def measure(
 def _print_young(young: Sequence[Cost]) -> None:
     for first in range(0, len(young), 4):
         some = young[first : first + 4]
-        cpu, compilers = (statistics.mean(map(of, some)) for of in (attrgetter("cpu_s"), _compiling))
+        cpu, compilers = (statistics.mean(map(attrgetter(of), some)) for of in ("cpu_s", "compilers_s"))
         console.print(
             f"rounds {first + 1} to {first + len(some)}: {cpu:.2f} CPU-s, compilers {compilers:.2f}"
         )
-
-
-def _compiling(cost: Cost) -> float:
-    return sum(cost.threads.get(name, 0.0) for name in _COMPILERS)
 
 
 def _steps(title: str, rounds: Sequence[Round]) -> Table:
@@ -247,10 +245,10 @@ def _cells(costs: Sequence[Cost]) -> list[str]:
         [one.python_s for one in costs],
         [one.wall_s for one in costs],
     )
-    counted_ = [one.counts.jobs for one in costs], [one.counts.calls for one in costs]
+    counts = [one.jobs for one in costs], [one.calls for one in costs]
     return [
         *(f"{statistics.mean(ones):.3f}" for ones in seconds),
-        *(f"{statistics.mean(ones):,.0f}" for ones in counted_),
+        *(f"{statistics.mean(ones):,.0f}" for ones in counts),
     ]
 
 
@@ -264,7 +262,7 @@ def _sums(found: Mapping[tuple[str, int], Sequence[Round]], streams: int) -> Tab
         cpu = [one.whole.cpu_s for one in rounds]
         error = statistics.stdev(cpu) / len(cpu) ** 0.5 if len(cpu) > 1 else float("nan")
         figures = statistics.median(cpu), statistics.mean(cpu), error
-        compilers = statistics.mean(_compiling(one.whole) for one in rounds)
+        compilers = statistics.mean(one.whole.compilers_s for one in rounds)
         table.add_row(way, f"{size * streams:,}", *(f"{one:.2f}" for one in (*figures, compilers)))
         points[way] += [(size * streams, one) for one in cpu]
     table.add_section()
