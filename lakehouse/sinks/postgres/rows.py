@@ -156,7 +156,6 @@ class ToPostgres:
         self._exported = exported
         self._url = exported.settings.postgres.url.get_secret_value()
         self._sql = Sql(exported.table)
-        self._changes = changes_of(exported.table, {NAME: line_of(exported.table)})
         self._connection: psycopg.Connection | None = None
         self._sending: Sending | None = None  # None if PostgreSQL already has the micro-batch
         self._receiver: Receiver | None = None
@@ -262,7 +261,8 @@ class ToPostgres:
     def _filled(
         self, leaving: DataFrame, first: Position | None, end: Position, now: datetime, *, is_all: bool
     ) -> int:
-        with outgoing(leaving, self._changes) as rows, self._asking() as connection:
+        messages = changes_of(self._exported.table, {NAME: line_of(self._exported.table)})
+        with outgoing(leaving, messages) as rows, self._asking() as connection:
             if self._standing(connection, locks=True).position != first:
                 raise PostgresTroubleError(f"another export has sent rows of gold.{self._sql.name}; stop one")
             changes = rows.in_parts()

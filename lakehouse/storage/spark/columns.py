@@ -43,7 +43,7 @@ class Columns:
 
     @cached_property
     def _named(self) -> Any:
-        return internals.java_columns([column.alias(name) for name, column in self._columns.items()])
+        return internals.java_columns(_aliased(self._columns))
 
 
 class Grouped:
@@ -62,13 +62,13 @@ class Grouped:
         return internals.java_columns(self._by)
 
     @cached_property
-    def _named(self) -> list[Column]:
-        return [column.alias(name) for name, column in self._aggregates.items()]
-
-    @cached_property
     def _first(self) -> Any:
-        return internals.java_column(self._named[0])
+        return internals.java_column(_aliased(self._aggregates)[0])
 
     @cached_property
     def _others(self) -> Any:
-        return internals.java_columns(self._named[1:])
+        return internals.java_columns(_aliased(self._aggregates)[1:])
+
+
+def _aliased(columns: Mapping[str, Column]) -> list[Column]:
+    return [column.alias(name) for name, column in columns.items()]

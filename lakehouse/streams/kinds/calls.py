@@ -315,12 +315,13 @@ class Joining:
     def _rows(self) -> Columns:
         """A call's row, and for each key that the call no longer has a row marked as deleted."""
         gone = F.transform(F.filter("olds", lambda old: old["ts"] != F.col("ts")), self._gone)
-        row = F.explode(F.concat(F.array(self._standing(_is_closed())), gone))
+        row = F.explode(F.concat(F.array(self._standing), gone))
         return Columns({name: F.col(name) for name in self.pair} | {"_row": row})
 
-    def _standing(self, closed: Column) -> Column:
-        """Return a joined call as a row of the table, without the pair's columns."""
-        becomes = self.closed_by_now()
+    @property
+    def _standing(self) -> Column:
+        """A joined call as a row of the table, without the pair's columns."""
+        closed, becomes = _is_closed(), self.closed_by_now()
         was_closed = F.exists("olds", lambda old: (old["ts"] == F.col("ts")) & old["was_closed"])
         return self._row(
             {
