@@ -6,8 +6,8 @@ is not examined further. Otherwise, the contract's fields in the record are conv
 is examined. If a schema cannot be used, its records become dead letters (`avro_types`, `avro_projection`).
 
 An Avro reader stops at the end of a record, and on failure Spark returns a struct of nulls. Each record is
-therefore read as part of an outer record. Its last field, which follows the record, has bytes that no
-producer can know.
+therefore read as part of an outer record. The outer record's last field contains bytes that no producer can
+know.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _writer(spark: SparkSession, source: Source, schema: Registered) -> _Writer:
 def _read(spark: SparkSession, source: Source, text: str) -> _Reader | str:
     """Return the reader for a schema's text, or the reason why Spark cannot use the schema.
 
-    Raises errors that do not concern the schema, because Spark has ended or is out of memory.
+    Raises errors that have another cause: Spark has ended, or is out of memory.
     """
     try:
         projection = projection_of(source.contract, text, len(_END))
@@ -121,7 +121,7 @@ def _read_of(projection: Projection, is_its: Column) -> Column:
 
 @lru_cache(maxsize=64)
 def _steps(source: Source, writers: tuple[tuple[int, _Writer], ...]) -> tuple[Columns, ...]:
-    """Return the columns that decode the records of these writers, step by step."""
+    """Return the columns that decode these writers' records, step by step."""
     is_of = {one: wire.first_bytes() == F.lit(wire.header(one)) for one, _ in writers}
     readers = {one: it for one, it in writers if isinstance(it, _Reader)}
     reads = {f"_avro_{one}": _read_of(it.projection, is_of[one]) for one, it in readers.items()}
@@ -182,7 +182,7 @@ def _refusal(one: int, it: _Writer) -> Column:
 
 
 def _is_large(most: int) -> Column:
-    """Return whether a value is too long to read, as items of one byte each would need too much memory."""
+    """Return whether a value is too long to read, because one-byte items would need too much memory."""
     return F.octet_length("value") > most
 
 

@@ -41,7 +41,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class _Found:
-    """A value of a record, its Avro type and its Spark type."""
+    """A value in a record, with its Avro type and its Spark type."""
 
     type: AvroType
     value: Column
@@ -57,7 +57,7 @@ class _Found:
         return self.type.kind in ("bytes", "fixed") and self.type.logical is None
 
     def number(self) -> Column:
-        """Return the number, even if Spark has made it a time or a date, as it does in values read whole."""
+        """Return the number, even if Spark made it a time or a date, as in values that are read whole."""
         name = self.of_spark.typeName()
         if name == "date":
             return F.unix_date(self.value)
@@ -67,7 +67,7 @@ class _Found:
         return of_unit(self.value.cast("timestamp"))
 
     def at(self, name: str) -> _Found | None:
-        """Return a field of a record; None if its schema has no such field."""
+        """Return a field of a record; None if the record's schema has no such field."""
         if self.type.kind != "record" or name not in self.type.names:
             return None
         position = self.type.names.index(name)
@@ -113,7 +113,7 @@ def _nothing(field: Field) -> Column:
 
 
 def _of_field(field: Field, found: _Found) -> Taken:
-    """Return a writer's value as the type of the contract's field, if that type can hold it."""
+    """Convert a writer's value to the type of the contract's field; null if it does not fit."""
     if field.type is FieldType.JSON:
         return _as_json(field, found)
     optional = F.lit(False) if field.required else found.value.isNull()
@@ -135,7 +135,7 @@ def _of_string(field: Field, found: _Found) -> Taken | None:
 
 
 def _of_number(field: Field, found: _Found) -> Taken | None:
-    """Return a number or a boolean; None if the contract's type cannot hold it."""
+    """Return a number or a boolean; None if it does not fit the contract's type."""
     type_ = found.type
     is_decimal = type_.logical == "decimal"
     if field.type is FieldType.DOUBLE and (found.is_number or is_decimal):
@@ -157,7 +157,7 @@ def _of_number(field: Field, found: _Found) -> Taken | None:
 def _as_json(field: Field, found: _Found) -> Taken:
     """Return a value of any type for a JSON field; rare types are left to the examination.
 
-    The text of a string is parsed as JSON if possible (`wire.any_json`).
+    A string's text is parsed as JSON if possible (`wire.any_json`).
     """
     value, of_spark = found.value, found.of_spark
     optional = F.lit(False) if field.required else value.isNull()
@@ -234,7 +234,7 @@ def _time_text(found: _Found) -> Column:
 
 
 def _with_names(found: _Found) -> Column:
-    """Return a value that was read whole, with the field names of its schema."""
+    """Return a value that was read whole, with its schema's field names."""
     named = _named(found.of_spark, found.type)
     return found.value if named == found.of_spark else found.value.cast(named)
 

@@ -1,12 +1,12 @@
 """The part of a writer's schema that a contract needs, as two schemas for Spark's reader.
 
     writer   describes the same encoding as the producer's schema, so that Avro can skip unneeded fields
-    reader   has the contract's fields only
+    reader   contains only the contract's fields
 
-No text of the original schema reaches Spark: in both schemas, fields and types are named `f0`, `f1`, ...
-Names that differ only in case, which Spark confuses, therefore do no harm, and properties such as
-`java-class`, which make a string unreadable for Spark, have no effect. Unneeded fields are skipped by their
-length, so they take no memory and cannot cause a record to be refused.
+No text from the original schema reaches Spark: in both schemas, fields and types are named `f0`, `f1`, ...
+Spark would confuse names that differ only in case, and could not read a string with a property such as
+`java-class`. Unneeded fields are skipped by their length, so they take no memory and cannot cause a record to
+be refused.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lakehouse.streams.contract import Contract, FieldType
 MOST_TYPES = 10_000
 """The maximum number of types in a contract's fields; each use of a named type counts."""
 MOST_FIXED = 1_000_000
-"""The maximum bytes of a fixed in a contract's fields, because Avro allocates its memory before reading."""
+"""The maximum bytes of a fixed in a contract's fields, because Avro allocates the memory before reading."""
 MOST_MEMORY = 512 << 20
-"""The maximum memory in bytes for the arrays and maps of a value."""
+"""The maximum memory, in bytes, for a value's arrays and maps."""
 _ENVELOPE, RECORD, AFTER = "lakehouse_envelope", "record", "after"
 _WHOLE, _VALUE, _SKIPPED = "w", "v", "s"  # the purpose of a named type
 _WITHIN = {"array": "items", "map": "values"}
@@ -65,15 +65,15 @@ def wanted_of(contract: Contract) -> Wanted:
 
 
 def name_of(position: int) -> str:
-    """Return a field's name in these schemas."""
+    """Return a field's name in the two schemas, by its position."""
     return f"f{position}"
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """The projection of a schema: its type, the needed parts, and the two schemas.
+    """A schema's projection: its type, the needed parts, and the two schemas.
 
-    most   the maximum size of a value in bytes, from its memory use in the worst case; None: no limit
+    most   a value's maximum size in bytes, based on its worst-case memory use; None: no limit
     first  bytes before each record, so that Avro reads it as a union with one branch. Without them, Avro
            would decode into one reused record, whose buffers stay as large as the longest string so far
     """
@@ -89,7 +89,7 @@ class Projection:
 def projection_of(contract: Contract, text: str, after: int = 0) -> Projection:
     """Return the projection of a schema to a contract's fields, plus `after` bytes that follow the record.
 
-    Raises UnusableError for the reasons of `avro_types`, for too many types, for a fixed that is too large,
+    Raises UnusableError for the reasons in `avro_types`, for too many types, for a fixed that is too large,
     and for a schema that does not describe a record.
     """
     root, wanted = type_of(text), wanted_of(contract)
@@ -145,7 +145,7 @@ _PER_CHARACTER = 16  # of a field name, which JSON repeats
 
 
 def _of_collections(type_: AvroType, wanted: Wanted) -> float:
-    """Return the memory per encoded byte of the arrays and maps that are read, in the worst case."""
+    """Return the worst-case memory per encoded byte for the arrays and maps that are read."""
     steps = _steps(type_, wanted)
     if steps is None:
         return _of_collections_in(type_)
@@ -159,9 +159,10 @@ def _of_collections_in(type_: AvroType) -> float:
 
 
 def _per_byte(type_: AvroType) -> float:
-    """Return the memory per encoded byte of a value of a type, in the worst case.
+    """Return the worst-case memory per encoded byte for a value of this type.
 
-    A record's bytes are those of its fields, so the result is its worst field plus the record's own overhead.
+    A record consists only of its fields' bytes, so the result is for its worst field, plus the record's own
+    overhead.
     """
     inner = max(map(_per_byte, type_.types), default=0.0)
     if type_.kind == "union" and len(type_.members()) <= 1:
@@ -207,7 +208,7 @@ class _Document:
         return {"type": "record", "name": place, "fields": fields}
 
     def _kept(self, type_: AvroType, *, is_whole: bool) -> Any:
-        """Return a type that is read; times are Spark's types in values read whole, and numbers elsewhere."""
+        """Return a type that is read; times become Spark's types in values read whole, else numbers."""
         if type_.kind == "fixed" and type_.size > MOST_FIXED:
             large = f"has a fixed of {type_.size:,} bytes in the contract's fields"
             raise UnusableError(f"{large}; at most {MOST_FIXED:,} are read")
@@ -222,11 +223,11 @@ class _Document:
         return {"type": found, "logicalType": type_.logical} if is_whole and type_.is_time_of_spark else found
 
     def _skipped(self, type_: AvroType) -> Any:
-        """Return a type with the same encoding, as short as possible."""
+        """Return the shortest type with the same encoding."""
         return self._made(type_, _SKIPPED, self._skipped)
 
     def _made(self, type_: AvroType, mark: str, inner: Callable[[AvroType], Any]) -> Any:
-        """Return a type with its inner types; a named type is named after its purpose and number."""
+        """Return a type with its inner types; the name of a named type is its purpose and number."""
         if type_.kind == "union":
             return [inner(one) for one in type_.types]
         if type_.kind in ("array", "map"):

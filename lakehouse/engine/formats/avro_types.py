@@ -1,8 +1,8 @@
 """Avro schemas as types that are measured before anything is built from them.
 
 Anybody with access to the registry can register a schema. Spark expands each use of a named type, so a short
-text can expand to more types than fit in memory. Here, a type is one object however often it is used, and its
-measures are computed from those of its inner types, so nothing is expanded. The names of types do not matter,
+text can expand to more types than fit in memory. Here, each type is one object, however often it is used. Its
+measures are computed from its inner types' measures, so nothing is expanded. Type names do not matter,
 because Avro does not encode them.
 
     type_of('{"type": "record", "name": "Metric", "fields": [{"name": "value", "type": ["null", "double"]}]}')
@@ -53,14 +53,14 @@ class AvroType:
     """A type in a schema; all uses of a named type are the same object.
 
     kind     record, enum, fixed, array, map, union or the name of a primitive type
-    number   the number of a named type in its schema
+    number   a named type's number in its schema
     names    a record's field names, or an enum's symbols
     types    the types of a record's fields, a union's branches, or an array's or map's items
     logical  date, time-..., timestamp-..., local-timestamp-... or decimal; other logical types are ignored
     size     the bytes of a fixed
     scale    the scale of a decimal; `digits` is the precision with which it is read
     nested   the nesting depth of records, arrays and maps
-    nodes    the number of types in it, counting each use
+    nodes    the number of types inside this type, counting each use, and the type itself
     least    the minimum size of a value in bytes; zero: values take no bytes
     """
 
@@ -78,7 +78,7 @@ class AvroType:
 
     @property
     def bare(self) -> AvroType:
-        """The type of a non-null value; a union of int and long, or of float and double, is the wider one."""
+        """The type of a non-null value; a union of int and long, or float and double, has the wider type."""
         if self.kind != "union":
             return self
         branches = [one for one in self.types if one.kind != "null"]
@@ -97,13 +97,13 @@ class AvroType:
 
     @property
     def is_time_of_spark(self) -> bool:
-        """Whether the values are times or dates that Spark has a type for, and can write in ISO 8601."""
+        """Whether the values are times or dates that Spark can represent and write in ISO 8601."""
         return self.logical == "date" or (self.logical or "").endswith(
             ("timestamp-millis", "timestamp-micros")
         )
 
     def members(self) -> tuple[AvroType, ...]:
-        """Return the branches of a union except null, in Spark's order."""
+        """Return a union's branches except null, in Spark's order."""
         return tuple(one for one in self.types if one.kind != "null")
 
 
@@ -147,7 +147,7 @@ def _too_deep() -> UnusableError:
 
 
 class _Parser:
-    """Parses one schema. A type's name is known from its beginning, and the type itself from its end."""
+    """Parses one schema. A type's name is known when its definition begins, and the type when it ends."""
 
     def __init__(self) -> None:
         self._known: dict[str, AvroType | None] = {}
@@ -254,7 +254,7 @@ def _made(
     names: tuple[str, ...] = (),
     number: int = 0,
 ) -> AvroType:
-    """Return a type with its inner types, and its measures."""
+    """Return a type with its inner types and its measures."""
     types = tuple(types)
     depth = nested + max((one.nested for one in types), default=0)
     if depth > MOST_NESTED:
@@ -277,8 +277,8 @@ def _primitive(kind: str, given: Mapping[str, Any]) -> AvroType:
 def _decimal(given: Mapping[str, Any], most: int) -> tuple[int, int]:
     """Return the precision and scale for reading a decimal; zeros if the type is not a decimal.
 
-    The precision is the greatest possible one, because Spark truncates numbers with more digits than their
-    schema declares.
+    The precision is the greatest possible precision, because Spark truncates numbers with more digits than
+    their schema declares.
     """
     precision, scale = given.get("precision"), given.get("scale", 0)
     if given.get("logicalType") != "decimal" or type(precision) is not int or type(scale) is not int:

@@ -1,8 +1,8 @@
 """Compare a schema with a contract, field by field, before records are written.
 
-A field breaks the contract if every record would be refused because of it: either the schema lacks a required
-field, or the field's type never matches the contract's. A required field that the schema makes optional is a
-warning, because only records without the field are refused.
+A field breaks the contract if every record would be refused because of it. Either the schema lacks a required
+field, or the field's type never matches the contract's type. A required field that the schema makes optional
+causes a warning, because only records without the field are refused.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ KINDS: Mapping[RecordFormat, SchemaKind] = {
     "json-schema": "JSON",
     "json": "JSON",
 }
-"""The registry's name for the schemas of a format."""
+"""The registry's name for a format's schemas."""
 
 _AVRO_TIMES = frozenset({"timestamp-millis", "timestamp-micros"})
 _LOCAL_TIMES = frozenset({"local-timestamp-millis", "local-timestamp-micros"})
@@ -71,7 +71,7 @@ class _Found:
 
 
 def findings(source: Source, schema: Registered) -> list[Finding]:
-    """Return the conflicts between a source's contract and a schema; empty if its records are accepted.
+    """Return the conflicts between a source's contract and a schema; empty if there are no conflicts.
 
     Raises ValueError for a schema that cannot be read.
     """

@@ -1,7 +1,7 @@
 """Generate ODCS data contracts, and schemas for records that meet a stream's contract.
 
-An optional field is nullable, and so is the event time, because Kafka's timestamp can replace it. A JSON
-field is a string with JSON text. Protobuf has no decimals, so a DECIMAL becomes a string of digits.
+Optional fields are nullable. The event time is nullable, too, because Kafka's timestamp can replace it. A
+JSON field is a string with JSON text. Protobuf has no decimals, so a DECIMAL becomes a string of digits.
 """
 
 from __future__ import annotations
@@ -64,17 +64,17 @@ def schema_of_contract(source: Source, format_: str) -> Registered:
 
 
 def subject_of(topic: str) -> str:
-    """Return the registry subject of a topic's values."""
+    """Return the registry subject for a topic's values."""
     return f"{topic}-value"
 
 
 def name_of(source: Source) -> str:
-    """Return the name of a source's record type: metrics_events becomes MetricsEvents."""
+    """Return the name for a source's record type: metrics_events becomes MetricsEvents."""
     return "".join(word.capitalize() for word in re.split(r"[^A-Za-z0-9]+", source.table))
 
 
 def tree_of(contract: Contract) -> Tree:
-    """Return the fields of a record, with objects as nested trees.
+    """Return a contract's fields, with objects as nested trees.
 
     Raises SettingsError for a field that is also an object with fields, which no schema can express.
     """
@@ -101,7 +101,7 @@ def _both(path: Sequence[str]) -> SettingsError:
 
 
 def is_required(node: Leaf | Tree) -> bool:
-    """Return whether a record must have a field, or a field inside it."""
+    """Return whether records must contain a field, or any field inside it."""
     return node.required if isinstance(node, Leaf) else any(map(is_required, node.values()))
 
 

@@ -3,8 +3,8 @@
     encode = encoder(source, schema_id, schema)
     producer.send(topic, encode(b'{"serviceId": "api", ...}'))
 
-A value that does not fit its schema, such as a malformed sample, is sent unencoded after the five bytes of
-the header.
+A value that does not fit its schema, such as a malformed sample, is sent unencoded after the five-byte
+header.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakehouse.streams.contract import FieldType, TimeUnit
 from lakehouse.streams.definition import Source
 
 Encode = Callable[[bytes | None], bytes | None]
-_FIRST_MESSAGE = b"\x00"  # in its file: the short form of the index list [0]
+_FIRST_MESSAGE = b"\x00"  # the short form of the index list [0]
 _UNFIT = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": timedelta(microseconds=1)}
@@ -36,7 +36,7 @@ _PARTS = {"s": timedelta(seconds=1), "ms": timedelta(milliseconds=1), "us": time
 def registered_encoder(source: Source, topic: str) -> Encode:
     """Register the source's contract for its topic, and return an encoder for its records.
 
-    Raises RegistryError if the registry refuses it; JSON needs no schema.
+    Raises RegistryError if the registry refuses the schema. JSON needs no schema.
     """
     if source.format == "json":
         return lambda value: value
@@ -45,7 +45,7 @@ def registered_encoder(source: Source, topic: str) -> Encode:
 
 
 def encoder(source: Source, schema_id: int, schema: Registered) -> Encode:
-    """Return an encoder for JSON records; `schema` is the contract's, registered with this id."""
+    """Return an encoder for JSON records; `schema` is the contract's schema, registered with this id."""
     write = {"avro": _avro, "protobuf": _protobuf}.get(source.format, _as_it_is)(source, schema)
     first = wire.header(schema_id)
 

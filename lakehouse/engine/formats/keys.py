@@ -1,8 +1,8 @@
-"""Decode the Avro keys of deletions to ids, with their writers' schemas.
+"""Decode deletions' Avro keys to ids, with the writers' schemas.
 
 A key is read like a value (`lakehouse.engine.formats.avro`), with the same limits. If its schema is not a
-record but, for example, "string" or "long", the key is read as a record with one field, which Avro encodes
-in the same way.
+record but, for example, "string" or "long", the key is read as a record with one field. Avro encodes both in
+the same way.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def decoded(
 ) -> DataFrame:
     """Return bronze rows with the columns that `lakehouse.engine.records.deletions` needs for Avro keys.
 
-    `looked_up` decodes the values of a frame with the schemas that they name. Only the keys of records
-    without a value are read.
+    `looked_up` decodes a frame's values with the schemas that they name. Keys are read only from records
+    without a value.
     """
     key = F.when(F.col("value").isNull(), F.col("key"))
     aside = rows.withColumns({_ASIDE: F.col("value"), "value": key})
@@ -46,7 +46,7 @@ def decoded(
 
 
 def _source_of_keys(source: Source) -> Source:
-    """Return a source whose records are the keys; their two fields are the id, as text and as a number."""
+    """Return a source whose records are the keys, with two fields for the id: as text and as a number."""
     name = json_path.text_of(source.key_form.path or (_WHOLE,))
     text = Field(name, "text", FieldType.STRING, required=False)
     number = Field(name, "number", FieldType.LONG, required=False)

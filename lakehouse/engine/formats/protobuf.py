@@ -1,6 +1,6 @@
-"""Protobuf, decoded in Python workers, one column of records at a time (`protobuf_reading`).
+"""Decode Protobuf in Python workers, one column of records at a time (`protobuf_reading`).
 
-The registry stores a schema as text, which only protoc can parse. The driver compiles each text once with
+The registry stores a schema as text that only protoc can parse, so the driver compiles each text once with
 protoc.
 """
 
@@ -116,7 +116,7 @@ def _reading(source: Source, schemas: dict[int, bytes]) -> Reading:
 
 @cache
 def _files_of(schema: Registered) -> bytes | str:
-    """Return the descriptors of a schema's files or, as text, the reason why there are none."""
+    """Return the descriptors of a schema's files, or the reason, as text, why the schema cannot be used."""
     if schema.kind != "PROTOBUF":
         return f"is a {schema.kind} schema, not PROTOBUF"
     if schema.has_references:
@@ -129,10 +129,10 @@ def _files_of(schema: Registered) -> bytes | str:
 
 @cache
 def compiled(text: str) -> bytes:
-    """Return the file descriptor set of a schema's text; the schema's own file is last.
+    """Return the file descriptor set for a schema's text; the schema's own file is last.
 
     The text is protoc's input, or a file descriptor in Base64. Raises ValueError, with protoc's first error,
-    for a text that is neither, and for one that takes too long to compile.
+    for a text that is neither. Also raises it for a text that takes too long to compile.
     """
     content = text.encode()
     if len(content) > _MOST_TEXT:

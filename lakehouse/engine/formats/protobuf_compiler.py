@@ -1,4 +1,4 @@
-"""Compile one schema's text in a separate program, so that a crash or a limit ends only that program.
+"""Compile one schema's text in a separate program, so that a crash or a limit ends only this program.
 
     python -P protobuf_compiler.py CPU-SECONDS BYTES < schema > descriptors
 

@@ -1,8 +1,8 @@
-"""Write records as JSON, for examination, if their columns do not prove them valid.
+"""Write records as JSON for examination, if their columns do not prove them valid.
 
-The JSON has the contract's fields only, so no other field can make a record invalid. An object or array in
-place of another type is written as an empty one. For a JSON field that is already a column, the JSON only
-shows that the field is present.
+The JSON contains only the contract's fields, so no other field can make a record invalid. If a field has an
+object or array instead of the contract's type, an empty object or array is written. For a JSON field that is
+already a column, the JSON only shows that the field is present.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from lakehouse.engine.formats.protobuf_kinds import (
 )
 
 EVENT_TIME = "event_time"
-"""The column of the event time, and its type in this module."""
+"""The event time's column, and its type in this module."""
 _LONGEST_TEXT, _LONGEST_NUMBER = 100, 1_000  # in characters
 _EXPECTED = {
     "string": "a string",
@@ -54,7 +54,7 @@ _EXPECTED = {
 
 @dataclass
 class _Node:
-    """A name on the contract's paths: the field that ends there, if any, and the names below it.
+    """A name in the contract's paths, with the field whose path ends there, if any, and the names below it.
 
     `is_column`: the field's values are already a column.
     """
@@ -65,7 +65,7 @@ class _Node:
 
     @property
     def type(self) -> str:
-        """The type of the contract's field; empty if there is none."""
+        """The type of the contract's field; empty if no field ends here."""
         return "" if self.leaf is None else self.leaf.type
 
 
@@ -73,7 +73,7 @@ class Examined:
     """Writes the JSON of messages of one type."""
 
     def __init__(self, descriptor: Descriptor, wanted: Iterable[tuple[Wanted, Taken]], json: JsonOf) -> None:
-        """Take the contract's fields, including the event time, with how to get each as a column."""
+        """Accept the contract's fields, including the event time, and the access to each as a column."""
         self._descriptor, self._json = descriptor, json
         self._root = _Node()
         for one, taken in wanted:
@@ -97,7 +97,7 @@ class _Body:
         self.unfit: dict[Wanted, UnfitError] = {}
 
     def object(self, node: _Node, message: Any, descriptor: Descriptor) -> str:
-        """Return the fields below a node of a message, as a JSON object."""
+        """Return a message's fields below a node, as a JSON object."""
         entries = dict[str, Callable[[_Node], str]]()
         for name in node.below:
             one = named(descriptor, name)
@@ -176,7 +176,7 @@ class _Body:
 
 
 def _scalar(type_: str, value: Any, kind: str) -> str:
-    """Return a value as JSON, reduced to what its type in the contract needs."""
+    """Return a value as JSON, with only the content that its type in the contract needs."""
     if kind == "text":
         return _text(type_, text_of(value))
     if kind == "bytes":

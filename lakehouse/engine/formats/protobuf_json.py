@@ -1,8 +1,8 @@
 """Write Protobuf values as JSON, for JSON fields in the contract.
 
-The mapping is Protobuf's own (ProtoJSON): fields have their JSON names, or their own names if JSON names
-clash, and unset fields are omitted. The only difference is that 64-bit integers are numbers, not text. The
-size of a value and its nesting depth limit the time and memory needed.
+The mapping is Protobuf's own (ProtoJSON). Fields have their JSON names, or their own names if JSON names
+clash, and unset fields are omitted. The only difference is that 64-bit integers are numbers, not text. To
+bound time and memory, the nesting depth is limited, and so is the JSON's length relative to the value's size.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ Write = Callable[[_Out, Any], None]
 class JsonOf:
     """Writes the values of a schema's fields.
 
-    `types` has the schema's declared types. `parsed` has the types used for parsing, with text as bytes.
+    `types` contains the schema's declared types, and `parsed` the types for parsing, with text as bytes.
     """
 
     def __init__(self, types: DescriptorPool, parsed: DescriptorPool) -> None:
@@ -111,9 +111,9 @@ class JsonOf:
         return written
 
     def any_of(self, value: Any) -> tuple[Descriptor, Message]:
-        """Return the message in an Any, with its declared type.
+        """Return the declared type of the message in an Any, and the message.
 
-        Raises UnfitError if the schema does not have the type.
+        Raises UnfitError if the schema lacks the type, or if the bytes do not match it.
         """
         name = text_of(value.type_url).rpartition("/")[2]
         try:
@@ -164,7 +164,7 @@ class JsonOf:
         out.depth -= 1
 
     def _fields_of(self, descriptor: Descriptor) -> dict[int, tuple[str, Write]]:
-        """Return the JSON names and the writers of a message's fields, by field number."""
+        """Return the JSON names and writers for a message's fields, by field number."""
         known = self._fields.get(descriptor.full_name)
         if known is None:
             names = Counter(one.json_name for one in descriptor.fields)
@@ -240,7 +240,7 @@ class JsonOf:
 
 
 def entries_of(values: Any) -> list[tuple[Any, Any]]:
-    """Return the entries of a map. Raises UnfitError for keys that are not UTF-8."""
+    """Return a map's entries. Raises UnfitError for keys that are not UTF-8."""
     try:
         return [(key, values[key]) for key in values]
     except UnicodeDecodeError:
@@ -253,7 +253,7 @@ def key_text(key: Any) -> str:
 
 
 def value_text(value: Any) -> str:
-    """Return the JSON of a Value that is neither an object nor an array.
+    """Return the JSON for a Value that is neither an object nor an array.
 
     Raises UnfitError for NaN and infinity.
     """
@@ -293,7 +293,7 @@ def duration_text(duration: Any) -> str:
 
 
 def _fraction(nanos: int) -> str:
-    """Return the fraction of a second with as few digits as possible: 0, 3, 6 or 9."""
+    """Return a fraction of a second with the fewest possible digits: 0, 3, 6 or 9."""
     digits = f"{nanos:09}"
     while digits.endswith("000"):
         digits = digits[:-3]
@@ -301,7 +301,7 @@ def _fraction(nanos: int) -> str:
 
 
 def mask_text(mask: Any) -> str:
-    """Return the paths of a FieldMask with JSON names. Raises UnfitError for a path without a JSON name."""
+    """Return a FieldMask's paths with JSON names. Raises UnfitError for a path without a JSON name."""
     paths = [text_of(one) for one in mask.paths]
     if wrong := next((one for one in paths if not _PATH.fullmatch(one)), None):
         raise UnfitError(
@@ -316,7 +316,7 @@ def number_text(number: float) -> str:
 
 
 def _bytes_of(value: Any) -> int:
-    """Return the approximate encoded size of a value, or of all values of a field."""
+    """Return the approximate encoded size of a value, or of all values in a repeated field."""
     if isinstance(value, Message):
         return value.ByteSize()
     if isinstance(value, bytes | str):

@@ -1,4 +1,4 @@
-"""The kinds of Protobuf fields, as used to convert them to columns and JSON."""
+"""The kinds of Protobuf fields, for converting them to columns and JSON."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def kind_of(field: FieldDescriptor) -> str:
 
 
 def kind_of_one(field: FieldDescriptor) -> str:
-    """Return the kind of a single value of a field."""
+    """Return the kind of one value in a field."""
     if field.message_type is not None:
         return kind_of_message(field.message_type)
     return "bytes" if field.type == FieldDescriptor.TYPE_BYTES else _OF_TYPES[field.cpp_type]
@@ -87,7 +87,7 @@ def named(descriptor: Descriptor, name: str) -> FieldDescriptor | None:
 
 
 def value_of(field: FieldDescriptor) -> FieldDescriptor:
-    """Return the field `value` of a field's message type, which is a wrapper or a map entry."""
+    """Return the field `value` in a field's message type, which is a wrapper or a map entry."""
     if field.message_type is None:
         raise TypeError(f"{field.full_name} has no messages")
     return field.message_type.fields_by_name["value"]

@@ -5,14 +5,14 @@ once. The contract's fields become typed columns, and a mask marks the records t
 within the bounds set in `lakehouse.engine.records`. Any other record is converted to JSON and examined as
 JSON.
 
-No record stops the reading: a failure becomes a reason against that one record. To limit memory, records that
-would take more than 256 MiB once parsed are refused.
+No record stops the reading: a failure becomes a reason against that record alone. To limit memory, records
+that would take more than 256 MiB once parsed are refused.
 
-A value identifies its message type by indexes: first its index in the schema's file, then one in each outer
-message. After the schema's id come the number of indexes and then the indexes, as zigzag varints. A single
-zero means the first message. Older Confluent serializers (`use.deprecated.format`) write plain varints: data
-that would be negative as zigzag must be in this format. Everything else is read as zigzag, although `02 02`
-is ambiguous.
+A value identifies its message type by indexes: the outermost message's index in the schema's file, then an
+index in each outer message. The schema's id is followed by the number of indexes and by the indexes, as
+zigzag varints. A single zero means the first message. Older Confluent serializers (`use.deprecated.format`)
+write plain varints. If the numbers would be negative as zigzag, they are read in this format. All other data
+is read as zigzag, although `02 02` is ambiguous.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CONTINUES = 0x80
 
 
 def indexes_of(data: bytes) -> tuple[tuple[int, ...], int] | None:
-    """Return the indexes at the beginning of the data, and where they end; None if there are none."""
+    """Return the indexes at the beginning of the data, and their end; None if there are no indexes."""
     return _read(data, is_zigzag=True) or _read(data, is_zigzag=False)
 
 
@@ -83,7 +83,7 @@ _REASON = pa.struct([("rule", pa.string()), ("column", pa.string()), ("message",
 
 @dataclass
 class Reading:
-    """The wanted fields, and the schemas by id: file descriptor sets with the schema's own file last."""
+    """The wanted fields, and the schemas by id, as file descriptor sets with the schema's own file last."""
 
     wanted: tuple[Wanted, ...]
     times: Times
@@ -157,7 +157,7 @@ class Reading:
         return reader.read(bodies)
 
     def _reader(self, schema_id: int, index: bytes) -> _Reader | None:
-        """Return the reader of the message type that a header names; None if there is none."""
+        """Return the reader for the message type that a header names; None if there is no such type."""
         found = indexes_of(index)
         if found is None:
             return None
@@ -200,7 +200,7 @@ class _Reader:
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def _portions(self, bodies: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-        """Yield portions of the records that fit in memory: usually all at once."""
+        """Yield the records in portions that fit in memory, usually as one portion."""
         if sum(map(len, bodies)) <= self._most:
             yield bodies
             return
@@ -275,7 +275,7 @@ class _Reader:
     def _is_proven(
         self, one: Wanted, column: Taken, array: pa.Array, unfit: Mapping[int, UnfitError]
     ) -> pa.Array:
-        """Return a mask of the records for which this field cannot have a reason."""
+        """Return a mask of the records in which no reason can apply to this field."""
         count = len(array)
         if column.get is None:
             return _all(count, is_so=not (one.required or column.is_there or len(one.path) > 1))
@@ -291,7 +291,7 @@ class _Reader:
         return pc.and_(sound, pa.array([place not in unfit for place in range(count)])) if unfit else sound
 
     def _times(self, messages: list[Message]) -> tuple[pa.Array, Mapping[int, UnfitError]]:
-        """Return the accepted event times, and the errors in the others by position."""
+        """Return the accepted event times, and the errors in the other times by position."""
         if self._time.get is None:
             return pa.nulls(len(messages), _TIMESTAMP), {}
         values, unfit = self._time.get(messages)

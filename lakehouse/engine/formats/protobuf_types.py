@@ -1,8 +1,8 @@
 """The message types in a schema, as declared and as parsed.
 
-A record is parsed with a copy of its type that has the contract's fields only: the parser skips all others,
-whatever they contain. Text is parsed as bytes, so invalid UTF-8 affects only its own field, and absent fields
-have no default.
+A record is parsed with a copy of its type that contains only the contract's fields. The parser skips all
+other fields, whatever they contain. Text is parsed as bytes, so invalid UTF-8 affects only its own field.
+Absent fields have no default.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NARROWED = "Narrowed"
 
 
 class Types:
-    """The types in one schema, from a file descriptor set with the schema's own file last."""
+    """The types in one schema, from a file descriptor set whose last file is the schema's own."""
 
     def __init__(self, schema: bytes) -> None:
         files = FileDescriptorSet.FromString(schema)
@@ -100,7 +100,7 @@ def tree_of(paths: Iterable[tuple[str, ...]]) -> Tree:
 
 
 def _kept(declared: Descriptor, tree: Tree) -> Mapping[int, Tree]:
-    """Return the fields in a tree by number, and all fields of their oneofs, which unset each other."""
+    """Return a tree's fields by number, and all fields in the same oneofs, which unset each other."""
     kept: dict[int, Tree] = {}
     for name, below in tree.items():
         if (one := named(declared, name)) is not None:

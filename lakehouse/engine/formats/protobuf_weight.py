@@ -1,8 +1,8 @@
 """The memory that a record takes once it is parsed.
 
-A nested message may take as little as two bytes of a record, but in memory it takes space for each field of
-its type. A record of one megabyte can therefore take gigabytes. Most types do not allow this; with the
-others, large records are measured.
+A nested message may take as little as two bytes in a record, but in memory it takes space for each of its
+type's fields. A record of one megabyte can therefore take gigabytes. Most types do not allow this. With types
+that do, large records are measured.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CONTINUES, _LONGEST = 0x80, 63
 
 
 def most_per_byte(parsed: Descriptor) -> float:
-    """Return the maximum bytes of memory per byte of a record, not counting the outermost message."""
+    """Return the maximum bytes of memory per byte in a record, not counting the outermost message."""
     known, waiting = dict[str, Descriptor](), [parsed]
     while waiting:
         for one in waiting.pop().fields:
@@ -32,7 +32,7 @@ def most_per_byte(parsed: Descriptor) -> float:
 
 
 class Scale:
-    """Measures the memory of records of one parsed type."""
+    """Measures the memory that a parsed type's records take."""
 
     def __init__(self, parsed: Descriptor) -> None:
         self._parsed = parsed
@@ -53,7 +53,7 @@ class Scale:
         return left < 0
 
     def _type(self, parsed: Descriptor) -> tuple[int, dict[int, Descriptor]]:
-        """Return the size of a message type, and its fields that are messages."""
+        """Return a message type's size, and the fields that are messages."""
         found = self._types.get(parsed.full_name)
         if found is None:
             inner = {one.number: one.message_type for one in parsed.fields if one.message_type is not None}

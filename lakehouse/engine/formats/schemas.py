@@ -1,12 +1,12 @@
-"""Schemas, found by the ids in records, fetched from the registry once and then stored.
+"""Schemas by the ids in records, fetched from the registry once and then stored.
 
-An id always means the same schema, so each schema is stored in this process and in the lake, in
-`<lake>/_lakehouse_schemas/<id>.json`, where a rebuild, a replay and an audit find it without the registry. A
-damaged file there is rewritten.
+An id always refers to the same schema, so each schema is stored in this process and in the lake, in
+`<lake>/_lakehouse_schemas/<id>.json`. A rebuild, a replay and an audit find it there without the registry. A
+damaged file is rewritten.
 
 A missing schema may be registered later, so this process remembers a missing id only for `MISSING_FOR_S`. A
-micro-batch requests new ids on one connection, until the registry has had no schema for `MOST_MISSING` of
-them. Bytes that happen to look like ids therefore cost only a few requests, however many there are.
+micro-batch requests new ids on one connection, and stops requesting after `MOST_MISSING` ids without a
+schema. Bytes that happen to look like ids therefore cost only a few requests, however many there are.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ DIRECTORY = "_lakehouse_schemas"
 MOST_MISSING = 20
 """The maximum number of ids without a schema that one micro-batch requests."""
 MISSING_FOR_S = 60.0
-"""How long, in seconds, an id without a schema is not requested again."""
+"""The time, in seconds, before an id without a schema is requested again."""
 MOST_REMEMBERED = 1_000
-"""The maximum number of remembered ids without a schema; beyond that, the oldest are requested again."""
+"""The maximum number of remembered ids without a schema. Beyond it, the oldest ids are requested again."""
 
 Schemas = Mapping[int, Registered]
 """Schemas by id."""
@@ -87,7 +87,7 @@ class SchemaStore:
         return self._kept | self._known.keys()
 
     def look_up(self, spark: SparkSession, access: RegistryAccess, ids: Sequence[int]) -> Found:
-        """Look up ids; earlier ones are requested first.
+        """Look up ids, in the given order.
 
         Raises RegistryError if the registry is needed and does not answer.
         """
@@ -113,7 +113,7 @@ class SchemaStore:
         return Found({one: self._known[one] for one in sorted(ids) if one in self._known}, missing, asked)
 
     def _is_kept(self, spark: SparkSession, one: int) -> bool:
-        """Load a schema from the lake; return whether the lake has it."""
+        """Load a schema from the lake; return whether the lake contains it."""
         if one not in (self._kept or ()):
             return False
         found = self._read(spark, one)
@@ -126,7 +126,7 @@ class SchemaStore:
     def _ask(self, spark: SparkSession, client: RegistryClient, one: int) -> Registered | Missing:
         """Request a schema from the registry, and store it.
 
-        If the stored file is damaged, raises RegistryError unless the registry has the schema.
+        If the stored file is damaged, raises RegistryError unless the registry returns the schema.
         """
         damaged = self._path(one) if one in (self._kept or ()) else None
         way_out = f"; {damaged} is damaged: restore it from a copy of the lake, or remove it"

@@ -1,6 +1,6 @@
 """The header of a value with a registered schema: a zero byte, and the schema's id in four bytes.
 
-In Protobuf, the message's indexes in its schema follow.
+In Protobuf, the header is followed by the message's indexes in its schema.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from lakehouse.streams.messages import json_text
 MAGIC = b"\x00"
 LENGTH = 5
 MOST_IDS = 1_000
-"""The maximum number of ids that one micro-batch looks up. More than that are arbitrary bytes, not ids."""
+"""The maximum number of ids that one micro-batch looks up. A larger number means arbitrary bytes, not ids."""
 GREATEST_ID = (1 << 31) - 1
 """Ids are positive signed 32-bit integers."""
 
@@ -31,7 +31,7 @@ class Ids(NamedTuple):
 
 
 def first_bytes() -> Column:
-    """Return the header of a value."""
+    """Return a value's header."""
     return F.substring("value", 1, LENGTH)
 
 
@@ -69,17 +69,17 @@ def ids_in(rows: DataFrame, known: Collection[int]) -> Ids:
 
 
 def _is_possible() -> Column:
-    """Return whether a registry can have the id of a framed value."""
+    """Return whether a framed value's id is possible in a registry."""
     return (F.substring("value", 2, 1) < F.lit(b"\x80")) & (first_bytes() != F.lit(header(0)))
 
 
 def _id() -> Column:
-    """Return the id of a framed value, as text."""
+    """Return a framed value's id as text."""
     return F.conv(F.hex(F.substring("value", 2, LENGTH - 1)), 16, 10)
 
 
 def not_framed() -> Column:
-    """Return an array of reasons against a value without a header; null for a value with one."""
+    """Return an array of reasons against a value without a header; null for a value with a header."""
     message = with_value(
         "the value does not begin with a zero byte and a four-byte schema id",
         shown_bytes(F.col("value")),
@@ -93,9 +93,9 @@ def refusal(rule: str, message: str) -> Column:
 
 
 def without_schema(refused: Column, missing: Mapping[int, str]) -> Column:
-    """Return the reasons against a value; if `missing` has its id, that message replaces the reasons.
+    """Return the reasons against a value; if its id is in `missing`, the message there replaces the reasons.
 
-    An impossible id gets its own message. `refused` has the reasons so far, null if there are none.
+    An impossible id gets its own message. `refused` contains the reasons so far; null if there are none.
     """
     message = F.concat(
         F.lit("no registry has a schema "), _id(), F.lit(f": ids go from 1 to {GREATEST_ID:,}")
@@ -117,7 +117,7 @@ def unasked() -> Column:
 
 
 def any_json(text: Column) -> Column:
-    """Return a JSON field that arrives as text, normalized if it is JSON text; otherwise unchanged.
+    """Return a JSON field that arrives as text: normalized if the text is JSON, otherwise unchanged.
 
     Avro and Protobuf have no other type for arbitrary values.
     """

@@ -2,12 +2,12 @@
 
 Grain of bronze.<table>: one row per Kafka record; key: topic, partition, offset. `timestamp` is the record's
 Kafka timestamp (timestamp_type 0: set by the producer, 1: by the broker). `ingested_at` is the time when the
-record's micro-batch was written, or one microsecond after the greatest `ingested_at` so far if the clock is
-not later than that. Each commit therefore has its own `ingested_at`, greater than all earlier ones. The
-greatest one is recorded as a transaction, `bronze.<table> landed`, in microseconds since 1970, in the commit
-with the records. Times are UTC. If Kafka's timestamp is not a time in the years 1900 to 9998, or is -1
-(none), `timestamp` is null and `raw_timestamp` has the number. A rerun writes nothing twice, because the
-commit with the records also contains their end offsets.
+record's micro-batch was written. If the clock has not passed the table's greatest `ingested_at`, the value is
+the greatest plus one microsecond. `ingested_at` therefore increases with each commit. The same commit
+records the value as the transaction `bronze.<table> landed`, in microseconds since 1970. Times are UTC. If
+Kafka's timestamp is not a time in the years 1900 to 9998, or is -1 (none), `timestamp` is null and
+`raw_timestamp` contains the number. A rerun writes nothing twice, because the commit with the records also
+contains their end offsets.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SCHEMA = StructType(
 
 
 def spec(source: Source) -> TableSpec:
-    """Return a source's bronze table."""
+    """Return the specification of a source's bronze table."""
     return TableSpec(
         "bronze",
         source.table,
@@ -66,8 +66,8 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 def landing_of(name: str, landed: int | None, now: datetime) -> Move:
     """Return the move that records a landing in the bronze table `name`, in microseconds since the epoch.
 
-    The landing is the clock's time or, if later, one microsecond after `landed`, the last recorded landing
-    (None if there is none).
+    The landing is `now` or, if later, one microsecond after `landed`. `landed` is the last recorded landing;
+    None if the table has none.
     """
     micros = (now - EPOCH) // timedelta(microseconds=1)
     return Move(f"{name} landed", landed, micros if landed is None else max(micros, landed + 1))
@@ -108,7 +108,7 @@ class _Landing(Step):
         self._files = settings.spark.shuffle_partitions
 
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:  # noqa: ARG002 - it reads no table
-        """Choose the next records of each partition; None if there are no unread records."""
+        """Choose the next records from each partition; None if there are no unread records."""
         taken = self._topic.next(self.limit)
         if taken is None:
             return None
@@ -123,7 +123,7 @@ class _Landing(Step):
         )
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the micro-batch's record if it is the only one; else None."""
+        """Return the micro-batch's only record; None if it has more records."""
         if batch.record is None:
             return None
         return Blamed(f"the record at {batch.record}", skipping(batch.record))
@@ -141,7 +141,10 @@ class _Landing(Step):
             landed.unpersist()
 
     def _append(self, batch: Batch, now: datetime) -> tuple[DataFrame, Written]:
-        """Append the records; if Spark's source fails at one, append those before it, or only that record."""
+        """Append the records.
+
+        If Spark's source fails at a record, only earlier records are appended, or only the failing record.
+        """
         few = are_few(rows=batch.count or 0)
         execute_for(self._lake.spark, few=few)
         # One file per topic partition would mean many small files in each micro-batch.
@@ -161,8 +164,8 @@ class _Landing(Step):
     def _landing(self, now: datetime) -> Move:
         """Return the next landing. If another process lands records in the meantime, the commit is refused.
 
-        A table without a recorded landing may have another writer's rows, or be a restored version. In this
-        case, the greatest `ingested_at` in its rows counts as the last landing.
+        A table without a recorded landing may contain another writer's rows, or be a restored version. In
+        this case, the greatest `ingested_at` in its rows counts as the last landing.
         """
         noted = tables.transactions(self._lake.spark, self._path).get(f"{self.name} landed")
         if noted is None:

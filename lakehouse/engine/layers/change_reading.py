@@ -1,4 +1,4 @@
-"""Read the change feed of a gold table for an export."""
+"""Read a table's change feed for an export."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lakehouse.storage.tables import Position, Progress
 
 @dataclass(frozen=True)
 class Rest:
-    """The remaining changes if files are missing: their part, the changes, and the last lost version."""
+    """The remaining changes when files are missing; `lost` is the last version whose changes are lost."""
 
     part: Part
     feed: DataFrame
@@ -39,11 +39,11 @@ class ChangeReading:
 
     @property
     def is_resuming(self) -> bool:
-        """Whether the next changes must end where a killed micro-batch ended, so they cannot be split."""
+        """Whether the next changes must end where a killed micro-batch ended, and so cannot be split."""
         return self._ahead is not None
 
     def begin(self, done: Progress | None, ahead: Position | None) -> None:
-        """Begin at the query's progress; first read up to `ahead`, the end of a killed micro-batch."""
+        """Begin at the query's progress; read first up to `ahead`, where a killed micro-batch ended."""
         self.position, self._ahead = None if done is None else done.position, ahead
 
     def end_here(self) -> None:
@@ -53,7 +53,7 @@ class ChangeReading:
     def next(self, *, max_bytes: int) -> Part | None:
         """Return the next changes; None if there are none.
 
-        Raises PositionError if the table was recreated, or replaced by an older copy.
+        Raises PositionError if the table was recreated, or was replaced by an older copy.
         """
         snapshot = tables.snapshot(self._spark, self._path)
         newest = tables.version_in(snapshot)
@@ -88,10 +88,10 @@ class ChangeReading:
         return as_inserted(part.frame(self._spark, self._path), version, at)
 
     def rest(self, part: Part) -> Rest | None:
-        """Return all remaining changes, beginning with a part; None if no file is missing.
+        """Return all changes from the beginning of a part; None if no file is missing.
 
-        Up to the last version with a missing file, the changes are replaced by the newest state of every row
-        in the files written since. Which rows were deleted is unknown.
+        Up to the last version with a missing file, the newest state of each row in the remaining files
+        replaces the changes. Deletions in these versions are unknown.
         """
         spark, path, first = self._spark, self._path, part.first
         end = tables.version_of(spark, path) + 1

@@ -1,11 +1,11 @@
-"""Export: send gold's change feed to a topic and to other stores, through the sinks of `lakehouse.sinks`.
+"""Export: send gold's change feed to a topic and to other stores, through the sinks in `lakehouse.sinks`.
 
-Each micro-batch of the change feed sends the newest state of every changed row. The row goes to the table's
-lead, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key are
+Each micro-batch of the change feed sends the newest state of every changed row. A row goes first to the lead
+store, exactly once for a read-committed consumer, and then to each sink. Rows with the same message key are
 sent in the order of their versions, and within a version by table key. A deleted row is sent as a null value.
 A row that is too large for the lead goes only to the sinks and is recorded in ops.unsent_rows. A sink that
-has lost rows, or was unavailable or full, gets the rows again, but neither the lead nor other sinks wait for
-it. The lake records that a sink lacks rows, and the export's periodic work fails until they are written.
+has lost rows, or was unavailable or full, receives the rows again, but neither the lead nor other sinks wait
+for it. The lake records that a sink lacks rows, and the export's periodic work fails until they are written.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def steps(lake: Lake, stream: Stream, settings: Settings, permitted: Permitted) 
 
 @dataclass
 class _Done:
-    """A micro-batch's counts of rows, rows sent to the lead and refused rows, and `seconds` by store."""
+    """A micro-batch's counts of all rows, rows sent to the lead and refused rows; `seconds` are by store."""
 
     rows: int = 0
     sent: int = 0
@@ -127,7 +127,7 @@ class _Export(Step):
 
     @contextmanager
     def write(self, batch: Batch, now: datetime) -> Iterator[Passed]:
-        """Send the chosen changes; those that the lead already has go only to the sinks."""
+        """Send the chosen changes; changes that the lead already contains go only to the sinks."""
         if self._span is None or self._part is None:
             raise TypeError(f"{self.name} has chosen no changes")
         try:
@@ -139,7 +139,7 @@ class _Export(Step):
         yield Passed(result)
 
     def _rest_of(self, part: Part, error: Exception) -> tuple[DataFrame, Part]:
-        """Return what remains of changes that VACUUM has removed, and the part that this covers.
+        """Return the remaining changes after VACUUM has removed files, and the part that they cover.
 
         Raises TableError unless resending rows is allowed. Raises `error` unchanged if it has another cause.
         """
@@ -180,7 +180,7 @@ class _Export(Step):
         return any(sink.is_due() for sink in self._sinks)
 
     def tick(self, now: datetime) -> BatchResult:
-        """Fill the sinks that lack rows; if none seems to lack any, as after a failure, fill all sinks.
+        """Fill the sinks that lack rows, or all sinks if none is known to lack rows, as after a failure.
 
         Tries every sink, and then raises SinkTroubleError if a sink did not accept its rows.
         """
@@ -205,7 +205,7 @@ class _Export(Step):
             sink.close()
 
     def _noted(self) -> Noted:
-        """Return how far the table has been sent, according to the lead."""
+        """Return the export's recorded progress, according to the lead."""
         spark, path, table, lead = self._lake.spark, self._path, f"gold.{self._table.name}", self._lead
         if lead is None:
             return Noted(spark, path, table, None, None, None)

@@ -1,4 +1,4 @@
-"""An export's position, from its lead and from the note in the lake."""
+"""An export's position, as recorded by its lead store and in the lake."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from lakehouse.storage.tables.specs import Position, from_micros
 
 @dataclass(frozen=True)
 class Begun:
-    """Where an export continues: its progress, the next micro-batch's end, and the sinks that are behind.
+    """The point where an export continues, the next micro-batch's end, and the sinks that are behind.
 
-    `progress` is None if nothing has been sent. `ahead` is where the next micro-batch must end, because an
-    earlier attempt was killed or it must be sent as a whole; None if it may end anywhere. `behind`
-    has the names of the sinks that lack rows; None: any sink may lack rows.
+    `progress` is None if nothing has been sent. `ahead` is the position where the next micro-batch must end,
+    because an earlier attempt was killed or because the micro-batch cannot be split. It is None if the
+    micro-batch may end anywhere. `behind` names the sinks that lack rows; None means that any sink may.
     """
 
     progress: Progress | None
@@ -36,10 +36,10 @@ class Begun:
 
 @dataclass(frozen=True)
 class Noted:
-    """The recorded progress of sending the table at a path to a topic (None: no topic).
+    """The recorded progress of the export from the table at `path` to a topic (None: no topic).
 
-    `table` is the table's qualified name, `in_topic` the progress recorded in the topic, and `sliced` the
-    last micro-batch that was sent in slices.
+    `table` is the table's qualified name, `in_topic` is the progress recorded in the topic, and `sliced` is
+    the last micro-batch that was sent in slices.
     """
 
     spark: SparkSession
@@ -50,11 +50,11 @@ class Noted:
     sliced: Span | None
 
     def begun(self, permitted: Permitted) -> Begun:
-        """Return where the export continues.
+        """Return the point where the export continues.
 
-        If only the topic has the progress, other sinks may lack the last micro-batch, so they are filled
+        If only the topic contains the progress, other sinks may lack the last micro-batch, so they are filled
         again. Raises PositionError if another table's rows were sent, unless resending everything is allowed.
-        Also raises it if this lake is a copy of one that has sent rows, unless the copy is being adopted.
+        Also raises it if this lake is a copy and the original sent rows, unless the copy is being adopted.
         """
         sender = tables.sent_as(self.spark, self.path)
         in_topic, in_lake = self._of_topic(permitted), self._of_lake()
@@ -70,12 +70,12 @@ class Noted:
         sliced = self._sliced(sender)
         is_beyond = progress is None or (sliced is not None and progress.position.is_before(sliced.after))
         if sliced is not None and ahead is None and is_beyond:
-            # Some slices of that micro-batch were sent, after all rows before it.
+            # Some slices of the micro-batch were sent, after all earlier rows.
             return Begun(Progress(sender, sliced.before), sliced.after, behind)
         return Begun(progress, ahead, behind)
 
     def _of_topic(self, permitted: Permitted) -> Progress | None:
-        """Return the progress in the topic; None if it is another table's, and everything is sent again."""
+        """Return the topic's progress; None if it belongs to another table and all rows may be resent."""
         if self.in_topic is None or self._is_this(self.in_topic):
             return self.in_topic
         if Allow.RESEND not in permitted.allow:
@@ -83,15 +83,15 @@ class Noted:
         return None
 
     def _of_lake(self) -> Progress | None:
-        """Return the progress recorded in the lake; None if it is another table's."""
+        """Return the progress recorded in the lake; None if it belongs to another table."""
         noted = sent.noted(self.spark, self.path, self.topic)
         return noted if noted is not None and self._is_this(noted) else None
 
     def _adopted(self, sender: str, sent_before: Progress, *, adopts: bool) -> Begun:
-        """Return where a copy continues: after the part that both lakes share, in one micro-batch up to now.
+        """Return the point where a copy continues. One micro-batch covers all changes since the copying.
 
-        The original may have sent later states of the rows than those in the copy's first versions, and other
-        stores have the rows with the original's versions. These stores therefore get all rows again, as a new
+        The original may have sent newer states of the rows than the copy's first versions contain. Other
+        stores contain the rows with the original's versions, so they receive all rows again, as a new
         generation.
         """
         if not adopts or adopted_ms(sent_before.table) > adopted_ms(sender):

@@ -1,4 +1,4 @@
-"""Facts about a micro-batch of judged rows, from one aggregation: counts and bounds of times."""
+"""Facts about a micro-batch of judged rows, from one aggregation: row counts and time bounds."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ from lakehouse.streams.contract import OWN_TIME
 
 @dataclass(frozen=True)
 class Facts:
-    """Counts of judged, `dead` and `closed` rows, and bounds of times in microseconds (None if unknown).
+    """The row counts of a judged micro-batch, and its time bounds in microseconds (None if unknown).
 
-    `closed` counts the dead rows whose letters are closed. `own_us` is the sound records' greatest own time,
-    and `least_us` their earliest event time. All records landed between `first_us` and `landed_us`.
+    `dead` counts the refused rows, and `closed` counts those whose letters are closed. `own_us` is the sound
+    records' greatest own time, and `least_us` is their earliest event time. All records landed between
+    `first_us` and `landed_us`.
     """
 
     rows: int

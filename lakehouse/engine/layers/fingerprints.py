@@ -1,4 +1,4 @@
-"""Fingerprints of ids, in the driver's memory, to find records that may be repeated, and their days.
+"""Fingerprints of ids in the driver's memory, for finding possibly repeated records and their days.
 
 A fingerprint is a 64-bit number: 48 bits from a hash, and a day in the lower 16
 (`lakehouse.engine.records.identity.fingerprint`). Ten million fingerprints take 80 MB.
@@ -17,12 +17,12 @@ Packed: TypeAlias = npt.NDArray[np.int64]
 
 LAST_DAY = 0xFFFF
 _DAY = np.int64(0xFFFF)
-_RECENT = 200_000  # at most this many are sorted again with each addition
+_RECENT = 200_000  # the maximum number that each addition sorts again
 _EPOCH, _ONE_DAY = datetime(1970, 1, 1, tzinfo=UTC), timedelta(days=1)
 
 
 class Fingerprints:
-    """A collection of fingerprints, which may repeat. It keeps the given array and sorts it in place."""
+    """A collection of fingerprints, maybe with duplicates. It keeps the given array and sorts it in place."""
 
     def __init__(self, packed: Packed | None = None) -> None:
         self._still = _nothing() if packed is None else packed
@@ -41,13 +41,13 @@ class Fingerprints:
             self._recent = _nothing()
 
     def found(self, packed: Packed) -> npt.NDArray[np.bool_]:
-        """Return, for each given fingerprint, whether the collection has one with the same hash."""
+        """Return, for each given fingerprint, whether the collection contains its hash."""
         first, end = self._places(self._still, packed)
         more_first, more_end = self._places(self._recent, packed)
         return (end > first) | (more_end > more_first)
 
     def days(self, packed: Packed) -> list[int]:
-        """Return the sorted days of the collection's fingerprints that share a hash with the given ones."""
+        """Return the sorted days of the collection's fingerprints that share a hash with any given one."""
         found = [_days_among(held, *self._places(held, packed)) for held in (self._still, self._recent)]
         return [int(day) for day in np.unique(np.concatenate(found))]
 
@@ -64,7 +64,7 @@ def repeated(packed: Packed) -> npt.NDArray[np.bool_]:
 
 
 def spans(days: Sequence[int]) -> list[tuple[datetime | None, datetime | None]]:
-    """Return the time spans (UTC) that ascending days cover, joining adjacent days; None: no limit."""
+    """Return the time spans (UTC) that ascending days cover, joining adjacent days. None means no limit."""
     found: list[tuple[int, int]] = []
     for day in days:
         if found and day == found[-1][1] + 1:
@@ -87,7 +87,7 @@ def days_of(packed: Packed) -> Packed:
 
 
 def without_day(packed: Packed) -> Packed:
-    """Return each fingerprint with 0 as its day, so that only the hash is left."""
+    """Return each fingerprint with day 0, which leaves only the hash."""
     hashes: Packed = packed & ~_DAY
     return hashes
 

@@ -1,6 +1,6 @@
-"""Compute, from frames to frames, how a micro-batch changes a gold table and its side tables.
+"""Compute a micro-batch's changes to a gold table and its side tables, from frames to frames.
 
-No table is read or written here: `lakehouse.engine.layers.merging` does that in a lake, and
+This module neither reads nor writes tables. `lakehouse.engine.layers.merging` does so in a lake, and
 `lakehouse.testing.folding` keeps the tables in plain frames.
 """
 
@@ -37,8 +37,9 @@ Keyed = tuple[DataFrame, Sequence[str]]
 class Facts:
     """Facts about a micro-batch's partials.
 
-    The number of clean rows and of partials, the greatest event time, the first and last time, and the hours
-    between them that have rows. Times are UTC, and None if there are no rows or the table has no such times.
+    `rows` counts the clean rows. `reached` is the greatest event time, `first` and `last` are the first and
+    last time, and `hours` are the hours in between that have rows. Times are UTC. They are None if there are
+    no rows, or if the table has no such times.
     """
 
     rows: int
@@ -69,10 +70,10 @@ class Facts:
 
 @dataclass(frozen=True)
 class Given:
-    """The input of a fold besides the partials and the current rows.
+    """A fold's input besides the partials and the current rows.
 
-    The facts, the progress of time, the front (the greatest event time merged before, UTC; None if there is
-    none), and the keys of rows that silver has lost or changed (None if there are none).
+    `front` is the greatest event time that was merged before, UTC. `left` contains the keys of rows that
+    silver has lost or changed. Both are None if there are none.
     """
 
     facts: Facts
@@ -99,8 +100,8 @@ def folded(
 ) -> Folded:
     """Fold partials into the current rows.
 
-    `made_anew` returns the partials of the given keys over all rows of silver up to the micro-batch. Rows of
-    recomputed keys that silver no longer has are marked as deleted.
+    `made_anew` returns the given keys' partials over all silver rows up to the micro-batch. If a recomputed
+    key no longer occurs in silver, its rows are marked as deleted.
     """
     keyed = _to_recompute(table, partials, current, given)
     if keyed is None:
@@ -118,17 +119,18 @@ def folded(
 def to_compare(table: GoldTable, side: SideTable, changed: Folded, *, is_again: bool) -> list[Keyed]:
     """Return the keys whose rows in a side table may have to be deleted.
 
-    If there are none, the side table's new rows are simply upserted. `is_again`: an earlier attempt has
-    written the side table but not the main table, which may have changed since.
+    Without such keys, the side table's new rows are simply upserted. `is_again`: an earlier attempt wrote the
+    side table but not the main table, which may have changed since.
     """
     found: list[Keyed] = [] if changed.recomputed is None else [(changed.recomputed, table.keys)]
     return [*found, (changed.partials.select(*side.keys).distinct(), side.keys)] if is_again else found
 
 
 def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequence[Keyed]) -> DataFrame:
-    """Return the new rows that differ from a side table's current rows, and its rows to delete, marked.
+    """Return the new rows that differ from a side table's current rows, and the rows to delete, marked.
 
-    `every` has all current rows. Those with the keys `theirs` that are not among the new rows are deleted.
+    `every` contains all current rows. A current row with a key in `theirs` is deleted if it is not among the
+    new rows.
     """
     kept = every.select(*side.schema.names)
     found = [kept.join(keyed, list(keys), "left_semi") for keyed, keys in theirs]
@@ -141,9 +143,9 @@ def differences(side: SideTable, rows: DataFrame, every: DataFrame, theirs: Sequ
 def touched(table: GoldTable, facts: Facts, progress: EventTimeProgress, *, exactly: bool) -> Near | None:
     """Return a condition for the rows that the micro-batch may change; None for all rows.
 
-    It is only used to skip files, because the fold checks rows again. If a few late records are far from the
-    others, the hours between them are skipped. Unless `exactly` is set, times are rounded outward to hours,
-    so that micro-batches in the same hour share generated code.
+    The condition only serves to skip files, because the fold checks the rows again. If a few late records are
+    far from the other records, the hours in between are skipped. Unless `exactly` is set, times are rounded
+    outward to hours, so that micro-batches in the same hour share generated code.
     """
     extent, reach = table.time_columns, table.merge_radius
     if extent is None or facts.first is None or facts.last is None:
@@ -198,10 +200,10 @@ def _to_recompute(
 
 
 def _may_need_recompute(table: GoldTable, given: Given) -> bool:
-    """Return, without reading the table, whether partials alone may not suffice to update some rows."""
+    """Return, without reading the table, whether some rows may need more than partials to be updated."""
     if table.state is None or given.facts.first is None:
         return True
-    # Compare with the front itself, because state is cleared by the front, not by the grace.
+    # Compare with the front itself, because the front clears state, not the grace.
     unsettled_from = table.state.unsettled_from(EventTimeProgress(given.front, given.progress.now))
     return unsettled_from is None or given.facts.first <= unsettled_from
 
@@ -211,9 +213,9 @@ def _hour(moment: datetime) -> datetime:
 
 
 def _held(rows: DataFrame) -> DataFrame | None:
-    """Evaluate rows now, and return them from the driver's JVM; None if there are none.
+    """Evaluate the rows now, and return them from the driver's JVM; None if there are no rows.
 
-    Timestamps are kept as numbers, because one hour each autumn is ambiguous in a time without a zone.
+    Timestamps are kept as numbers, because one hour each autumn is ambiguous in a local time.
     """
     times = [column.name for column in rows.schema if isinstance(column.dataType, TimestampType)]
     found = internals.held(rows.withColumns({name: F.unix_micros(name) for name in times}))

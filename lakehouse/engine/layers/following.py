@@ -1,4 +1,4 @@
-"""A sink that never delays micro-batches: after a failure it is behind until it is filled again."""
+"""A sink that never delays micro-batches. After a failure, it is behind until it is filled again."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from lakehouse.storage.tables import Position
 
 
 class Following:
-    """One sink of an export.
+    """An export's sink.
 
-    While it `is_behind`, it gets no micro-batches. `rows` and `seconds` describe the last micro-batch.
+    While it `is_behind`, it receives no micro-batches. `rows` and `seconds` describe the last micro-batch.
     """
 
     def __init__(self, sink: Sink, *, is_behind: bool) -> None:
@@ -29,7 +29,7 @@ class Following:
 
     @property
     def seconds(self) -> float:
-        """How long the writes of the last micro-batch took."""
+        """The duration of the last micro-batch's writes."""
         return self._watch.seconds
 
     def begin(self, sending: Sending) -> None:
@@ -57,7 +57,7 @@ class Following:
         return self.is_behind or self._lacks_rows
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Fill the sink, and return the number of rows written; raises SinkTroubleError if it fails."""
+        """Fill the sink, and return the number of rows written. Raises SinkTroubleError if filling fails."""
         self._sink.require()
         rows = self._sink.fill(reached, now)
         self.is_behind = self._lacks_rows = False

@@ -2,8 +2,8 @@
 
 Gold, topics and stores still contain the removed rows' contribution. A later record must not correct, delete
 or repeat these rows, so it becomes an open letter, `retained` or `late`. For an id that was deleted before
-retention, the greatest deleted sequence (the bar) is known. Records up to the bar are `retained`, and others
-are compared as if the id's letters still existed.
+retention ran, the greatest deleted sequence (the bar) is known. Records up to the bar are `retained`. Newer
+records are compared as if the id's letters still existed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _FROZEN, _BAR = "_frozen", "_bar"
 
 
 class Frozen:
-    """The data that retention has removed from a source with ids, by ops.retention and ops.retained_ids."""
+    """A source's data that retention has removed, according to ops.retention and ops.retained_ids."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source) -> None:
         self._lake = lake
@@ -57,7 +57,7 @@ class Frozen:
         self._versions = versions
 
     def with_taken(self, facts: Columns) -> Columns:
-        """Return the columns of judged records plus those for `are_taken`; unchanged if no id was removed."""
+        """Add the columns for `are_taken` to judged records' columns; change nothing if no id was removed."""
         if not len(self._ids):
             return facts
         if self._marked is None or self._marked[0] is not facts:
@@ -83,10 +83,10 @@ class Frozen:
         return _closed(self._source, judged, ids, self._closed)
 
     def with_taken_letters(self, letters: DataFrame, judged: DataFrame) -> DataFrame:
-        """Return letters, plus replacements for letters that retention removed, with the columns LETTERS.
+        """Return letters and replacements for letters that retention has removed, with the columns LETTERS.
 
         A judged id with removed letters gets up to three replacements: a deletion with the bar, the last
-        deletion without a sequence, and a version that these have deleted.
+        deletion without a sequence, and a version that these two have deleted.
         """
         if self._source.sequence_by is None or not len(self._ids):
             return letters
@@ -96,7 +96,7 @@ class Frozen:
     def _frozen(self, judged: DataFrame, standing: DataFrame | None) -> DataFrame:
         """Return the ids with removed rows or letters, or with rows in the period that retention has cleared.
 
-        If _FROZEN is true, no later record is accepted; otherwise only records above _BAR are.
+        If _FROZEN is true, no later record is accepted; otherwise, only records above _BAR are accepted.
         """
         taken = _taken_of(self._lake, self._source, judged).select(identity.OF_ID, "bar")
         if standing is not None:
@@ -152,10 +152,10 @@ def _none(name: str) -> Column:
 
 
 def _closed(source: Source, judged: DataFrame, ids: DataFrame | None, before: datetime | None) -> DataFrame:
-    """Return judged records with IS_CLOSED, and with the reason against records that were sound.
+    """Return judged records with IS_CLOSED; closed records that were sound also get a reason.
 
-    A record is closed if its id is among the `ids` from `_frozen`, or if its event time is before `before`
-    (UTC). Either may be None.
+    A record is closed if the `ids` from `_frozen` exclude it, or if its event time is before `before` (UTC).
+    Either argument may be None.
     """
     if ids is None:
         marked = judged.withColumns({_FROZEN: F.lit(False), _BAR: F.lit(None).cast("long")})

@@ -23,11 +23,11 @@ from lakehouse.storage.tables.entries import LogEntry, rows_of, total
 from lakehouse.streams.definition import EventClock, GoldTable, MergedTable, Stream, WallClock
 
 _LOOK_EVERY_S = 30.0
-_RESTS = 2  # a tick is followed by a rest of this many times its duration
+_RESTS = 2  # the rest after a tick, as a multiple of the tick's duration
 
 
 def spec(table: MergedTable) -> TableSpec:
-    """Return a gold table's Delta table."""
+    """Return the specification of a gold table."""
     times = [column.name for column in table.schema if isinstance(column.dataType, TimestampType)]
     return TableSpec(
         "gold",
@@ -48,9 +48,9 @@ def spec(table: MergedTable) -> TableSpec:
 def steps(
     lake: Lake, stream: Stream, max_bytes: int, notice: Callable[[str], None] = lambda _text: None
 ) -> list[StepMaker]:
-    """Return factories for the steps that fill the stream's gold tables, `max_bytes` at a time.
+    """Return factories for the steps that fill the stream's gold tables, reading `max_bytes` each time.
 
-    `notice` is called for commits in which another writer has changed silver rows.
+    `notice` is called for each commit in which another writer changed silver rows.
     """
     return [
         StepMaker(
@@ -93,8 +93,8 @@ class _Merging(TableStep):
     def end_here(self, filled: Collection[str]) -> None:
         """Read no further than the current end.
 
-        In a catch-up, the idle time counts from the last time the table was filled, so the run need not wait.
-        In a live run, it counts from the run's start, because records sent before that may still be unread.
+        In a catch-up, the idle time counts from the table's last micro-batch, so the run need not wait. In a
+        live run, it counts from the run's start, because records that were sent earlier may still be unread.
         """
         super().end_here(filled)
         if isinstance(self._clock, EventClock):
@@ -126,8 +126,8 @@ def _tell_foreign(
 class _Ticker:
     """Closes the rows that are due by the wall clock.
 
-    It knows when rows written by the merge are due. A rebuild or a user's statement can add other rows, so it
-    checks again whenever the table's version has changed. In a table with an EventClock, rows are left alone
+    The merge reports when its rows are due. A rebuild or a user's statement can add other rows, so the ticker
+    checks again whenever the table's version has changed. In a table with an EventClock, it leaves rows alone
     until the table is idle. If files are large, a tick rewrites many rows to close a few, so ticks use at
     most a third of the time.
     """

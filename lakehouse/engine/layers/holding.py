@@ -1,4 +1,4 @@
-"""Exclusive access to a source's records, for decisions about all of them at once."""
+"""Exclusive access to a source's records, for decisions that depend on all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakehouse.streams.definition import Source
 def holding(lake: Lake, source: Source, what: str, *, is_whole: bool = True) -> Iterator[None]:
     """Exclude replays, discards and rebuilds from a source's letters; with `is_whole`, silver waits, too.
 
-    This is needed because the outcome for an id depends on all of its records. Raises TableError while
+    This is necessary because the outcome for an id depends on all its records. Raises TableError while
     another process holds the letters or silver.
     """
     paths, name = silver.paths_of(lake, source), silver.query_name(source)

@@ -1,13 +1,13 @@
 """Silver for sources with ids: find repeated, corrected and deleted records, and decide their outcome.
 
 Decisions are based on silver's rows and, for deleted or refused records, on their letters. Rows are looked up
-inside the transaction that writes the clean rows, so another writer's commit conflicts with it. The
-fingerprints of ids in memory only show which records need no lookup, and nearly all records need none. They
-are loaded from silver and its letters when the step is created, and updated from later commits.
+in the transaction that writes the clean rows, so another writer's commit conflicts with it. Fingerprints of
+ids in memory only show which records need no lookup. Nearly all records need none. The fingerprints are
+loaded from silver and its letters when the step is created, and updated from later commits.
 
-A micro-batch first writes its letters, including letters for rows that it removes from silver, and changes to
-letters whose records were sent again. If it crashes before it writes the rows, it is repeated, and ignores
-letters for its own records and for rows that silver still has.
+A micro-batch first writes its letters. They include letters for rows that it removes from silver, and changes
+to letters whose records were sent again. If the micro-batch crashes before it writes the rows, the retry
+ignores letters for its own records and for rows that silver still contains.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ MOST_IN_MEMORY = 10_000_000
 ACCEPTED = "accepted"
 """The status of a record without a letter."""
 
-_MORE = 1.25  # times as many fingerprints are allowed before the oldest are dropped
+_MORE = 1.25  # the oldest fingerprints are dropped above this multiple of the limit
 _SCANNED_ROWS = 300_000  # no generated code up to this many: it saves 1 us per row but costs 0.3 s
 _HASH, _IS_COMPARED = "_hash", "is_compared"
 _FACTS = ["packed", "status", "deletes"]
@@ -81,12 +81,12 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Settled:
-    """Judged records with their reasons, after they are compared with the other records that have their ids.
+    """Judged records with their reasons, after comparison with the other records that share their ids.
 
-    For each record with an id, `seen` has `packed` (its fingerprint), `status` (its letter's, or ACCEPTED)
-    and `deletes`. `removed` are rows to remove from silver, with reasons and ids, and `changed` are letters
-    to change, with reasons; both are None if there are none. `near` are the commit's files that may contain
-    the rows.
+    For each record with an id, `seen` contains its fingerprint (`packed`), its letter's status or ACCEPTED
+    (`status`), and `deletes`. `removed` are the rows to remove from silver, with reasons and ids. `changed`
+    are the letters to change, with reasons. Both are None if empty. `near` are the commit's files that may
+    contain the rows.
     """
 
     rows: DataFrame
@@ -99,8 +99,8 @@ class Settled:
 class Identities:
     """The known ids in a source's silver table, from the table at `clean` and the letters at `dead`.
 
-    `most` limits the fingerprints in memory. If there are more, only those from the newest days are kept.
-    Silver is then searched for records with earlier times or, for a source with `sequence_by`, for all.
+    `most` limits the fingerprints in memory. Above the limit, only the newest days' fingerprints are kept.
+    Older records are then looked up in silver; for a source with `sequence_by`, all records are.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Identities:
         self._most = most
         self._known = Fingerprints()
         self._lettered = Fingerprints()  # ids that have letters
-        self._pending = Fingerprints()  # those of them with open letters or deletions
+        self._pending = Fingerprints()  # ids that have open letters or deletions
         self._version: int | None = None
         self._since_day: int | None = None  # fingerprints from earlier days are not kept
 
@@ -192,8 +192,8 @@ class Identities:
     def _letters(self, seen: pa.Table, hashes: Packed, chosen: DataFrame, standing: DataFrame) -> DataFrame:
         """Return the letters needed to compare some ids: all letters of ids with open letters or deletions.
 
-        Letters for the micro-batch's own records, and for rows that silver still has, are excluded, because
-        they come from an attempt that was killed, or that met a conflict.
+        Letters for the micro-batch's own records and for rows that silver still contains are excluded. They
+        come from an attempt that was killed or met a conflict.
         """
         spark = chosen.sparkSession
         deletes = seen.column("packed").to_numpy()[seen.column("deletes").to_numpy()]
@@ -224,7 +224,7 @@ class Identities:
         }
 
     def _where(self, suspects: Packed) -> Near | None:
-        """Return where rows with the suspects' ids may be in silver; None: anywhere."""
+        """Return a condition for silver rows that may have a suspect's id; None if any row may."""
         if self._source.sequence_by is not None and self._since_day is not None:
             return None
         days = self._known.days(suspects)
@@ -301,7 +301,7 @@ def put(settled: Settled, commit: Commit, moves: Sequence[Move] = ()) -> int | N
 
 
 def letters_of(removed: DataFrame, bronze: str) -> DataFrame:
-    """Return rows removed from silver as raw records with reasons; raw values are null if not in bronze."""
+    """Return rows removed from silver as raw records with reasons; values that bronze has lost are null."""
     rows = tables.read(removed.sparkSession, bronze).where(at_places(removed))
     raw = rows.select(*_KEYS, "key", "value", "headers").dropDuplicates(_KEYS)
     return removed.join(raw, _KEYS, "left")
@@ -315,7 +315,7 @@ def _numbers(packed: DataFrame) -> Packed:
 
 
 def _give_back_memory() -> None:
-    """Return freed memory to the system: allocators would keep the memory used for loading many ids."""
+    """Return freed memory to the system; allocators would otherwise keep it after loading many ids."""
     pa.default_memory_pool().release_unused()
     with suppress(AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)

@@ -1,7 +1,8 @@
 """Write letters: new letters, changed letters, and letters whose records have become rows.
 
-A record has one letter, so every later decision about the record is also written here: by a repeated
-micro-batch, by a micro-batch that removes rows from silver or marks letters as resent, and by a rebuild.
+A record has at most one letter, and each later decision about the record changes that letter. Such decisions
+come from retried micro-batches, from rebuilds, and from micro-batches that remove silver rows or mark letters
+as resent.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ _MOST_RANGES = 100  # offset ranges in one condition
 
 @dataclass(frozen=True)
 class Verdicts:
-    """Decisions about records; each is None if there are none.
+    """Decisions about records; each field is None if there are no such decisions.
 
-    new       letters (`to_dead_letters`) of records that may already have one
+    new       letters (`to_dead_letters`) for records that may already have a letter
     changed   coordinates of existing letters, with their new `reasons`
     accepted  coordinates of silver rows that may have letters
     """
@@ -82,9 +83,9 @@ def are_processed(spark: SparkSession, query: str, clean: str, version: int | No
 def without_leaving(
     letters: DataFrame, query: str, version: int, *, bronze: str, clean: str, dead: str
 ) -> DataFrame:
-    """Exclude letters for rows that a version of silver still has, but that are about to be removed from it.
+    """Exclude letters for rows that a version of silver still contains but that are about to be removed.
 
-    The micro-batch that removes these rows has written its letters, but not yet its rows. `letters` are the
+    The micro-batch that removes these rows has written its letters but not yet its rows. `letters` are the
     query's letters, read after that version. `bronze`, `clean` and `dead` are paths.
     """
     spark = letters.sparkSession
@@ -96,7 +97,7 @@ def without_leaving(
 
 
 def at_places(rows: DataFrame) -> Column:
-    """Select the records of some rows: exactly these records if they are few, otherwise at least these."""
+    """Select the records behind some rows; with many rows, the selection may also contain other records."""
     places = rows.select(*_KEYS).limit(_MOST_RANGES + 1).collect()
     if len(places) > _MOST_RANGES:
         return within(ranges_of(rows))

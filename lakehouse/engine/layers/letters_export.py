@@ -1,7 +1,7 @@
 """Send each dead letter to a topic, once when it is new and once when it is closed.
 
-This is a step of its stream, after silver, so letters are sent while the stream runs. A letter is not sent
-again if a replay fails, and never if its record has returned from the topic too often.
+The step belongs to its stream and follows silver, so letters are sent while the stream runs. A letter is not
+sent again if a replay fails. It is never sent if its record has returned from the topic too often.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def name_of(stream: Stream) -> str:
 
 
 def note_name(stream: Stream, topic: str) -> str:
-    """Return the name of the note that records how far the stream's letters have been sent to the topic."""
+    """Return the name under which the lake records the progress of sending a stream's letters to a topic."""
     return f"{topic}.{stream.name}"
 
 
@@ -71,7 +71,7 @@ class _LettersExport(Step):
         self._reading = ChangeReading(lake.spark, self.name, self._path)
         table, there = DEAD_LETTERS.qualified_name, self._sink.sent()
         noted = Noted(lake.spark, self._path, table, self._note, there, None)
-        # No letter replaces another one, so an adopted copy need not catch up before it sends letters.
+        # No letter replaces another letter, so an adopted copy need not catch up before it sends letters.
         begun = noted.begun(replace(permitted, adopts=True))
         self._reading.begin(begun.progress, begun.ahead)
         self._part: Part | None = None

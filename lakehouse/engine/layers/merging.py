@@ -3,9 +3,10 @@
 The micro-batch is first reduced as far as possible without the table (`preaggregate`), then folded into the
 current rows (`fold`). New and changed rows are upserted in one commit, which also records the query's
 position, so a rerun merges nothing twice. Side tables are written before the main table, because the main
-table holds the state that they are computed from. After a crash between the two, the retry can therefore
-compute the side tables again. If silver has lost rows, because a record corrects or deletes another, their
-keys are recomputed from silver. `folds` computes the changes; this module reads and writes the tables.
+table contains the state that they are computed from. After a crash between the two commits, the retry can
+therefore compute the side tables again. If silver has lost rows, because a record corrects or deletes another
+record, their keys are recomputed from silver. `folds` computes the changes; this module reads and writes the
+tables.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ from lakehouse.streams.definition import (
 
 @dataclass(frozen=True)
 class _Input:
-    """The input of a merge: a micro-batch, its partials, and the fold's other input.
+    """A merge's input: a micro-batch, its partials, and the fold's other input.
 
-    `moves` are the positions that the table must record. `beside` has those for each side table, by name;
-    None for a side table that has already recorded them.
+    `moves` are the positions that the table must record. `beside` contains each side table's positions, by
+    table name; None for a side table that has already recorded them.
     """
 
     partials: DataFrame
@@ -66,10 +67,10 @@ class _Input:
 class Merge:
     """Merges micro-batches into a gold table and its side tables.
 
-    `next_due` is the earliest time at which the wall clock changes a row; None for never. The ticker's first
-    check sets it, and every write updates it. This differs with an EventClock: the wall clock has no effect
-    until the table is idle, that is, until enough time has passed since the last merge at `merged_at` (UTC;
-    None: unknown). Then the table is checked again.
+    `next_due` is the earliest time at which the wall clock changes a row; None means never. The ticker's
+    first check sets it, and every write updates it. With an EventClock, the wall clock has no effect until
+    the table is idle, that is, until enough time has passed since the last merge at `merged_at` (UTC; None if
+    unknown). Then the table is checked again.
     """
 
     def __init__(self, lake: Lake, table: GoldTable) -> None:
@@ -87,7 +88,7 @@ class Merge:
     def merge(self, batch: Batch, now: datetime) -> BatchResult:
         """Merge a micro-batch of clean rows, and record its positions.
 
-        Raises PositionError if the position recorded in the table is not where the micro-batch begins.
+        Raises PositionError if the micro-batch does not begin at the position recorded in the table.
         """
         table, rows, spark = self._table, batch.rows, batch.rows.sparkSession
         few = are_few(size_bytes=size_of(rows)) if batch.count is None else are_few(rows=batch.count)
@@ -196,7 +197,7 @@ class Merge:
         return {table.name: written.rows} | beside
 
     def _write_side(self, side: SideTable, folded: Folded, coming: _Input) -> int:
-        """Write the micro-batch's rows of a side table.
+        """Write the micro-batch's rows to a side table.
 
         Recomputed rows that retention has deleted are not written again.
         """
@@ -219,7 +220,7 @@ class Merge:
             rows.unpersist()
 
     def _count_and_least_due(self, rows: DataFrame) -> tuple[int, datetime | None]:
-        """Return the number of rows, and when the wall clock changes the first of them; None for never."""
+        """Return the number of rows, and the time when the wall clock first changes a row; None for never."""
         clock = self._table.clock
         if not isinstance(clock, WallClock):
             return rows.count(), None
@@ -248,6 +249,6 @@ def _count_and_extent(table: MergedTable, rows: DataFrame) -> tuple[int, Near | 
 
 
 def _standing(table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Return folded rows with the table's columns, and a mark on the rows to delete."""
+    """Return folded rows with only the table's columns and the mark for rows to delete."""
     kept = {*table.schema.names, DELETED}
     return rows.drop(*(name for name in rows.columns if name not in kept))

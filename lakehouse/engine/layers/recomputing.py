@@ -1,4 +1,4 @@
-"""Gold rows that a micro-batch recomputes from silver, instead of updating them.
+"""Gold rows that a micro-batch recomputes from silver instead of updating them.
 
 Partials alone cannot update a row whose records arrive out of order (`GoldTable.needs_recompute`), or a row
 that has lost a silver record because another record corrects or deletes it.
@@ -34,7 +34,7 @@ class Moved:
 
     @classmethod
     def of(cls, table: GoldTable, rows: DataFrame) -> Moved:
-        """Return these frames for clean rows, or for changes to clean rows."""
+        """Compute the frames from clean rows, or from changes to clean rows."""
         if CHANGE_TYPE not in rows.columns:
             partials = table.preaggregate(rows).persist()
             return cls(partials, partials)
@@ -54,10 +54,10 @@ class Moved:
 def made_anew(
     lake: Lake, table: GoldTable, batch: Batch, to_recompute: DataFrame, *, in_windows: bool
 ) -> DataFrame:
-    """Compute the partials of these keys from all silver rows up to the micro-batch's end.
+    """Compute the keys' partials from all silver rows up to the micro-batch's end.
 
     Later micro-batches add later rows. With `in_windows`, only rows in the keys' windows are read, if the
-    table has windows. From then on, the session is set to execute for many rows.
+    table has windows. The session then remains set to execute for many rows.
     """
     spark, ends = to_recompute.sparkSession, batch.ends
     execute_for(spark, few=False)
@@ -71,7 +71,7 @@ def made_anew(
 
 
 def of_keys(table: GoldTable, history: DataFrame, to_recompute: DataFrame) -> DataFrame:
-    """Compute the partials of these keys from silver rows."""
+    """Compute the keys' partials from silver rows."""
     # Spark pushes the join below the partials' aggregate if the join's keys are columns in silver.
     anew = table.preaggregate(history).join(to_recompute, list(table.keys), "left_semi")
     return anew.withColumn("recomputed", F.lit(True)) if "recomputed" in anew.columns else anew
@@ -85,7 +85,7 @@ def emptied(table: GoldTable, standing: DataFrame, partials: DataFrame) -> DataF
 
 
 def settled(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Return recomputed rows ready to be written: rows closed by the wall clock stay closed."""
+    """Prepare recomputed rows for writing: rows that the wall clock has closed stay closed."""
     clock = wall_clock_of(table)
     if clock is None:
         return anew
@@ -104,7 +104,7 @@ def wall_clock_of(table: MergedTable) -> WallClock | None:
 
 
 def _of_windows(table: GoldTable, keyed: DataFrame) -> Column:
-    """Select the silver rows in the windows of some keys; all rows if there are no windows."""
+    """Select the silver rows in the keys' windows; all rows if the table has no windows."""
     if table.window_s is None or "window_start" not in table.keys:
         return F.lit(True)
     starts = keyed.agg(F.collect_set(F.unix_micros("window_start"))).first()

@@ -5,13 +5,13 @@ the record omits is null. `event_time` (UTC) is the record's own time or, if it 
 in this case `own_time` is null. Only `own_time` advances the front, and with it the watermark
 (`lakehouse.engine.ops_tables.fronts`). A rerun writes nothing twice and reaches the same verdicts.
 
-A micro-batch's dead letters are written before its clean rows, with the same position. The front is
-recorded with the clean rows, so a retry after a crash between the two writes reads the same records under the
-watermark of the first attempt, and every record gets the same verdict again. Records with ids are then
-compared with others (`lakehouse.engine.records.identity`). If the rules or the watermark changed in between,
-a record that has a dead letter keeps it, and other records that are now refused get one, so every record ends
-up in exactly one of the two tables. A new allowed lateness (in a backfill: unlimited) applies from the first
-micro-batch that is not a retry (`lakehouse.engine.ops_tables.lateness`).
+A micro-batch's dead letters are written before its clean rows, with the same position. The front is recorded
+with the clean rows. After a crash between the two writes, a retry therefore reads the same records with the
+first attempt's watermark, and every record gets the same verdict again. Records with ids are then compared
+with other records (`lakehouse.engine.records.identity`). If the rules or the watermark changed in between,
+the retry updates the letters. A record that is now accepted gets a row, and its letter becomes `replayed`. A
+record that is now refused gets a letter. A new allowed lateness (in a backfill: unlimited) applies from the
+first micro-batch that is not a retry (`lakehouse.engine.ops_tables.lateness`).
 
 If a record makes validation fail, it is found and named (`lakehouse.engine.layers.culprits`). If the user
 skips it, it becomes a dead letter without being read.
@@ -66,7 +66,7 @@ _ONE_TASK_BYTES = 128 << 10  # in bronze files; below this, a second task and fi
 
 
 def spec(source: Source) -> TableSpec:
-    """Return a source's silver table."""
+    """Return the specification of a source's silver table."""
     return TableSpec(
         "silver",
         source.table,
@@ -99,7 +99,7 @@ def ensure(lake: Lake, source: Source) -> Paths:
 
 
 def opened(lake: Lake, source: Source) -> Paths:
-    """Return the same paths as `ensure`, but never change an existing silver table, whatever its settings."""
+    """Return the same paths as `ensure`, but leave an existing silver table and its settings unchanged."""
     if not lake.exists("silver", source.table):
         return ensure(lake, source)
     lake.ensure_source(bronze.spec(source))
@@ -117,7 +117,7 @@ def paths_of(lake: Lake, source: Source) -> Paths:
 
 
 def query_name(source: Source) -> str:
-    """Return the name of the query that fills a source's silver table; its letters have it as their `job`."""
+    """Return the name of the query that fills a source's silver table; it is also its letters' `job`."""
     return f"silver.{source.table}"
 
 
@@ -136,8 +136,8 @@ def fronts_before(lake: Lake, source: Source, landed: DataFrame) -> DataFrame:
 def sound_times(lake: Lake, source: Source, where: Column | None = None) -> DataFrame:
     """Return the landing times of all records with rows or letters, and the own times of sound records.
 
-    Sound means valid on its own, regardless of other records. A record that is no longer a row has a letter,
-    which keeps its own time. `where` selects records by their coordinates; None: all.
+    A sound record is valid on its own, regardless of other records. A record that is no longer a row has a
+    letter, which stores the record's own time. `where` selects records by their coordinates; None means all.
     """
     chosen = F.lit(True) if where is None else where
     rows = tables.read(lake.spark, paths_of(lake, source).clean).where(chosen)
@@ -153,9 +153,9 @@ def identities_of(lake: Lake, stream: Stream, source: Source) -> Identities:
 
 
 def steps(lake: Lake, stream: Stream, max_bytes: int, permitted: Permitted) -> list[StepMaker]:
-    """Return factories for the steps that fill the stream's silver tables, `max_bytes` at a time.
+    """Return factories for the steps that fill the stream's silver tables, reading `max_bytes` each time.
 
-    In a backfill no record is late, unless it belongs to rows that retention has removed.
+    In a backfill, no record is late unless it belongs to rows that retention has removed.
     """
     make = partial(_Cleaning, lake, stream, max_bytes=max_bytes, permitted=permitted)
     return [
@@ -251,7 +251,7 @@ class _Cleaning(TableStep):
         return self._identities is not None and leases.is_held(self._lake.spark, self._paths.clean)
 
     def blamed(self, batch: Batch) -> Blamed | None:
-        """Return the records that make validation fail; None if there are none, or if even reading fails."""
+        """Return the records that make validation fail; None if there are none, or if reading them fails."""
         return blamed(batch.rows.where(~within(self._skip)), self._judged)
 
     def _judged_by_landing(
@@ -259,8 +259,8 @@ class _Cleaning(TableStep):
     ) -> tuple[DataFrame, Facts]:
         """Return the verdicts on bronze rows, persisted, and the facts about them.
 
-        If the rows landed in several commits, and some may be late because others have advanced the front,
-        the rows from each commit are judged again, by the commit's own watermark.
+        If the rows landed in several commits, rows from one commit may make later rows late. In this case,
+        each commit's rows are judged again with that commit's own watermark.
         """
         known = self._known(rows.sparkSession)
         judged = self._judged(rows, skipping).persist()
@@ -283,7 +283,7 @@ class _Cleaning(TableStep):
     ) -> DataFrame:
         """Return the verdicts on bronze rows; rows in the ranges `skipping` are refused without being read.
 
-        The default watermark is the one before the micro-batch.
+        `watermark` defaults to the watermark before the micro-batch.
         """
         source, left = self._source, within(list(skipping)) if skipping else None
         seen = rows if left is None else rows.where(~left)
@@ -304,7 +304,7 @@ class _Cleaning(TableStep):
         return runs_of(self._letters_at(rows).where(is_skipped()))
 
     def _letters_at(self, rows: DataFrame) -> DataFrame:
-        """Return the letters of these rows' records."""
+        """Return the letters for these rows' records."""
         there = tables.read(self._lake.spark, self._paths.dead).where(letters.at_places(rows))
         return there.where(F.col("job") == self.name)
 
@@ -381,7 +381,7 @@ class _Cleaning(TableStep):
         return removed is not None and not self._letters_at(removed).isEmpty()
 
     def _moves(self, batch: Batch, facts: Facts) -> tuple[Move, ...]:
-        """Return the moves for a commit to silver, which expects lateness and front to be unchanged."""
+        """Return the moves for a commit to silver; they require that lateness and front are unchanged."""
         known = self._known(self._lake.spark)
         later = known.after(facts.own_us, facts.landed_us)
         return *batch.moves, *known.moves_to(later), self._lateness.expected
@@ -417,8 +417,8 @@ class _Cleaning(TableStep):
     def _change_lateness(self) -> bool:
         """Record the allowed lateness from the next micro-batch on; return whether that was possible.
 
-        It is impossible while silver reads the files that it began with, because the records judged so far
-        are then not a range of offsets.
+        It is impossible while silver still reads its initial files, because the records judged so far are
+        then not a range of offsets.
         """
         spark, path = self._lake.spark, self._paths.bronze
         position = cuts.position_of(spark, self.name, self._paths.clean, path)

@@ -1,7 +1,7 @@
 """The common part of the four layers: a step reads its unread rows and writes them as one micro-batch.
 
-A step's progress is recorded in the table that it fills (`lakehouse.engine.progress`), where a new step finds
-all it needs. After a failure, a step is therefore discarded and recreated.
+A step records its progress in the table that it fills (`lakehouse.engine.progress`), and a new step needs
+nothing else. After a failure, a step is therefore discarded and recreated.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class Allow(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Permitted:
-    """The part of a run's options that the run's steps know.
+    """The run options that the run's steps use.
 
-    - `allow` has the actions that are not refused.
-    - `skip` has the records that bronze does not read, and that silver does not judge if they have landed.
-    - `on_notice` gets a line when something is allowed or skipped.
+    - `allow` lists the actions that are not refused.
+    - `skip` lists the records that bronze does not read; if they have already landed, silver refuses them.
+    - `on_notice` is called when something is allowed or skipped.
     - `adopts`: exports continue on a copy of a lake that has already sent rows.
     - `is_backfill`: a record is late only if it belongs to rows that retention has removed.
     """
@@ -57,10 +57,10 @@ class Permitted:
 
 @dataclass(frozen=True)
 class BatchResult:
-    """The result of a micro-batch: rows read, and rows written, by kind.
+    """A micro-batch's result: the number of rows read, and of rows written, by kind.
 
-    `refused` is the number of rows that silver refused; `seconds` is the duration of an export's writes, by
-    store.
+    `refused` is the number of rows that silver refused. `seconds` contains the durations of an export's
+    writes, by store.
     """
 
     rows: int
@@ -71,13 +71,13 @@ class BatchResult:
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch that has been chosen but not written.
+    """A micro-batch that has been chosen but not yet written.
 
-    `count` is the number of rows, None if unknown before reading. `number` is the version of the filled table
+    `count` is the number of rows; None if unknown before reading. `number` is the filled table's version
     after the commit, for messages and dead letters. `moves` and `beside` are recorded with the rows, and
-    `ends` are the end positions by table name (`lakehouse.engine.progress.reading.Taken`). `reads` describes
-    the input for messages. `size` is compared with a step's `limit`, and is 0 if the micro-batch cannot be
-    split. `record` is the place of the only Kafka record; None if there are more records.
+    `ends` contains the end positions by table name (`lakehouse.engine.progress.reading.Taken`). `reads`
+    describes the input for messages. `size` is compared with a step's `limit`, and is 0 if the micro-batch
+    cannot be split. `record` is the place of the only Kafka record; None if there are more records.
     """
 
     rows: DataFrame
@@ -92,13 +92,13 @@ class Batch:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an earlier attempt has written a part of the micro-batch."""
+        """Whether an earlier attempt wrote a part of the micro-batch."""
         return None in self.beside
 
 
 @dataclass(frozen=True)
 class Blamed:
-    """The records that make a micro-batch fail, and how to get past them, as text for messages."""
+    """The records that make a micro-batch fail, and a way to skip them, as text for messages."""
 
     records: str
     way_out: str
@@ -106,7 +106,7 @@ class Blamed:
 
 @dataclass(frozen=True)
 class Passed:
-    """The result of a step's micro-batch, and the rows added to its table; None if not requested."""
+    """The result of a micro-batch; `rows` are the rows added to the table, or None if not requested."""
 
     result: BatchResult
     rows: InMemory | None = None
@@ -132,10 +132,10 @@ class Gate(Protocol):
 class Step(ABC):
     """A layer's work on one table, or one export.
 
-    `fills` is the name of the table that the step fills, layer.table; None for an export. `merge_every_s`:
-    how long input may wait in a live run. `passes_on`: a later step reads the rows from memory. `limit` is
-    the maximum size of a micro-batch, in records for bronze and in bytes of files for the other layers; None
-    for the limit in the settings. Times are UTC.
+    `fills` is the name of the table that the step fills, layer.table; None for an export. `merge_every_s` is
+    the time that input may wait in a live run. `passes_on`: a later step reads the rows from memory. `limit`
+    is a micro-batch's maximum size, in records for bronze and in file bytes for the other layers; None means
+    the limit in the settings. Times are UTC.
     """
 
     layer: LayerName
@@ -150,7 +150,7 @@ class Step(ABC):
     def plan(self, handed: Mapping[str, InMemory]) -> Batch | None:
         """Choose the next micro-batch; None if there is no input.
 
-        `handed` has rows in memory, by the name of the table that they were just appended to. Raises
+        `handed` contains rows in memory, by the name of the table to which they were just appended. Raises
         PositionError if the source does not match the recorded position.
         """
 
@@ -161,7 +161,7 @@ class Step(ABC):
 
     @abstractmethod
     def end_here(self, filled: Collection[str]) -> None:
-        """Read no further than the current end, except in tables `filled` by other steps of this run."""
+        """Read no further than the current end, except in tables `filled` by this run's other steps."""
 
     def blamed(self, batch: Batch) -> Blamed | None:  # noqa: ARG002 - most have none
         """Return the records that make a micro-batch fail; None if unknown.
@@ -171,7 +171,7 @@ class Step(ABC):
         return None
 
     def is_held(self) -> bool:
-        """Return whether the lease of the step's table is held, so that a micro-batch would wait."""
+        """Return whether the lease on the step's table is held, so that a micro-batch would wait."""
         return False
 
     def close(self) -> None:  # noqa: B027 - most have none
@@ -237,7 +237,7 @@ class TableStep(Step):
 def _combined(
     combine: Callable[[Mapping[str, DataFrame]], DataFrame], rows: Mapping[str, DataFrame]
 ) -> DataFrame:
-    """Combine rows from tables; for changes, added and removed rows separately, marked by `_change_type`."""
+    """Combine the tables' rows; combine added and removed rows separately, marked by `_change_type`."""
     if not any(CHANGE_TYPE in frame.columns for frame in rows.values()):
         return combine(rows)
     parts = []
@@ -257,10 +257,10 @@ def _side_of(rows: DataFrame, *, is_gone: bool) -> DataFrame:
 
 @dataclass(frozen=True)
 class StepMaker:
-    """The name of a stream's step, and a factory for it.
+    """The name of a stream's step, and a factory for the step.
 
-    `make` creates the step's missing tables and output topics. Each call returns a new step, whose only
-    knowledge is the state recorded in tables and topics.
+    `make` creates the step's missing tables and output topics. Each call returns a new step, which uses only
+    the state recorded in tables and topics.
     """
 
     stream: str

@@ -1,9 +1,10 @@
 """A topic that bronze reads, and the offsets read so far, as recorded in bronze's table.
 
-If the two do not match, the step is refused, with the cause and the way out: the topic was deleted and
-recreated, offsets went backwards, or Kafka dropped records before they landed. If such a loss is allowed, it
-is recorded in ops.data_losses and skipped, and so are records that the user wants to skip. Records that
-Spark's source cannot read are read separately, in the driver (`lakehouse.storage.spark.kafka_source`).
+If the two do not match, the step is refused with the cause and a remedy. Possible causes are that the topic
+was deleted and recreated, that offsets went backwards, or that Kafka dropped records before they landed. If
+the user allows such a loss, it is recorded in ops.data_losses and skipped, as are records that the user wants
+to skip. Records that Spark's source cannot read are read separately, in the driver
+(`lakehouse.storage.spark.kafka_source`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ EARLIEST, LATEST = "earliest", "latest"
 Offsets = Mapping[int, int]
 Ranges = Mapping[int, tuple[int, int]]
 
-_AT_LEAST = 100  # records; this many always fit, because a broker limits a record's size
+_AT_LEAST = 100  # records; so many always fit, because a broker limits a record's size
 _OVERHEAD_BYTES = 64  # per record, in memory
 _LARGE_BYTES = 4096  # from this size on, a record is mostly payload, which the other layers copy
 _COPIES = 4
@@ -47,7 +48,7 @@ _PARTS_OF_HEAP = 8
 
 @dataclass(frozen=True)
 class TakenRecords:
-    """Records between two offsets in each partition: the rows, and their maximum number.
+    """Records between two offsets in each partition; `records` is their maximum number.
 
     `record` is the place of the only record; None if there are more records.
     """
@@ -91,11 +92,11 @@ class TopicReading:
         self._source = self._identified()
 
     def next(self, limit: int | None = None) -> TakenRecords | None:
-        """Return the next records, at most `max_records` and at most the limit; None if there are none.
+        """Return the next records, up to `max_records` and the limit; None if there are none.
 
-        Their estimated size in memory is at most about `max_bytes` or an eighth of the heap. Raises
-        PositionError if the topic does not match the recorded offsets or was recreated since the last call,
-        and ServiceError if the broker does not answer.
+        Their estimated size in memory is at most about `max_bytes` or an eighth of the heap, whichever is
+        less. Raises PositionError if the topic does not match the recorded offsets or was recreated since the
+        last call, and ServiceError if the broker does not answer.
         """
         self._source = self._source or self._identified()
         if self._source is None:
@@ -211,7 +212,7 @@ class TopicReading:
     def _identified(self) -> str | None:
         """Return the topic's name as a source; None if the topic does not exist yet.
 
-        Raises PositionError if it is not the topic that was read before.
+        Raises PositionError if it is not the topic that the table was filled from.
         """
         known = describe_topic(self._access, self._topic)
         source = topic_source(self._topic, None if known is None else known.id)
@@ -246,7 +247,7 @@ class TopicReading:
             )
 
     def _first(self, noted: Offsets, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
-        """Return where to continue in each partition.
+        """Return the offset at which to continue in each partition.
 
         A new partition is read from offset 0, and a new table begins at the earliest offsets.
         """
@@ -268,7 +269,7 @@ class TopicReading:
     def _begin(self, there: Mapping[int, tuple[int, int]]) -> dict[int, int]:
         """Record the offsets at which the user chose to begin, before reading any record, and return them.
 
-        A second start continues from there, even if no record has arrived in between.
+        A second start continues from these offsets, even if no record arrived in between.
         """
         if self._start == LATEST:
             at = {n: end for n, (_, end) in there.items()}
@@ -332,10 +333,10 @@ class TopicReading:
 
 
 def capped(waiting: Ranges, records: int) -> dict[int, tuple[int, int]]:
-    """Return the ranges of offsets, shortened in proportion to a total of about `records` records.
+    """Shorten the offset ranges proportionally to a total of about `records` records.
 
-    If `records` is less than the number of partitions, the partitions with the most unread records get one
-    record each, and the others none.
+    If `records` is less than the number of partitions, only the partitions with the most unread records are
+    read, one record from each.
     """
     every = sum(end - first for first, end in waiting.values())
     if every <= records:

@@ -1,7 +1,7 @@
-"""Data loss that the user has allowed: records that Kafka no longer has, or that cannot be read.
+"""Data loss that the user has allowed: records that Kafka has dropped, or that cannot be read.
 
 Grain of ops.data_losses: one row per offset range, first and last included; key: topic, partition,
-first_offset. Ranges in a partition do not overlap. Not every offset in a range belonged to a lost record,
+first_offset. Ranges in a partition do not overlap. Some offsets in a range may not belong to lost records,
 because transaction markers and compacted records have offsets, too. `noted_at` is UTC; `query` is the query
 that skipped the range. A rerun writes nothing twice.
 """
@@ -53,7 +53,7 @@ class LostRange:
 
 
 def note(lake: Lake, losses: Iterable[LostRange], query: str, now: datetime) -> bool:
-    """Record lost offset ranges, except for offsets already recorded; return whether any were new."""
+    """Record lost offset ranges, except for offsets already recorded; return whether any offsets were new."""
     path = lake.ensure(DATA_LOSSES)
     ends = {
         (row.topic, row.partition): row.last

@@ -55,7 +55,7 @@ def recorded(lake: str, actor: str) -> Iterator[None]:
 
 
 def append(lake: str, events: Sequence[Event], again: bool = False) -> None:  # noqa: FBT001, FBT002
-    """Append events; with `again`, omit those that a failed attempt has already written."""
+    """Append events; with `again`, omit events that a failed attempt has already written."""
     if again:
         earliest = min(event.at for event in events)
         there = {event.id for event in newest(lake, limit=sys.maxsize, since=earliest)}
@@ -76,8 +76,8 @@ def newest(
     """Return the newest events of these kinds and streams (none given: all), oldest first.
 
     With `streams`, events that do not concern a single stream are omitted. `since` is the earliest time.
-    `before` is the time and id of an event, and only events before that event are returned. No more files are
-    read than necessary. Raises TableError if the table cannot be read.
+    `before` is an event's time and id, and only events before that event are returned. Only necessary files
+    are read. Raises TableError if the table cannot be read.
     """
     found: list[Event] = []
     for upto, read in direct.newest_first(lake, EVENTS, "at"):
@@ -97,7 +97,7 @@ def newest(
 
 
 def compact(lake: str) -> str | None:
-    """Merge small files, and return a message about the result; None if the number of files did not fall.
+    """Merge small files, and return a message about the result; None if there are as many files as before.
 
     A failure is reported on standard error; no events are lost.
     """

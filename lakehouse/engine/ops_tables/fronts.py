@@ -1,14 +1,14 @@
-"""A silver table's progress, as recorded in its commits: its front, and the landing time it has reached.
+"""A silver table's progress, as recorded in its commits: its front, and the newest landing time processed.
 
     silver.metrics_events front    1795723989203000   the greatest own event time of valid records, in us
     silver.metrics_events landed   1795723990117000   the greatest `ingested_at` that was processed, in us
 
-The watermark of a record is the front of the valid records that landed before it, minus the allowed lateness
-(`lakehouse.engine.ops_tables.lateness`). All records of a bronze commit have the same landing time, and
+A record's watermark is the front of the valid records that landed before it, minus the allowed lateness
+(`lakehouse.engine.ops_tables.lateness`). All records in a bronze commit have the same landing time, and
 therefore the same watermark. Kafka's timestamps do not count as event times here. A valid record still counts
-if it becomes a dead letter, because the letter keeps the record's own event time. It also counts if retention
-deletes it, because retention records the greatest own event time. Records accepted by a replay do not count,
-so a manual decision makes no other record late.
+if it becomes a dead letter, because the letter stores the record's own event time. It also counts if
+retention deletes it, because retention records the greatest own event time. Records accepted by a replay do
+not count, so a manual decision makes no other record late.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Progress:
 
     @classmethod
     def noted_in(cls, noted: Mapping[str, int], table: str) -> Progress:
-        """Return the progress in these transactions (`txn`) of the table."""
+        """Return the progress that the table's transactions (`txn`) record."""
         return cls(table, noted.get(f"{table} front"), noted.get(f"{table} landed"))
 
     @property
@@ -51,11 +51,11 @@ class Progress:
         return None if self.landed_us is None else from_micros(self.landed_us)
 
     def after(self, own_us: int | None, landed_us: int | None) -> Progress:
-        """Return the progress after a micro-batch with these greatest times; None if unknown."""
+        """Return the progress after a micro-batch with these greatest times (None: unknown)."""
         return Progress(self.table, _greatest(self.front_us, own_us), _greatest(self.landed_us, landed_us))
 
     def moves_to(self, later: Progress) -> tuple[Move, ...]:
-        """Return the moves for a commit that expects this progress, and records the later one."""
+        """Return the moves for a commit that requires this progress and records the later progress."""
         return (
             Move(f"{self.table} front", self.front_us, later.front_us),
             Move(f"{self.table} landed", self.landed_us, later.landed_us),
@@ -63,7 +63,7 @@ class Progress:
 
 
 def own_times(rows: DataFrame, is_sound: Column) -> DataFrame:
-    """Return the rows' landing times, and the own event times of the valid ones; null for the others."""
+    """Return each row's landing time and, if the row is valid, its own event time; otherwise null."""
     return rows.select("ingested_at", F.when(is_sound, F.col(OWN_TIME)).alias(OWN_TIME))
 
 

@@ -1,10 +1,10 @@
-"""ops.lateness: the allowed lateness of each silver table, and the first offsets that it applies to.
+"""ops.lateness: each silver table's allowed lateness, and the first offsets that it applies to.
 
 Grain: one row per change to a table's allowed lateness; key: table_id, number. `seconds` is the allowed
-lateness behind the front, null for unlimited, as in a backfill. `begins` has, for each partition, the first
-offset that the row applies to; in partitions without an entry, the row applies to all records. `before` is
-the number of the previous row. It is null if there is none, because the previous value is then the initial
-one, which is a table property.
+lateness behind the front, null for unlimited, as in a backfill. `begins` contains, for each partition, the
+first offset that the row applies to. In partitions without an entry, the row applies to all records. `before`
+is the previous row's number. It is null in a table's first row, because the initial value is a table
+property.
 
 Silver's commits name the current row. A change is first written here, and then recorded in a separate commit
 before the first record that it applies to:
@@ -12,8 +12,8 @@ before the first record that it applies to:
     silver.metrics_events lateness              1795723989203000   the number of the row
     silver.metrics_events allowed_lateness_s              604800   the setting at that time
 
-Every later commit expects that number, so a process that uses any other row is refused. A row that no commit
-names was left by a killed process, and is ignored.
+Every later commit requires that number, so a process that uses any other row is refused. If no commit names a
+row, a killed process left it behind, and it is ignored.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ LATENESS = TableSpec(
 class Allowance:
     """An allowed lateness (seconds; None: unlimited), and the first offset per partition that it applies to.
 
-    If a partition is not in `begins`, it applies to all of the partition's records. `number` is None for the
-    initial value.
+    If `begins` lacks a partition, the allowed lateness applies to all records in that partition. `number` is
+    None for the initial value.
     """
 
     seconds: int | None
@@ -94,16 +94,16 @@ class Lateness:
 
     @property
     def expected(self) -> Move:
-        """The move by which a commit with rows expects the current number, and leaves it unchanged."""
+        """The move by which a commit with rows requires the current number and leaves it unchanged."""
         return Move(_number(self.table), self.now.number, self.now.number)
 
     def since(self, number: int | None) -> tuple[Allowance, ...]:
-        """Return the allowance with this number and all later ones; every allowance if it is not found."""
+        """Return the allowances from this number on, or all allowances if the number is not found."""
         places = [place for place, one in enumerate(self.allowances) if one.number == number]
         return self.allowances[places[0] :] if places else self.allowances
 
     def watermark(self, front: Column, *, or_s: int | None = 0) -> Column:
-        """Return each record's watermark (UTC), by its own allowed lateness; null if it cannot be late.
+        """Return each record's watermark (UTC), by its allowed lateness; null if the record cannot be late.
 
         `front` is the greatest event time before the record landed, UTC. `or_s` is the minimum allowed
         lateness, in seconds; None: unlimited.
@@ -116,7 +116,7 @@ class Lateness:
 
 
 def most(allowances: Iterable[Allowance]) -> int | None:
-    """Return the greatest allowed lateness of some allowances, in seconds; None: unlimited."""
+    """Return the greatest allowed lateness among some allowances, in seconds; None means unlimited."""
     seconds = [one.seconds for one in allowances]
     known = [one for one in seconds if one is not None]
     return max(known) if len(known) == len(seconds) else None
@@ -146,7 +146,7 @@ def number_in(noted: Mapping[str, int], table: str) -> int | None:
 
 
 def setting_in(noted: Mapping[str, int], properties: Mapping[str, str], table: str) -> int:
-    """Return the configured allowed lateness, in seconds, when the table's last allowance was recorded."""
+    """Return the allowed lateness, in seconds, as configured when the table's last allowance was recorded."""
     return noted.get(_setting(table), int(properties.get(f"lakehouse.{SETTING}", "0")))
 
 
@@ -161,7 +161,7 @@ def change(
 ) -> Lateness:
     """Change the allowed lateness for records after the `judged` offset ranges, and return the new lateness.
 
-    `seconds` is None for no limit. `setting` is the allowed lateness currently configured, in seconds.
+    `seconds` is None for no limit. `setting` is the currently configured allowed lateness, in seconds.
     Raises PositionError if another process has changed the lateness.
     """
     spark, path = lake.spark, lake.path(*known.table.split("."))

@@ -20,15 +20,15 @@ from lakehouse.engine.records.dead_letters import place
 from lakehouse.engine.records.identity import CLOSED
 
 LEAST_JUDGED = 1_000
-"""With fewer judged records, a share means nothing, because it could be one refused record in ten."""
+"""With fewer judged records, a share is meaningless, because it could be one refused record in ten."""
 MOST_CAUSES = 3
 
 
 @dataclass(frozen=True)
 class Cause:
-    """The refused records that break one rule in one column (None: no column), with their number.
+    """A cause of refusals: a rule, a column (None: no column), and the number of records that break the rule.
 
-    `place` is the topic/partition/offset of the first such record, and `message` the reason in its dead
+    `place` is the topic/partition/offset of the first such record, and `message` is the reason in its dead
     letter.
     """
 
@@ -49,7 +49,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Refusals:
-    """The numbers of records judged and refused for a silver table; `limit` is the allowed share."""
+    """The number of records judged and refused for a silver table; `limit` is the allowed share."""
 
     table: str
     judged: int
@@ -101,7 +101,7 @@ def commonest(letters: DataFrame) -> tuple[Cause, ...]:
 
 
 def note_refusals(stream: str, refusals: Refusals) -> None:
-    """Record the refused records in ops.events, without their values."""
+    """Record a table's refusals in ops.events, without values from records."""
     causes = [asdict(one) for one in refusals.causes]
     details: Mapping[str, Any] = {
         **asdict(refusals),

@@ -1,20 +1,20 @@
 """Rows that retention has deleted: ops.retention and ops.retained_ids.
 
-Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. `before` (UTC): rows from
-before this time are deleted, or about to be; null for bronze. `gone`: for bronze, the last deleted offset in
-each partition; else empty. `front` (UTC): for bronze, the greatest own event time of deleted records that
-were valid; null for other tables, and if there are none. `at`: when the row was written, UTC. The row is
-written before the deletion, so a comparison of tables can explain every missing row. A rerun replaces the
-row.
+Grain of ops.retention: one row per table; key: table_id. `table` is layer.name. Rows from before the time
+`before` (UTC) are deleted, or about to be deleted; it is null for bronze. For bronze, `gone` is the last
+deleted offset in each partition, and `front` (UTC) is the greatest own event time of the deleted valid
+records, null if there are none. For other tables, `gone` is empty and `front` is null. `at` is when the row
+was written, UTC. The row is written before the deletion, so a comparison of tables can explain every missing
+row. A rerun replaces the row.
 
 Grain of ops.retained_ids: one row per id whose silver row retention deletes, and one per id whose dead
-letters retention deletes after a deletion record has removed the silver row. Rows are written before the
-deletion. Key: table_id, fingerprint. Only sources with `sequence_by` have such rows. `bar` is the id's
-greatest sequence that deletion records cover; null: its silver row is deleted, so no later record is
-accepted. `until`: when the id's last deletion record without a sequence was sent; null if there is none.
-`since`: when the id's first version was sent (both UTC). `sequence_by`: the setting under which these three
-are valid; under any other setting, they count as null. If an id is written again, the greatest bar is kept,
-and a null bar remains null. A rerun changes nothing.
+letters retention deletes after a deletion record has removed the silver row; key: table_id, fingerprint. Rows
+are written before the deletion, and only for sources with `sequence_by`. `bar` is the id's greatest sequence
+that deletion records cover. A null bar means that the silver row is deleted, so no later record is accepted.
+`until` is when the id's last deletion record without a sequence was sent; null if there is none. `since` is
+when the id's first version was sent (both UTC). These three are valid under the setting `sequence_by`; under
+any other setting, they count as null. If an id is written again, the greatest bar is kept, and a null bar
+remains null. A rerun changes nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ RETAINED_IDS = TableSpec(
 
 @dataclass(frozen=True)
 class TakenRows:
-    """A table's rows deleted by retention: rows `before` a time (UTC), or the offsets in `gone`.
+    """The rows that retention has deleted from a table: rows `before` a time (UTC), or the offsets in `gone`.
 
     `front` is the greatest own event time (UTC) of valid records at these offsets; None if there are none.
     """
@@ -78,17 +78,17 @@ class TakenRows:
     front: datetime | None = None
 
     def notes(self) -> list[str]:
-        """Return a note with the last deleted offset in each partition; empty if there are none."""
+        """Return a note with the last deleted offset in each partition; empty if no offsets were deleted."""
         ends = ", ".join(f"{one.topic}-{one.partition} up to {one.last}" for one in self.gone)
         return [f"retention has deleted {ends}"] if ends else []
 
     def filter_kept(self, rows: DataFrame) -> DataFrame:
-        """Keep the rows whose records, by their coordinates, have not been deleted from bronze."""
+        """Keep the rows whose records have not been deleted from bronze, according to their coordinates."""
         return rows.where(~within(self.gone)) if self.gone else rows
 
 
 def taken_of(lake: Lake, layer: str, name: str) -> TakenRows:
-    """Return a table's rows deleted by retention; no rows if the table does not exist."""
+    """Return the rows that retention has deleted from a table; no rows if the table does not exist."""
     if not (lake.exists(layer, name) and lake.exists(RETENTION.layer, RETENTION.name)):
         return TakenRows()
     this = F.col("table_id") == tables.table_id(lake.spark, lake.path(layer, name))
@@ -112,14 +112,14 @@ def note(lake: Lake, layer: str, name: str, taken: TakenRows, now: datetime) -> 
 
 
 def fingerprint_of(id_: Column) -> Column:
-    """Return the fingerprint of an id of any type; null for null."""
+    """Return the fingerprint for an id of any type; null if the id is null."""
     return F.substring(F.unhex(F.sha2(id_.cast("string"), 256)), 1, 16)
 
 
 def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
     """Record the ids of silver rows or dead letters that retention is about to delete.
 
-    `ids` has `id`, and `bar`, `until` and `since` as in ops.retained_ids; an id may occur several times.
+    `ids` contains `id`, and `bar`, `until` and `since` as in ops.retained_ids. An id may occur several times.
     """
     path, table_id = lake.ensure(RETAINED_IDS), tables.table_id(lake.spark, lake.path("silver", source.table))
     new = ids.select(fingerprint_of(F.col("id")).alias("fingerprint"), *_STATE)
@@ -140,8 +140,8 @@ def note_ids(lake: Lake, source: Source, ids: DataFrame) -> None:
 def ids_taken(lake: Lake, source: Source) -> DataFrame:
     """Return a source's ids whose rows or letters were deleted, as fingerprint, bar, until and since.
 
-    The last three are null if they were recorded under a different `sequence_by`. Grain: one row per id; key:
-    fingerprint.
+    `bar`, `until` and `since` are null if they were recorded under a different `sequence_by`. Grain: one row
+    per id; key: fingerprint.
     """
     noted = RETAINED_IDS.layer, RETAINED_IDS.name
     if not (lake.exists("silver", source.table) and lake.exists(*noted)):
@@ -153,7 +153,7 @@ def ids_taken(lake: Lake, source: Source) -> DataFrame:
 
 
 def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
-    """Keep the rows of a gold table that retention has not deleted from it."""
+    """Keep the rows that retention has not deleted from a gold table."""
     before = taken_of(lake, "gold", table.name).before
     if before is None or table.time_columns is None:
         return rows
@@ -163,8 +163,8 @@ def filter_kept(lake: Lake, table: MergedTable, rows: DataFrame) -> DataFrame:
 def whole_from(lake: Lake, table: MergedTable, made_by: GoldTable) -> datetime | None:
     """Return the time (UTC) from which a gold table's rows and their silver rows are complete.
 
-    Compare it with a row's first time column. `made_by` is the main table of a side table, else the table
-    itself. None: retention has deleted nothing.
+    Compare it with a row's first time column. It is None if retention has deleted nothing. `made_by` is a
+    side table's main table, otherwise the table itself.
     """
     cuts = [_later(taken_of(lake, "silver", name).before, made_by.merge_radius) for name in made_by.reads]
     return latest([*cuts, taken_of(lake, "gold", table.name).before])
@@ -174,7 +174,7 @@ def closed_before(lake: Lake, stream: Stream, source: Source) -> datetime | None
     """Return the time (UTC) before which no record of the source is accepted, whatever the allowed lateness.
 
     Retention has deleted the row that such a record belongs to, or records that it must be aggregated with.
-    None: nothing has been deleted.
+    The time is None if nothing was deleted.
     """
     cuts = list[datetime | None]()
     for table in (one for one in stream.gold if source.table in one.reads):
@@ -189,7 +189,7 @@ def _later(moment: datetime | None, by: timedelta) -> datetime | None:
 
 
 def latest(moments: Iterable[datetime | None]) -> datetime | None:
-    """Return the latest of some times, ignoring None; None if no time is left."""
+    """Return the latest of some times, ignoring None; None if there is no other time."""
     return max((moment for moment in moments if moment is not None), default=None)
 
 

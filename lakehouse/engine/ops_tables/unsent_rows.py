@@ -1,13 +1,13 @@
-"""ops.unsent_rows: gold rows that a topic or store could not take, recorded so that other rows need not wait.
+"""ops.unsent_rows: gold rows that a topic or store refused, recorded so that other rows need not wait.
 
 Grain: one row per state of a gold row that could not be sent; key: table, topic (for a store without topics,
 its name), row_key (the row's key in a cache), version (the Delta version with that state) and value_sha256
-(of the message's value, in hex; empty for a delete). `key` is the message's key, `size_bytes` the record's
-size in a batch of its own (for a store without topics, the key's size), and `limit_bytes` the limit; both are
-null if the size is not the reason. `reason` is `too_large`, or `refused: ` with the store's message.
-`noted_at` is UTC. The gold row itself is in gold and in the other stores. The entry remains if the gold row
-is sent later. An entry with the reason `changes_removed` covers all changes up to its version that VACUUM
-removed before they were sent; it has no key and no sizes. A rerun writes nothing twice.
+(of the message's value, in hex; empty for a delete). `key` is the message's key. `size_bytes` is the size of
+the record alone in a batch (for a store without topics, the key's size), and `limit_bytes` is the limit. Both
+sizes are null if the size is not the reason. `reason` is `too_large`, or `refused: ` with the store's
+message. `noted_at` is UTC. The gold row itself is in gold and in the other stores. The entry remains if the
+gold row is sent later. An entry with the reason `changes_removed` covers all changes up to its version that
+VACUUM removed before they were sent; it has no key and no sizes. A rerun writes nothing twice.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _REMOVED = "changes_removed"
 
 
 def note(lake: Lake, table: str, topic: str, rows: Sequence[UnsentRow], *, now: datetime) -> None:
-    """Record a gold table's rows that its topic or a store does not accept, unless already recorded."""
+    """Record a gold table's rows that its topic or a store refused, unless they are already recorded."""
     _note(lake, table, topic, [asdict(row) for row in rows], now)
 
 

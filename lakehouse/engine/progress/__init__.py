@@ -1,1 +1,1 @@
-"""The progress of queries, as recorded in commits to the tables that they fill."""
+"""Queries' progress, as recorded in commits to the tables that they fill."""

@@ -1,8 +1,8 @@
 """Cuts: the source rows that a query has read, and the version of its target table that covers them.
 
-A table's log records, for each version, how far its query had read. A version of the target therefore forms a
-cut with that position in the source: the version covers exactly the source rows before the position. A cut
-remains valid while the streams run.
+For each version of a table, the log records how far the table's query had read. The version and that position
+in the source form a cut: the version covers exactly the source rows before the position. A cut remains valid
+while the streams run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def position_at(spark: SparkSession, query: str, snapshot: Any, source: str) -> 
 def not_ahead(
     spark: SparkSession, query: str, side: str, target_id: str, read: Mapping[str, Position | None]
 ) -> int:
-    """Return a side table's newest version that covers no more than the positions `read`, by source path.
+    """Return a side table's newest version that covers nothing beyond the positions `read`, by source path.
 
     `target_id` is the id of the table that the query fills after the side table.
     """
@@ -60,7 +60,7 @@ def not_ahead(
 
 
 def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version: int, source: str) -> bool:
-    """Return whether a side table covers more of the source than a version of the table filled after it."""
+    """Return whether a side table covers more of the source than a version of the target table."""
     name = application(query, tables.table_id(spark, source), of=tables.table_id(spark, target))
     there = position_in(tables.transactions(spark, side), name)
     here = position_at(spark, query, tables.snapshot(spark, target, version), source)
@@ -68,13 +68,13 @@ def is_ahead(spark: SparkSession, query: str, side: str, *, target: str, version
 
 
 def read_up_to(spark: SparkSession, path: str, position: Position | None) -> DataFrame:
-    """Return the current state of the rows that a reader of the table's appends has read before the position.
+    """Return the current state of the rows that a reader at the position has read.
 
-    If readers of the table follow its corrected rows, return the rows as they were at the position. Otherwise
-    readers skip commits that rewrite or remove rows, and the result includes these changes even if the reader
-    has not reached them. Appended rows that the reader has not reached are left out. Files replaced by
-    compaction are not read, because VACUUM removes them. Raises TableError if log retention has removed
-    commits since the position.
+    If the table's readers follow corrected rows, the rows are returned as they were at the position.
+    Otherwise, readers skip commits that rewrite or remove rows, and the result includes even changes after
+    the position. Rows that were appended after the position are left out. Files replaced by compaction are
+    not read, because VACUUM removes them. Raises TableError if log retention has removed commits since the
+    position.
     """
     if position is None:
         return tables.read(spark, path).where(F.lit(False))
@@ -101,8 +101,8 @@ def read_up_to(spark: SparkSession, path: str, position: Position | None) -> Dat
 def has_unread(spark: SparkSession, path: str, position: Position | None, end: int) -> bool:
     """Return whether any appends before the version `end` are unread at the position.
 
-    If readers of the table follow its corrected rows, corrections count, too. If log retention has removed
-    commits since the position, all rows count as unread.
+    If the table's readers follow corrected rows, corrections count, too. If log retention has removed commits
+    since the position, all rows count as unread.
     """
     place = BEFORE_ALL if position is None else position
     try:
@@ -117,7 +117,7 @@ def has_unread(spark: SparkSession, path: str, position: Position | None, end: i
 
 
 def with_same_rows(spark: SparkSession, path: str, version: int) -> int:
-    """Return the newest version with the same rows as this one, whatever files contain them.
+    """Return the newest version with the same rows as this version, even if in other files.
 
     An older version's files may be gone, because compaction replaces them and VACUUM then removes them.
     """

@@ -1,9 +1,9 @@
-"""Finality: the event time up to which rows of a gold table are final, even if the grace changes.
+"""Finality: the event time up to which a gold table's rows are final, even if the grace changes.
 
 A row is final once the front, the greatest event time merged, is past the row's `due_column` by the grace.
-Final rows remain final when the grace changes, because the first micro-batch with a new grace records, as
-transactions in its commit, the grace and the time up to which rows were final before. The grace that a table
-was created with is a table property.
+Final rows remain final when the grace changes. The first micro-batch with a new grace records, as
+transactions in its commit, the new grace and the time up to which rows were already final. A table's initial
+grace is a table property.
 
     gold.metrics_1m grace_s                    600   the current grace, in seconds
     gold.metrics_1m final_until   1795723989203000   rows up to here are final in any case, in microseconds
@@ -28,7 +28,7 @@ SETTING = "grace_s"
 
 @dataclass(frozen=True)
 class Finality:
-    """A table's recorded grace, and the time (UTC, or None) up to which rows are final in any case."""
+    """A table's recorded grace, and the time (UTC, or None) up to which rows are final under any grace."""
 
     query: str
     grace: timedelta
@@ -46,7 +46,7 @@ class Finality:
     def progress(self, before: datetime | None, now: datetime, clock: EventClock) -> EventTimeProgress:
         """Return the progress between two fronts by the clock, whose grace may be new.
 
-        The rows that count as final before are exactly those that are already final, so they remain final.
+        Exactly the rows that are already final count as final before, so they remain final.
         """
         reached = self.reached(before)
         first = None if reached is None else shifted(reached, grace_of(clock))
@@ -55,7 +55,7 @@ class Finality:
     def moves(self, before: datetime | None, clock: EventClock) -> tuple[Move, ...]:
         """Return the moves for the next commit.
 
-        They expect the recorded grace and, if the clock has a different one, record it.
+        They require the recorded grace. If the clock's grace differs, they record the clock's grace.
         """
         grace, until = f"{self.query} {SETTING}", f"{self.query} final_until"
         seconds, micros = self.noted.get(grace), self.noted.get(until)
@@ -72,7 +72,7 @@ class Finality:
 
 
 def grace_of(clock: EventClock) -> timedelta:
-    """Return how far event time, or the wall clock, must be past a row's time before the row is final."""
+    """Return the grace: the time, by event time or the wall clock, that must pass before a row is final."""
     return clock.when_idle.after
 
 
@@ -83,7 +83,7 @@ def made_with(table: MergedTable) -> dict[str, str]:
 
 
 def finality_at(spark: SparkSession, query: str, snapshot: Snapshot, clock: EventClock) -> Finality:
-    """Return the finality recorded in a gold table's snapshot; if no grace is recorded, use the clock's."""
+    """Return the finality recorded in a gold table's snapshot; the clock's grace replaces a missing grace."""
     made_with = tables.properties_of(snapshot).get(f"lakehouse.{SETTING}")
     grace = grace_of(clock) if made_with is None else timedelta(seconds=int(made_with))
     return _of(query, tables.transactions_in(spark, snapshot), grace)

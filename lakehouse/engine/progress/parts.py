@@ -1,11 +1,11 @@
-"""The unread part of a table, split by the table's commits into one part per micro-batch.
+"""A table's unread rows, split by commits into one part per micro-batch.
 
 A query reads either appends or the change feed. Appends are the files in commits that only add rows. Commits
 that change or remove rows are skipped, unless they correct rows and the query follows the table. A query that
-begins with a table's existing rows first reads the files in one version. If all these files record when their
-records landed, they are read in that order, however OPTIMIZE has arranged the rows: a part ends where the
-next file begins, and contains the rows in all files that landed before that. A file is read under the name in
-its commit, even if compaction has replaced it since.
+begins with a table's existing rows first reads the files in one version. If all these files record their
+rows' landing times, the rows are read in landing order, however OPTIMIZE has arranged them. A part then ends
+at the next file's first landing, and contains all rows that landed before, from any file. A file is read
+under the name in its commit, even if compaction has replaced it since.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from lakehouse.storage.tables.entries import Action, LogEntry, landings_of, rows
 from lakehouse.storage.tables.specs import FIRST, LANDED_AT, LAST
 
 Landings = tuple[datetime, datetime]
-"""The first and last time (UTC) at which records in a file landed."""
+"""The first and last landing time (UTC) of a file's records."""
 
 MOST_COMMITS = 50
-"""The maximum number of versions to read at once."""
+"""The maximum number of versions in one part."""
 
 
 @dataclass(frozen=True)
 class Part:
     """A part of a table between two positions; `files` are actions from the log.
 
-    `files` may be empty, for example after compaction, or if all commits were skipped. `changed` has ranges
-    of versions, first and last, that are read from the change feed because rows were removed or changed; if
-    it is empty, the files are appends. `foreign` are the skipped commits by other writers. From the files
-    that a query begins with, the part has the rows that landed from `since` on and before `until` (UTC; None:
-    no limit). `is_least`: the part cannot be split further.
+    `files` may be empty, for example after compaction, or if all commits were skipped. `changed` contains
+    version ranges (first, last) that are read from the change feed, because rows were removed or changed. If
+    it is empty, the files are appends. `foreign` are the skipped commits by other writers. If the query
+    begins with these files, the part contains only rows that landed from `since` on and before `until` (UTC;
+    None means no limit). `is_least`: the part cannot be split further.
     """
 
     first: Position
@@ -66,12 +66,12 @@ class Part:
 
     @property
     def divisible_bytes(self) -> int:
-        """The size of the files; 0 for a part that cannot be split: one commit, or the fewest first files."""
+        """The files' size; 0 if the part is one commit or the fewest first files and cannot be split."""
         one = self.is_least if self.first.is_beginning else self.end.version - self.first.version == 1
         return 0 if one else size_of(self.files)
 
     def frame(self, spark: SparkSession, path: str) -> DataFrame:
-        """Return the rows; for ranges in `changed`, including the removed ones, marked by `_change_type`."""
+        """Return the rows. For ranges in `changed`, they include removed rows, marked by `_change_type`."""
         if self.changed:
             every = (tables.read_changes(spark, path, first, last) for first, last in self.changed)
             return reduce(DataFrame.unionByName, every)
@@ -81,8 +81,8 @@ class Part:
 def beginning(spark: SparkSession, path: str) -> Position:
     """Return the starting position for a query that has not read anything from a table.
 
-    It is before the first commit if there are only a few commits, all of them appends. Otherwise it is before
-    the files in the newest version.
+    It is before the first commit if the log contains only a few commits, all of them appends. Otherwise, it
+    is before the files in the newest version.
     """
     if tables.is_in_its_commits(spark, path):
         return BEFORE_ALL
@@ -94,8 +94,8 @@ def appends(
 ) -> Part:
     """Return the next appends before the version `end`: about `max_bytes` of files, but at least one commit.
 
-    A query that `follows` the table also gets the rows that other commits have corrected. Raises TableError
-    if log retention has removed a commit.
+    A query that `follows` the table also receives the rows that other commits have corrected. Raises
+    TableError if log retention has removed a commit.
     """
     if first.is_beginning:
         return _first_files(spark, path, first, max_bytes)
@@ -139,7 +139,7 @@ def changes_between(spark: SparkSession, path: str, first: Position, end: Positi
 
 
 def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | None:
-    """Return the last version in a range for which VACUUM removed a change file; None if there is none."""
+    """Return the last version in a range whose change files VACUUM has removed; None if there is none."""
     found = None
     for entry in entries(spark, path, first, end):
         names = (f"{path}/{unquote(str(file['path']))}" for file in entry.feed)
@@ -149,7 +149,7 @@ def last_gone(spark: SparkSession, path: str, first: int, end: int) -> int | Non
 
 
 def files_since(spark: SparkSession, path: str, first: Position, version: int) -> list[Action]:
-    """Return a version's files that a reader at the position had not read, including files added since."""
+    """Return a version's files that a reader at the position has not read, including files added since."""
     known = set[str]()
     before = first.version if first.is_beginning else first.version - 1
     if before >= tables.first_version(spark, path):
@@ -188,7 +188,7 @@ def _with_changes(part: Part, read: Sequence[LogEntry], *, follows: bool) -> Par
 
 
 def _spans(versions: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return ascending numbers as contiguous ranges."""
+    """Group ascending numbers into contiguous ranges."""
     spans = list[tuple[int, int]]()
     for version in versions:
         if spans and spans[-1][1] == version - 1:
@@ -232,7 +232,7 @@ def _versions(
 def landed_before(spark: SparkSession, path: str, position: Position) -> datetime | None:
     """Return the landing time (UTC) before which all records were read, for a position among the first files.
 
-    None if the files do not record landings; they are then read one at a time.
+    It is None if the files do not record landings; they are then read one by one.
     """
     times = [landings_of(file) for file in tables.files_at(spark, path, position.version)]
     return times[position.files or 0][0] if times and _all_say(times) else None
@@ -258,7 +258,7 @@ def _first_files(spark: SparkSession, path: str, first: Position, max_bytes: int
 
 
 def _part_of(every: Sequence[Action], times: Sequence[Landings], first: Position, end: int) -> Part:
-    """Return the part from a position among the first files, with these landings, up to the file `end`."""
+    """Return the part from a position among the first files to the file `end`, given the files' landings."""
     begin = first.files or 0
     position = Position(first.version + 1) if end == len(every) else Position(first.version, end)
     if not _all_say(times):

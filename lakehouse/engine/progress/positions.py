@@ -1,17 +1,17 @@
-"""How far queries have read: the transactions that record it in the tables that they fill. Pure functions.
+"""Queries' positions, recorded as transactions in the tables that the queries fill. Pure functions.
 
 Each commit of a micro-batch contains, atomically with its rows, one Delta transaction (`txn`) per source
 whose position it advances. The transaction's application id names the query and the source; its version is
 the first unread version or offset:
 
     silver.metrics_events reads 5d0f...                   57   every version of bronze before 57
-    silver.metrics_events reads 5d0f...@12                 3   3 files of version 12, with which it began
+    silver.metrics_events reads 5d0f...@12                 3   3 files of version 12, where the query began
     bronze.metrics_events reads metrics-events:9Zc.../0  812   every offset of partition 0 before 812
-    bronze.metrics_events begins metrics-events:9Zc.../0 500   it began there, as the user chose
+    bronze.metrics_events begins metrics-events:9Zc.../0 500   the user chose to begin at this offset
 
-A table is identified by its Delta id, and a topic by its name and its Kafka id, so a table or topic that was
-recreated under the same name counts as a different one. If a query fills two tables, transactions in the
-first table also name the second: `silver.metrics_events of 8a2b... reads 5d0f...`.
+A table is identified by its Delta id, and a topic by its name and its Kafka id. A table or topic that was
+recreated under the same name therefore counts as a different source. If a query fills two tables,
+transactions in the first table also name the second table: `silver.metrics_events of 8a2b... reads 5d0f...`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BEFORE_ALL = Position(0)
 def application(query: str, source: str, *, of: str | None = None) -> str:
     """Return the application id of a query's transactions for a source.
 
-    `of` is the id of the table that the query fills last, for transactions in a table filled before it.
+    For transactions in a table that is filled earlier, `of` is the id of the table that the query fills last.
     """
     return f"{query}{'' if of is None else f'{_OF}{of}'}{_READS}{source}"
 
@@ -50,7 +50,7 @@ def position_in(noted: Transactions, application_: str) -> Position | None:
 
 
 def beginning_in(noted: Transactions, application_: str) -> Position | None:
-    """Return where the application began: before a version's files; None if that is not recorded."""
+    """Return the position, before a version's files, where the application began; None if not recorded."""
     begun = _begun(noted, application_)
     return None if begun is None else Position(begun, 0)
 
@@ -76,7 +76,7 @@ def sources_in(noted: Transactions, query: str, *, of: str | None = None) -> set
 
 
 def topic_source(topic: str, topic_id: str | None) -> str:
-    """Return the name of a topic as a source; brokers before 2.8 have no topic ids."""
+    """Return a topic's name as a source; brokers before 2.8 have no topic ids."""
     return f"{topic}:{topic_id or '-'}"
 
 
@@ -106,7 +106,7 @@ def begins(query: str, topic_source_: str, at: Mapping[int, int]) -> tuple[Move,
 
 
 def begun_in(noted: Transactions, query: str, topic: str) -> dict[int, int]:
-    """Return, per partition, the offset at which the query began, if the user chose it; otherwise empty."""
+    """Return the offsets, by partition, at which the user chose to begin; empty if the user chose none."""
     prefix = f"{query}{_BEGINS}{topic}:"
     return {int(name.rpartition("/")[2]): offset for name, offset in noted.items() if name.startswith(prefix)}
 

@@ -1,9 +1,9 @@
 """The tables that a query reads, and its positions, as recorded in the tables that it fills.
 
 A query may fill several tables in order, such as dead letters and then clean rows. The commit to the last
-table completes the micro-batch. If another table is ahead of the last one, a micro-batch was killed between
-the two commits, so it is repeated up to exactly the same position. Between micro-batches, `Reading` keeps no
-state, except to avoid rereading commits without rows.
+table completes the micro-batch. If an earlier table is ahead of the last table, a micro-batch was killed
+between the two commits, so it is repeated up to exactly the same position. Between micro-batches, `Reading`
+keeps no state, except to avoid rereading commits without rows.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from lakehouse.storage.tables import Move, Position, from_micros
 from lakehouse.storage.tables.entries import LogEntry, total
 from lakehouse.storage.tables.log import Mark
 
-_CLOCKS_DIFFER_MS = 60_000  # at most, between machines that write to one lake
+_CLOCKS_DIFFER_MS = 60_000  # the most by which writers' clocks may differ
 _NOTED_AFTER = 100
-"""After this many versions without new rows, a commit records the position, before log cleanup."""
+"""After so many versions without new rows, a commit records the position, before log cleanup removes them."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class InMemory:
 class Taken:
     """A micro-batch's input: rows by table name, their number (None: unknown), and end positions by table.
 
-    `number` is the version that the micro-batch's commit gives the table filled last. `begins` has the
-    positions that this table recorded before. `reads` describes the input for messages. `size_bytes` is the
-    size of the input files, 0 if they cannot be split. `moves` are for the commit to the table filled last,
-    and `beside` has the moves for the other tables, in order; None for a table to which an earlier attempt
-    has already committed this micro-batch.
+    `number` is the target table's version after the commit, and `begins` contains the positions that the
+    target recorded before. `reads` describes the input for messages. `size_bytes` is the input files' size; 0
+    if they cannot be split. `moves` are for the commit to the target. `beside` contains the moves for each
+    other table, in order; None for a table to which an earlier attempt has already committed this
+    micro-batch.
     """
 
     rows: Mapping[str, DataFrame]
@@ -77,7 +77,7 @@ class Taken:
 
     @property
     def is_resumed(self) -> bool:
-        """Whether an earlier attempt has written a part of the micro-batch."""
+        """Whether an earlier attempt wrote a part of the micro-batch."""
         return None in self.beside
 
 
@@ -85,9 +85,9 @@ class Taken:
 class Reading:
     """A query's sources, as paths by table name, and the tables that it fills: `beside`, then `target`.
 
-    From the tables that it `follows`, the query also reads corrected rows, through the change feed; from the
-    other tables it reads only appends. `on_foreign` is called with the table's name and each commit in which
-    another writer has changed rows; such a commit is skipped.
+    From the tables that it `follows`, the query also reads corrected rows, through the change feed. From the
+    other tables, it reads only appends. A commit in which another writer has changed rows is skipped, and
+    `on_foreign` is called with the table's name and the commit.
     """
 
     spark: SparkSession
@@ -115,7 +115,7 @@ class Reading:
 
         `handed` are rows in memory, by table. `until` is the last version to read, by table. `max_bytes`
         limits the size of a table's files if it is lower than the query's own limit. Raises PositionError if
-        positions and tables do not match, and TableError if a commit has been removed.
+        positions and tables do not match, and TableError if a commit was removed.
         """
         if not self.sources.keys() & handed.keys() and self._is_as_it_was():
             return None
@@ -124,7 +124,7 @@ class Reading:
         most = min(self.max_bytes, max_bytes or self.max_bytes)
         found = {name: self._part(state, name, handed, until or {}, most) for name in self.sources}
         count = total([found[name].count for name in self.sources])
-        # A commit records a skipped foreign commit, so it is reported only once.
+        # Even without rows, commit the position after a foreign commit, so it is reported only once.
         has_news, self._has_news = self._has_news, False
         if count == 0 and not (state.is_resumed or has_news or self._is_far(state, found)):
             for name, one in found.items():
@@ -158,7 +158,7 @@ class Reading:
         return _State.of(self).positions[name]
 
     def moved_at(self) -> datetime | None:
-        """Return when the query last recorded a position in its target table, UTC; None if it never has."""
+        """Return the time (UTC) when the target last recorded the query's position; None if it never did."""
         ids = (tables.table_id(self.spark, path) for path in self.sources.values())
         noted = (tables.noted_ms(self.spark, self.target.path, application(self.query, id_)) for id_ in ids)
         last_ms = max((at_ms for at_ms in noted if at_ms is not None), default=None)
@@ -192,7 +192,7 @@ class Reading:
         return _Found.of(self.spark, path, part)
 
     def _comes_next(self, path: str, first: Position, version: int, *, follows: bool) -> bool:
-        """Return whether there are no unread rows between a position and a version."""
+        """Return whether no rows are unread between a position and a version."""
         if first.is_beginning or first.version > version:
             return False
         between = parts.entries(self.spark, path, first.version, version)
@@ -225,7 +225,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class _Found:
-    """Rows from a table, if any, their number and end position; `size_bytes` is `Part.divisible_bytes`."""
+    """A table's rows, if any, their number and the end position; `size_bytes` is `Part.divisible_bytes`."""
 
     rows: DataFrame | None
     count: int | None
@@ -243,10 +243,10 @@ class _Found:
 
 @dataclass(frozen=True)
 class _Attempt:
-    """The last attempt to read a source, as recorded in the tables that are filled before the last one.
+    """The last attempt to read a source, as recorded in the tables that are filled before the target.
 
-    `began` is where the query began, for a query that has not finished a micro-batch; None if nothing is
-    recorded. `ends` has the end position that each table's commit recorded.
+    `began` is the position where the query began, if it has not finished a micro-batch; None if nothing is
+    recorded. `ends` contains the end position from each table's commit.
     """
 
     began: Position | None
@@ -259,17 +259,17 @@ class _Attempt:
         return cls(began, tuple(end for end, _ in ends))
 
     def end_after(self, position: Position | None) -> Position | None:
-        """Return where the attempt ended; None if the table filled last has recorded that position, too."""
+        """Return the attempt's end position; None if the target has also recorded it."""
         beyond = [end for end in self.ends if position is None or position.is_before(end)]
         return beyond[-1] if beyond else None
 
 
 @dataclass(frozen=True)
 class _State:
-    """The logs of a query's tables at one moment, by the names of the source tables.
+    """The state that the logs of a query's tables record at one moment, by source table name.
 
-    `positions` are those recorded in the table filled last; None if there is none. `first` has the starting
-    positions. `ends` has where a killed micro-batch ended in every table; empty if there was none.
+    `positions` come from the target table; None where it has recorded none. `first` contains the starting
+    positions. `ends` contains a killed micro-batch's end in each source; empty if no micro-batch was killed.
     """
 
     reading: Reading
@@ -287,7 +287,7 @@ class _State:
     def of(cls, reading: Reading) -> _State:
         spark, query = reading.spark, reading.query
         filled = [tables.snapshot(spark, one.path) for one in (reading.target, *reading.beside)]
-        # Sources are read after the filled tables, so that they have all rows recorded as read.
+        # Sources are read after the filled tables, so that they contain all rows recorded as read.
         sources = {name: tables.snapshot(spark, path) for name, path in reading.sources.items()}
         noted, *beside = (tables.transactions_in(spark, one) for one in filled)
         ids, target_id = {name: tables.id_of(one) for name, one in sources.items()}, tables.id_of(filled[0])
@@ -310,7 +310,7 @@ class _State:
         return bool(self.ends)
 
     def moves(self, ends: Mapping[str, Position]) -> tuple[Move, ...]:
-        """Return the moves for the commit to the table filled last."""
+        """Return the moves for the commit to the target table."""
         return tuple(
             move
             for name, end in ends.items()
@@ -319,7 +319,7 @@ class _State:
         )
 
     def moves_beside(self, place: int, ends: Mapping[str, Position]) -> tuple[Move, ...] | None:
-        """Return the moves for the commit to another table; None if an earlier attempt has recorded them."""
+        """Return the moves for the commit to an earlier table; None if an earlier attempt recorded them."""
         noted, of = self.beside[place], self.target_id
         found = tuple(
             move
@@ -363,8 +363,8 @@ class _State:
     def _refuse_another_past(self, name: str, position: Position | None, way_out: str) -> None:
         """Raise PositionError if the last version read is newer than the commit that recorded it as read.
 
-        The clocks of two machines differ a little, so this does not detect a table that was restored and has
-        grown again within a minute. The audit does, because it compares rows.
+        Machines' clocks differ a little, so this check misses a table that was restored and has grown again
+        within a minute. The audit detects this case, because it compares rows.
         """
         spark, path, query = self.reading.spark, self.reading.sources[name], self.reading.query
         if position is None or position.is_beginning or not 0 < position.version <= self.newest[name] + 1:

@@ -1,11 +1,11 @@
-"""The progress of a gold table's export, recorded in the lake.
+"""A gold table's export progress, recorded as a note in the lake.
 
 An export sends rows to a topic, in a transaction that also records the position, and then to other stores.
-This note is written last, and the next micro-batch begins at its position. If the topic's position is ahead
-of the note, a micro-batch was killed between the two. The note outlives a consumer group's offsets, which a
-broker drops after a week without use. For a table without a topic, the note is the only record.
-If a store was unavailable or full and lacks rows that the topic has, the note says so, and the store is
-filled again. The note is a small file in the table's directory, one per topic, and is deleted with the table.
+The note is written last, and the next micro-batch begins at its position. If the topic's position is ahead of
+the note, a micro-batch was killed between the two writes. The note outlives a consumer group's offsets, which
+a broker drops after a week without use. For a table without a topic, the note is the only record. If a store
+was unavailable or full and lacks rows that the topic contains, the note records this, and the store is filled
+again. The note is a small file in the table's directory, one per topic, and is deleted with the table.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from lakehouse.storage.spark import files as storage
 from lakehouse.storage.tables.specs import Position, Progress
 
 _DIRECTORY = "_lakehouse_export"  # VACUUM skips names that begin with an underscore
-_NO_TOPIC = "redis"  # the name if there is no topic, because existing lakes have notes with this name
+_NO_TOPIC = "redis"  # the name without a topic, because existing lakes contain notes with this name
 _IS_BEHIND = "_is_behind"
 
 
 def note(
     spark: SparkSession, path: str, topic: str | None, progress: Progress, *, behind: Collection[str] = ()
 ) -> None:
-    """Record how far the table at `path` has been sent, and the names of the sinks that lack some rows.
+    """Record how far the table at `path` has been sent, and which sinks lack rows.
 
-    This replaces the previous note.
+    The new note replaces the previous note.
     """
     position, lacking = progress.position, {f"{sink}{_IS_BEHIND}": True for sink in sorted(behind)}
     text = {"table": progress.table, "version": position.version, "files": position.files, **lacking}
@@ -74,10 +74,10 @@ def directory_of(path: str) -> str:
 
 
 def file_of(path: str, topic: str | None) -> str:
-    """Return the path of the note for a table and a topic."""
+    """Return the path of the note on a table and a topic."""
     return f"{path}/{name_of(topic)}"
 
 
 def name_of(topic: str | None) -> str:
-    """Return the note's path relative to the table's."""
+    """Return the note's path, relative to the table's path."""
     return f"{_DIRECTORY}/{topic or _NO_TOPIC}.json"

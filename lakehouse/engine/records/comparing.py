@@ -1,4 +1,4 @@
-"""Compare, in landing order, the records that share an id, with Spark columns (rules: `records.identity`)."""
+"""Compare records that share an id, in landing order, with Spark columns (rules: `records.identity`)."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _STANDING, _LETTER, _COMING = 0, 1, 2
 def compared(source: Source, judged: DataFrame, standing: DataFrame, letters: DataFrame) -> DataFrame:
     """Decide the outcome of judged records by comparing them with each other and with earlier records.
 
-    `judged` has the columns that `judge` returns, and every record has an id. If it has the column IS_CLOSED,
-    the marked records are ignored and keep their reasons, unless a later row with the same id shows that they
-    were sent again. `standing` are silver rows with the columns from `row_columns`, and `letters` are dead
-    letters with the columns LETTERS. Both contain only earlier records, none of them in `judged`, and may
-    also contain other ids.
+    `judged` contains the columns that `judge` returns, and every record has an id. If there is a column
+    IS_CLOSED, the marked records are ignored and keep their reasons, unless a later row with the same id
+    shows that they were sent again. `standing` are silver rows with the columns from `row_columns`, and
+    `letters` are dead letters with the columns LETTERS. Both contain only earlier records that are not in
+    `judged`, and may also contain other ids.
 
     Grain of the outcome: one row per judged record, per removed silver row (IS_REMOVED) and per changed
     letter (IS_LETTER); key: topic, partition, offset. `reasons` are the reasons against the record; empty if
-    it is in silver. `unique_id`, `sequence` and the times (UTC) are the record's own.
+    the record is in silver. `unique_id`, `sequence` and the times (UTC) are the record's own.
     """
     by = _comparing(source, are_marked=IS_CLOSED in judged.columns)
     every = by.coming.of(judged).union(by.standing.of(standing)).union(by.letters.of(letters))
@@ -70,7 +70,7 @@ def changed_by(outcome: DataFrame) -> DataFrame:
 
 
 def with_outcome(judged: DataFrame, outcome: DataFrame) -> DataFrame:
-    """Return the judged records, with the outcome's reasons where it has any."""
+    """Return the judged records; where the outcome contains reasons, they replace the records' own."""
     own = ~F.col(IS_REMOVED) & ~F.col(IS_LETTER)
     found = outcome.where(own).select(*PLACE, F.col("reasons").alias("_found"))
     reasons = F.coalesce("_found", "reasons")
@@ -130,7 +130,7 @@ def _comparing(source: Source, *, are_marked: bool) -> _Comparing:
 
 
 def _side(rank: int, id_: str, sequence: Column, content: Column) -> dict[str, Column]:
-    """Return the comparison columns for one kind of record, the same for every kind and in the same order."""
+    """Return the comparison columns for one kind of record. They have the same order for every kind."""
     known = {
         "rank": F.lit(rank),
         "id": F.col(id_).cast("string"),
@@ -162,12 +162,12 @@ def _decided(source: Source) -> tuple[Columns, ...]:
     """Return the columns that decide the outcome for each id's records, step by step.
 
     A record `counts` towards its id's state unless it `conflicts`. `is_new`: its sequence is greater than all
-    earlier ones. `best`: the latest such record. `low`: the best record's sequence and, negated, the earliest
-    send time of the best record and its repeats. A deletion without a sequence removes the greatest sequence
-    sent no later than the deletion, and all lower ones. The best record is therefore a row if `low` was sent
-    later than every such deletion (`until`), and if its sequence is greater than the sequences in the other
-    deletions (`bar`). `rows` are the records that became rows, in order; `end_...` is the state after all
-    records.
+    earlier sequences. `best`: the latest new record. `low`: the best record's sequence and, negated, the
+    earliest send time of the best record and its repeats. A deletion without a sequence removes the greatest
+    sequence that was sent no later than the deletion, and all lower sequences. The best record is therefore a
+    row if `low` was sent later than every such deletion (`until`), and if its sequence is greater than the
+    sequences in the other deletions (`bar`). `rows` are the records that became rows, in order. `end_...` is
+    the state after all records.
     """
     is_sequenced = source.sequence_by is not None
     window = Window.partitionBy("id") if is_sequenced else Window.partitionBy("id", "event_time")

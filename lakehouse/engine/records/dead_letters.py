@@ -5,7 +5,7 @@ raw key, value and headers are the original bytes. Times are UTC. Rerunning the 
 writes nothing. `status` is open until the record is accepted into silver (replayed), given up (discarded), or
 sent again as a new record (resent; the last reason names the new record). Letters for duplicate records,
 superseded records and deletions are closed from the start (`lakehouse.engine.records.identity`). `batch` is
-null if the record was not refused by a micro-batch.
+null if no micro-batch refused the record.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ RULES = frozenset(
 )
 """The rules that apply to every stream, including those for closed letters. A stream may add its own rules.
 
-A filter by any other rule is refused, unless a letter has that rule.
+A filter by any other rule is refused, unless a letter names that rule.
 """
 
 STATUSES = (OPEN, REPLAYED, DISCARDED, RESENT, *CLOSED)
@@ -122,7 +122,7 @@ DEAD_LETTERS = TableSpec(
 
 @dataclass(frozen=True)
 class LetterOrigin:
-    """The origin of dead letters: stream, stage, job, micro-batch (if any), code version and time (UTC)."""
+    """The origin of dead letters: stream, stage, job, optional micro-batch, code version and time (UTC)."""
 
     stream: str
     stage: str
@@ -134,10 +134,10 @@ class LetterOrigin:
 
 @dataclass(frozen=True)
 class Selection:
-    """A selection of dead letters that match all of the given conditions.
+    """A selection of dead letters that match all the given conditions.
 
-    A letter matches `rule` if any of its reasons has it. `since` (inclusive) and `until` (exclusive) limit
-    `first_seen`, UTC. `id` is a prefix of the letter's id.
+    A letter matches `rule` if one of its reasons names that rule. `since` (inclusive) and `until` (exclusive)
+    limit `first_seen`, UTC. `id` is a prefix of the letter's id.
     """
 
     streams: tuple[str, ...] = ()
@@ -156,7 +156,7 @@ class Selection:
 
     @property
     def names_skipped(self) -> bool:
-        """Whether it names records skipped with --skip, by their rule, an offset or a letter's id."""
+        """Whether the selection names records skipped with --skip, by rule, offset or letter id."""
         return self.rule == SKIPPED or self.offset is not None or bool(self.id)
 
     def condition(self) -> Column:
@@ -183,10 +183,10 @@ def is_skipped() -> Column:
 def refuse_unnamed(
     letters: DataFrame, selection: Selection, topics: Collection[str], rules: Collection[str]
 ) -> None:
-    """Raise QueryError for a topic or rule that neither the streams nor the letters have.
+    """Raise QueryError for a topic or rule that neither the streams nor the letters contain.
 
-    `topics` and `rules` are those of the streams. The letters are read only if a selected name is not among
-    them.
+    `topics` and `rules` come from the streams. The letters are read only if these do not contain a selected
+    name.
     """
     topic, rule = selection.topic, selection.rule
     if topic is not None and topic not in topics:
@@ -214,12 +214,12 @@ def count_by_rule(letters: DataFrame) -> dict[str, int]:
 
 
 def place() -> Column:
-    """Return a record's topic/partition/offset, in the form used in the letters of resent records."""
+    """Return a record's topic/partition/offset, in the form that the letters of resent records contain."""
     return F.concat_ws("/", "topic", F.col("partition").cast("string"), F.col("offset").cast("string"))
 
 
 def resent_as(place: Column) -> dict[str, Column]:
-    """Return the values to set on the letters (merge target `t`) of records that were sent again.
+    """Return the values to set on letters (merge target `t`) whose records were sent again.
 
     `place` is the place of the new record, which is in silver.
     """
@@ -232,15 +232,15 @@ def resent_as(place: Column) -> dict[str, Column]:
 
 
 def attempted(values: Mapping[str, Column], now: datetime) -> dict[str, Column]:
-    """Return the values to set on letters (merge target `t`), including one more attempt."""
+    """Add one more attempt to the values to set on letters (merge target `t`)."""
     return {**values, "attempts": F.col("t.attempts") + 1, "last_attempt": F.lit(now)}
 
 
 def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row]:
     """Return the newest letters by `first_seen`, without key, headers and Kafka's timestamp.
 
-    `value` is the first `value_bytes` of the raw value; the added column `length` is its full length in
-    bytes.
+    `value` contains the first `value_bytes` of the raw value. The added column `length` is the value's full
+    length in bytes.
     """
     newest = letters.orderBy(F.desc("first_seen"), "topic", "partition", F.desc("offset")).limit(limit)
     newest = newest.drop("key", "headers", "kafka_timestamp")
@@ -251,8 +251,8 @@ def newest_letters(letters: DataFrame, limit: int, value_bytes: int) -> list[Row
 def find_letter(letters: DataFrame, beginning: str) -> Row:
     """Return the only letter whose id has this prefix.
 
-    If Python cannot represent one of its times, all of its times are returned as text
-    (`lakehouse.storage.spark.collecting`). Raises QueryError if no letter matches, or more than one.
+    If Python cannot represent one of the letter's times, all its times are returned as text
+    (`lakehouse.storage.spark.collecting`). Raises QueryError if no letter matches, or if several do.
     """
     found = collected(letters.where(F.col("id").startswith(beginning)).limit(2))
     if not found:
@@ -268,7 +268,7 @@ def find_letter(letters: DataFrame, beginning: str) -> Row:
 
 
 def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
-    """Return refused records as rows in the dead-letter table after one attempt; unknown values are null.
+    """Return refused records as dead-letter rows with one attempt; unknown values are null.
 
     The letters are open, or closed from the start (`lakehouse.engine.records.identity`). The columns in
     _LACKING are optional.
@@ -283,7 +283,11 @@ def to_dead_letters(dead: DataFrame, origin: LetterOrigin) -> DataFrame:
 
 
 def status_by(reasons: Column) -> Column:
-    """Return a letter's status by its reasons: closed by its only reason, resent by its last one, or open."""
+    """Return a letter's status from its reasons.
+
+    A letter is closed if its only reason is a rule in CLOSED, and resent if its last reason is RESENT.
+    Otherwise, it is open.
+    """
     rule, last = (F.try_element_at(reasons, F.lit(place)).getField("rule") for place in (1, -1))
     is_closed = (F.size(reasons) == 1) & rule.isin(*CLOSED)
     return F.when(is_closed, rule).when(last == RESENT, F.lit(RESENT)).otherwise(F.lit(OPEN))
@@ -292,14 +296,14 @@ def status_by(reasons: Column) -> Column:
 def own_time_by(reasons: Column) -> Column:
     """Return a refused record's own time (UTC), which advances the front (`engine.ops_tables.fronts`).
 
-    Null if the record was not valid on its own when it landed, which includes all records admitted by a
-    replay.
+    It is null if the record was not valid on its own when it landed. This includes all records that a replay
+    admitted.
     """
     return F.when(F.col("admitted").isNull() & identity.is_sound_alone(reasons), F.col("own_time"))
 
 
 def letter_id(stage: str) -> Column:
-    """Return the id for a record's letter in a stage."""
+    """Return the id of a record's letter from a stage."""
     place = ("topic", F.col("partition").cast("string"), F.col("offset").cast("string"), F.lit(stage))
     return F.sha2(F.concat_ws("\n", *place), 256)
 

@@ -1,6 +1,6 @@
-"""Columns that `lakehouse.engine.formats` adds to records that are not JSON text, for validation.
+"""Columns that `lakehouse.engine.formats` adds to non-JSON records, for validation.
 
-REFUSED  array of reasons against the bytes, so that nothing else is judged; null: the bytes were decoded
+REFUSED  array of reasons against the bytes, which are then not judged further; null if they were decoded
 BODY     the record as JSON text or bytes, if it needs a thorough check; null if it is proven
 TYPED    a struct of the contract's columns and `event_time` in their own types, null where the record has
          a different type or no value; this column and those below exist for Avro and Protobuf only
@@ -34,7 +34,7 @@ def reason_against(column: str) -> Column:
 
 
 def reason_of(field: Field) -> Column:
-    """Return the reason why a decoded field is invalid, or null; also for values that JSON cannot hold."""
+    """Return the reason why a decoded field is invalid, or null; covers values that JSON cannot express."""
     lacks = F.array_contains(LACKS, F.lit(field.column))
     message = F.lit(f"the record's schema has no {field.name}")
     found = F.when(lacks, reason("schema_lacks_field", field.column, message))

@@ -1,6 +1,6 @@
-"""Deletions: which records are deletions, the id that each one deletes, and its sequence.
+"""Recognize deletions, and read the deleted id and the deletion's sequence.
 
-A source with `sequence_by` has two kinds:
+A source with `sequence_by` has two kinds of deletions:
 
 - a Kafka record without a value; its key contains the id, in the form set by `deletion_key`;
 - a record with a value and the mark set by `deleted_if`. If the id's path contains `after`, as in Debezium's
@@ -10,7 +10,7 @@ A source with `sequence_by` has two kinds:
 | --- | --- |
 | text | is the id, in UTF-8 |
 | json | is a JSON string or a whole number |
-| json:FIELD | is a JSON object with such a value at the path |
+| json:FIELD | is a JSON object with a string or a whole number at the path |
 | long, int | is a signed integer of 8 or 4 bytes, big-endian |
 | avro, avro:FIELD | is a string or whole number, or a record with such a field, in a registered schema |
 
@@ -18,7 +18,7 @@ A JSON key may begin with the five-byte prefix for a registered schema, because 
 zero byte.
 
 A deletion's sequence comes from the header or field that `sequence_by` names; a field within `after` does not
-count. Without a sequence, Kafka's timestamps decide what the deletion deletes
+count. Without a sequence, Kafka's timestamps decide which records the deletion deletes
 (`lakehouse.engine.records.identity`). Nothing else in a deletion is validated, neither its other fields nor
 its time.
 
@@ -26,7 +26,7 @@ its time.
 | --- | --- |
 | key_null, key_empty, key_not_utf8 | a deletion whose key is missing, empty or not UTF-8 |
 | bad_key | a key in any other form, or whose id is neither a non-empty string nor a whole number |
-| missing_id | a marked record without the id |
+| missing_id | a marked record without an id |
 | bad_sequence | a sequence that is not a 64-bit whole number |
 """
 
@@ -56,7 +56,7 @@ KEY_ID, KEY_REFUSED = "_key_id", "_key_refused"
 
 _MARK, _OF_BEFORE = "_deletion_mark", "_deletion_id"
 _BYTES = {"long": 8, "int": 4}
-_FRAMED = 5  # bytes: a zero and the id of the registered schema
+_FRAMED = 5  # bytes: a zero byte and the registered schema's id
 _NUMBER = re.compile(r"-?[0-9]")
 
 
@@ -81,7 +81,7 @@ def columns(source: Source) -> dict[str, Column]:
 def is_provable(source: Source) -> bool:
     """Return whether Spark's typed parser can prove that a record lacks the mark.
 
-    The parser may change how a number is written, and does not look into objects.
+    The parser may change a number's notation, and does not look into objects.
     """
     mark = source.mark
     if mark is None:
@@ -164,7 +164,7 @@ def _is_in_after(path: tuple[str, ...]) -> bool:
 
 
 def _id_field(source: Source) -> Field:
-    """Return the field of a marked record that contains the id to delete."""
+    """Return the field that contains the id to delete in a marked record."""
     field = next(one for one in source.contract.fields if one.column == source.id_column)
     if not _is_in_after(field.path):
         return field

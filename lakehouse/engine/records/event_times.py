@@ -2,7 +2,7 @@
 
 A valid time is not after the year 9998, and not before the source's earliest time. Every reader can print
 such a time, adding a window or a lateness never overflows, and neither older calendars nor local mean time
-apply. A time in the wrong unit is off by decades or millennia, so it falls outside this range, and the reason
+apply. A time in the wrong unit is off by decades or millennia. It falls outside this range, and the reason
 names the likely unit.
 """
 
@@ -41,7 +41,7 @@ _WITHOUT_SECONDS = r"^(.{16})(?=[Z+-])"  # ISO 8601 allows this, Spark's cast do
 
 
 def is_proven(number: Column, source: Source, unit: TimeUnit | None = None) -> Column:
-    """Return whether a whole number is an accepted time in a unit, by default the contract's unit."""
+    """Return whether a whole number is an accepted time in a unit; the default is the contract's unit."""
     return number.between(*_span(source, unit or source.contract.event_time_unit))
 
 
@@ -73,13 +73,13 @@ def is_absent() -> Column:
 
 
 def written(contract: Contract) -> Column:
-    """Return a record's ISO 8601 time, which is a separate column because it is used twice."""
+    """Return a record's ISO 8601 time. It is a separate column because it is used twice."""
     text = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "string")
     return F.when(F.col(KIND) == "STRING", _from_text(text, contract))
 
 
 def of_record(source: Source) -> Column:
-    """Return a record's own time, or Kafka's timestamp if it has none; null if that time is not accepted."""
+    """Return a record's own time, or Kafka's timestamp if it has none; null if the time is not accepted."""
     contract = source.contract
     is_number, from_number = _from_number(source)
     first_us, _ = span_us(source)
@@ -167,7 +167,7 @@ def _bounds(source: Source) -> str:
 
 
 def _hint(contract: Contract) -> Column:
-    """Name the unit in which a number would be a time between 2000 and 2100; empty if there is none."""
+    """Name the unit in which a number would be a time between 2000 and 2100; empty if no unit fits."""
     number = F.try_variant_get(fields.variant_at(contract.event_time_path), "$", "bigint")
     likely = F.lit(None).cast("string")
     for unit, per_second in PER_SECOND.items():

@@ -1,8 +1,8 @@
 """The types of a contract's fields: proof by the typed parser, lookup in variants, reasons against a value.
 
 A field is read in one of two ways. Spark's typed JSON parser is fast but lenient, so its result counts only
-if no other JSON type could have produced it (`is_proven`). Everything else is read from the record's
-variants, which keep the JSON type (`looked_up`, `reason`).
+if no other JSON type could have produced it (`is_proven`). All other values are read from the record's
+variants, which preserve the JSON type (`looked_up`, `reason`).
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ _JSON_NAMES = {
 _NOT_WHOLE = "a number with a fraction, an exponent or more than 38 digits"
 _FITS = r"-?[0-9]{1,29}(?:\.[0-9]{1,9})?"
 _FITS_ROUNDED = r"-?[0-9]{1,28}(?:\.[0-9]{1,30})?"  # rounding may add a digit before the point
-_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # how Spark's parser returns a whole number, or a string with one
+_WHOLE = r"^(0|-?[1-9][0-9]{0,37})\z"  # whole numbers as Spark's parser returns them, also from strings
 _NUMBER = r"-?([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?"
 # The parser accepts numbers with up to 1,000 characters, so longer exponents are always out of range.
 _EXPONENT = r"^[+-]?0*[0-9]{1,4}$"
 MOST_MAGNITUDE = 1e140
-"""The greatest allowed magnitude of a double, so that squares of such values, and their sums, still fit."""
+"""The greatest allowed magnitude of a double. Squares of such values, and sums of squares, still fit."""
 
 
 def payload_column(column: str) -> str:
-    """Return the column name for a payload, normalized, that is the last field in its record."""
+    """Return the column name for a normalized payload that is the last field in its record."""
     return f"_payload_{column}"
 
 
@@ -86,7 +86,7 @@ def exact_column(column: str) -> str:
 def are_provable(contract: Contract) -> bool:
     """Return whether Spark's typed parser can read the contract's fields and event time, each by its name.
 
-    It cannot be used within objects, because there it accepts duplicate names, which a variant refuses.
+    The parser cannot be used within objects. It accepts duplicate names there, which a variant refuses.
     """
     paths = [*(field.path for field in contract.fields), contract.event_time_path]
     return all(len(path) == 1 for path in paths) and len(set(paths)) == len(paths)
@@ -100,7 +100,7 @@ def variant_at(path: tuple[str, ...]) -> Column:
 def written_decimal(text: Column, field: Field) -> Column:
     """Return the decimal under the field's name in the text of a flat JSON object; null if it does not fit.
 
-    If the field is rounded, return the number as it is written. If a name occurs twice, the last occurrence
+    If the field is rounded, the number is returned as written. If a name occurs twice, the last occurrence
     wins. A quote after a backslash is part of a string, but any other quoted name before a colon is a key.
     """
     if field.scale is not None:
@@ -125,10 +125,10 @@ def of_scale(number: Column, scale: int | None) -> Column:
 
 
 def _decimal(literal: Column, scale: int | None) -> Column:
-    """Return a JSON number in any notation as a decimal; null if decimal(38,9) cannot hold it.
+    """Return a JSON number in any notation as a decimal; null if it does not fit decimal(38,9).
 
-    Without a scale, decimal(38,9) must hold the exact number; with a scale, the rounded number. Exponents are
-    checked first because even `try_cast` fails on an exponent near the greatest integer.
+    Without a scale, the exact number must fit; with a scale, the rounded number must fit. Exponents are
+    checked first, because even `try_cast` fails on an exponent near the greatest integer.
     """
     whole, fraction, exponent = (F.regexp_extract(literal, f"^{_NUMBER}$", group) for group in (1, 2, 3))
     digits = F.concat(whole, fraction)
@@ -143,10 +143,10 @@ def _decimal(literal: Column, scale: int | None) -> Column:
 def last_payload(text: Column, value: Column, field: Field) -> Column:
     """Return a JSON field, normalized, if it is the last field in its record and not a string; else null.
 
-    `value` comes from Spark's typed parser, which returns anything but a string as written. Suppose that the
-    text consists of the part before the first occurrence of the field's name, then the name, this value and a
-    closing brace. In that case, the value belongs to the field, it is not a string, and the parser has read
-    the whole text.
+    `value` comes from Spark's typed parser, which returns all values except strings as written. If the text
+    consists of the part before the first occurrence of the field's name, then the name, this value and a
+    closing brace, three facts follow: the value belongs to the field, it is not a string, and the parser has
+    read the whole text.
     """
     name = f'"{field.path[-1]}":'
     is_last = text == F.concat(F.substring_index(text, name, 1), F.lit(name), value, F.lit("}"))
@@ -187,11 +187,11 @@ def proven(typed: Column, field: Field) -> Column:
 
 
 def looked_up(variant: Column, text: Column, field: Field) -> Column:
-    """Return a field's value from its variant; null if the value has any other type than the field's.
+    """Return a field's value from its variant; null if the value's type differs from the field's.
 
-    `text` is the whole record. For a number with an exponent or too many digits, the variant holds a double,
-    so the number is read from the text. The result is null if the text search fails because the field's name
-    is escaped or also occurs in a nested object (for a nested field: anywhere else).
+    `text` is the whole record. For a number with an exponent or too many digits, the variant contains a
+    double, so the number is read from the text. The result is null if the text search fails, because the
+    field's name is escaped or also occurs in a nested object (for a nested field: anywhere else).
     """
     kind = F.schema_of_variant(variant)
     if field.type is FieldType.JSON:
@@ -216,7 +216,7 @@ def _looked_up_decimal(variant: Column, kind: Column, text: Column, field: Field
 
 
 def as_written(path: tuple[str, ...]) -> Column:
-    """Return the value at a path for use in messages; a number is returned as written in the record.
+    """Return the value at a path for use in messages, with numbers as written in the record.
 
     A variant may render a number differently: 1.0 becomes 1, and 1e400 becomes infinity.
     """
@@ -263,7 +263,7 @@ def reason(rule: str, column: str | None, message: Column) -> Column:
 
 
 def json_name(kind: Column) -> Column:
-    """Return JSON's name for a type returned by schema_of_variant."""
+    """Return the JSON name for a type that schema_of_variant returned."""
     return (
         F.when(kind == "STRING", "a string")
         .when(kind == "BOOLEAN", "a boolean")
@@ -274,7 +274,7 @@ def json_name(kind: Column) -> Column:
 
 
 def is_number(kind: Column) -> Column:
-    """Return whether a type returned by schema_of_variant is numeric."""
+    """Return whether a type that schema_of_variant returned is numeric."""
     return kind.isin("BIGINT", "DOUBLE", "FLOAT") | kind.startswith("DECIMAL")
 
 
@@ -285,7 +285,7 @@ def _is_whole(variant: Column, kind: Column) -> Column:
 
 
 def _reason_of_value(kind: Column, value: Column, field: Field) -> Column:
-    """Return the reason against a value that is present, or null."""
+    """Return the reason against a present value, or null."""
     if field.type is FieldType.JSON:
         return F.lit(None).cast("struct<rule:string,column:string,message:string>")
     expected, came = _JSON_NAMES[field.type], json_name(kind)

@@ -1,4 +1,4 @@
-"""Headers of Kafka records, as columns."""
+"""Kafka records' headers, as columns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from pyspark.sql import functions as F
 
 
 def header_text(name: str) -> Column:
-    """Return the text in a record's last header with this name, UTF-8 or not; null if there is none."""
+    """Return the text in a record's last header with this name, even if not UTF-8; null without a header."""
     named = F.filter("_headers", lambda header: header["key"] == name)
     return F.try_element_at(named, F.lit(-1)).getField("value").cast("string")

@@ -1,7 +1,7 @@
-"""Compare a record with the others that have its id; live runs, replay, rebuild and audit share this code.
+"""Compare records with the same id; live runs, replays, rebuilds and the audit share this code.
 
-With `unique_by` alone, records with the same id and event time are compared; with `sequence_by`, all records
-with the same id. docs/decisions/what-a-record-becomes.md has the rules, and
+With `unique_by` alone, records with the same id and event time are compared. With `sequence_by`, all records
+with the same id are compared. docs/decisions/what-a-record-becomes.md explains the rules, and
 `lakehouse.engine.records.comparing` applies them. A record that is not a row in silver has one letter. Each
 of these rules is a letter's only reason and also its status:
 
@@ -12,10 +12,10 @@ of these rules is a letter's only reason and also its status:
 | deletion | deletes an id (`lakehouse.engine.records.deletions`), by its sequence or the time it was sent |
 
 Three rules leave a letter open. `conflicting_id`: the record has the row's id (and event time or sequence),
-but different fields. `nothing_to_delete`: no record has had the deletion's id yet. `retained`: retention has
-removed the row with this id, or the letters of a deleted id, and the record's sequence is not above theirs.
-When an open letter's record is sent again, `resent` becomes the letter's last reason. The compared fields are
-the contract's fields and the event time.
+but different fields. `nothing_to_delete`: no earlier record had the deletion's id. `retained`: retention has
+removed the row with this id, or it has removed a deleted id's letters and the record's sequence is not
+greater than theirs. When an open letter's record is sent again, `resent` becomes the letter's last reason.
+The compared fields are the contract's fields and the event time.
 
 Records are ordered by landing: `ingested_at`, then topic, partition and offset. A record admitted by a replay
 is ordered by its admission. The outcome therefore depends neither on micro-batches nor on crashes.
@@ -43,13 +43,13 @@ CLOSED = (DUPLICATE, SUPERSEDED, DELETION)
 """Rules whose letters are closed from the start, because they need no action."""
 OPEN = "open"
 SENT_AGAIN_AS = "sent again as "
-"""The message of a resent letter's last reason, followed by the new record's place."""
+"""The beginning of the message in a resent letter's last reason; the new record's place follows."""
 
 IS_CLOSED = "_is_closed"
 """Column in a judged record: whether retention excludes it from the comparison."""
 
 PLACE = ("topic", "partition", "offset")
-"""The key of a record."""
+"""A record's key."""
 
 
 def header_types(source: Source) -> dict[str, DataType]:
@@ -91,7 +91,7 @@ def reasons_of(source: Source) -> tuple[Column, ...]:
 
 
 def columns_of(source: Source) -> dict[str, Column]:
-    """Return the columns by which judged records are compared; empty for a source without ids."""
+    """Return the id and sequence columns for comparing judged records; empty for a source without ids."""
     if source.id_column is None:
         return {}
     own = F.col(source.id_column).cast("string")
@@ -127,7 +127,7 @@ def is_compared(source: Source) -> Column:
 
 
 def id_of_row(source: Source) -> Column:
-    """Return the id of a silver row as text; only for a source with ids."""
+    """Return a silver row's id as text, for a source with ids."""
     return F.col(source.id_column or "").cast("string")
 
 
@@ -138,14 +138,14 @@ def is_sound_alone(reasons: Column) -> Column:
 
 
 def retained_reason(source: Source) -> Column:
-    """Return the reason against a judged record if retention has removed the row or letters with its id."""
+    """Return the reason against a judged record when retention has removed the row or letters with its id."""
     name = header_of(source.unique_by) or source.unique_by
     text = F.concat(F.lit(f"retention has deleted the records with {name} "), shown(F.col(OF_ID)))
     return reason(RETAINED, source.id_column, text)
 
 
 def fingerprint(source: Source, id_: Column) -> Column:
-    """Return 48 bits from a hash of a record's identity, and its event day in the lower 16 bits.
+    """Return 48 bits of a hash of a record's identity, with its event day in the lower 16 bits.
 
     Days are counted from 1970. Earlier days become 0, and days from 2149 on become 65535.
     """
@@ -164,7 +164,7 @@ def hash_of(*values: Column) -> Column:
 
 
 TIMES = ("event_time", "kafka_timestamp", "ingested_at")
-"""The times of a record, UTC."""
+"""A record's times, UTC."""
 LETTERS = (*PLACE, "unique_id", "sequence", *TIMES, "status", "reasons")
 """The dead-letter columns that a comparison reads."""
 
@@ -175,7 +175,7 @@ def are_compared() -> Column:
 
 
 def row_columns(source: Source) -> list[str]:
-    """Return the silver columns by which rows are compared with judged records."""
+    """Return the silver columns for comparing rows with judged records."""
     ids = (one for one in (source.id_column, source.sequence_column) if one is not None)
     fields = (field.column for field in source.contract.fields)
     times = ("event_time", "own_time", "kafka_timestamp", "ingested_at", "admitted")

@@ -1,4 +1,4 @@
-"""Check rules in SQL before a run: each must be a deterministic condition on the columns of one row."""
+"""Check SQL rules before a run: each rule must be a deterministic condition on one row's columns."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ANALYSES: tuple[Callable[[DataFrame, Column], DataFrame], ...] = (
 
 
 def checked_rules(source: Source) -> tuple[Rule, ...]:
-    """Return a source's rules.
+    """Check a source's rules, and return them.
 
-    Raises SettingsError, which names the key, for a condition in SQL that is not a deterministic expression
-    on the row's columns and `event_time`.
+    Raises SettingsError with the rule's key for an SQL condition that is not a deterministic expression on
+    the row's columns and `event_time`.
     """
     rules = source.rules()
     in_sql = [rule for rule in rules if rule.key]

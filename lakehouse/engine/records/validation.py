@@ -1,15 +1,15 @@
 """Validate raw Kafka records: parse each record once, and keep every reason against it.
 
 `judge` turns each bronze row into one row with the contract's columns, the event time and an array of
-reasons. A row without reasons is clean; any other row is a dead letter with all of its reasons. Together,
-clean rows and dead letters are the input, row for row.
+reasons. A row without reasons is clean; any other row is a dead letter with all its reasons. Each input row
+becomes exactly one clean row or dead letter.
 
 | rule | broken by |
 | --- | --- |
 | value_null | a Kafka record without a value, if the contract has no tombstones |
 | key_null, key_not_utf8, key_empty | the key of a tombstone, if the contract has tombstones |
 | not_utf8 | bytes that are not UTF-8 |
-| not_json | text that is not exactly one JSON value: empty, truncated, or with a tail, NaN or single quotes |
+| not_json | text that is not exactly one JSON value: empty, cut off, or with a tail, NaN or single quotes |
 | not_an_object | JSON that is not an object |
 | missing_field, null_field, empty_string | a required field that is absent, null or empty |
 | wrong_type | a field whose JSON type differs from the contract's, or a non-object within its path |
@@ -26,13 +26,13 @@ clean rows and dead letters are the input, row for row.
 
 Formats other than JSON have further rules, which `lakehouse.engine.formats.decode` lists.
 
-A record without a time of its own gets Kafka's timestamp. If Kafka's timestamp is not a valid time either, or
-is -1 (Kafka's value for none), the record breaks bad_timestamp.
+For a record without its own time, Kafka's timestamp is the event time. If Kafka's timestamp is not a valid
+time either, or is -1 (Kafka's value for none), the record breaks bad_timestamp.
 
 If a key occurs twice, the last value counts. Text beyond the JSON parser's limits is not_json, too: nesting
-deeper than about 1,000 levels, a name over 50,000 or a string over 20 million characters and, in a contract
-field, a number over 1,000 digits, half a surrogate pair or an object with a duplicate key. An object on a
-contract field's path counts, as a whole, as such a field.
+deeper than about 1,000 levels, names over 50,000 characters, and strings over 20 million. In contract fields,
+numbers over 1,000 digits, half surrogate pairs and objects with duplicate keys are also not_json. An object
+on a contract field's path counts, as a whole, as a contract field.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from lakehouse.streams.contract import COORDINATES, OWN_TIME, Contract, Field, F
 from lakehouse.streams.definition import Source
 
 ADMITTED = StructType().add("after", "timestamp").add("at", "timestamp")
-"""When a replay admitted a record: after all records that landed up to `after`, at the time `at`.
+"""A replay's admission of a record, at the time `at`, after all records that landed up to `after`.
 
-Both are UTC. `at` is later than for any record admitted before.
+Both times are UTC. `at` is later than in all earlier admissions.
 """
 TIMES_OF_RECORDS = ("kafka_timestamp", "ingested_at", "admitted")
 """Silver columns with the times when a record was sent, when it landed, and when a replay admitted it."""
@@ -83,8 +83,8 @@ def clean_schema(contract: Contract) -> StructType:
     """Return the schema of a contract's silver table: its columns, times and Kafka coordinates.
 
     `own_time` is the record's own event time, null if the record has only Kafka's timestamp.
-    `kafka_timestamp` is Kafka's timestamp, null if it is not a time. `ingested_at` is when the record landed.
-    `admitted` is when a replay admitted it (ADMITTED), null if it was accepted when it landed.
+    `kafka_timestamp` is Kafka's timestamp, null if it is not a time. `ingested_at` is the landing time.
+    `admitted` describes a replay's admission (ADMITTED), null if the record was accepted when it landed.
     """
     columns = [
         StructField(field.column, fields.SPARK_TYPES[field.type], nullable=True) for field in contract.fields
@@ -112,11 +112,11 @@ def silver_schema(source: Source) -> StructType:
 def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) -> DataFrame:
     """Return one row per raw record: the clean columns, `reasons`, and `raw` if there are any reasons.
 
-    `rows` are bronze rows. `watermark` is the earliest event time still accepted, UTC, null before the first
-    record; it may be a column of the rows. `raw` (key, value, headers, kafka_timestamp) is null for clean
-    rows. "Now" is the record's own landing time, so judging it again gives the same result. For a source with
-    `unique_by`, every row has its `raw` and the columns of `lakehouse.engine.records.identity` for the
-    comparison of records. Records that are not JSON must be decoded first
+    `rows` are bronze rows. `watermark` is the earliest event time still accepted, UTC. It is null before the
+    first record, and may be a column of `rows`. `raw` (key, value, headers, kafka_timestamp) is null for
+    clean rows. "Now" is the record's own landing time, so judging the record again gives the same result. For
+    a source with `unique_by`, every row contains `raw` and the columns with which
+    `lakehouse.engine.records.identity` compares records. Records that are not JSON must be decoded first
     (`lakehouse.engine.formats.decode`).
     """
     if not isinstance(watermark, Column):
@@ -126,7 +126,7 @@ def judge(rows: DataFrame, source: Source, watermark: datetime | Column | None) 
 
 
 def skipped(rows: DataFrame, source: Source) -> DataFrame:
-    """Return rows in the form of `judge`, each record refused as `skipped` without reading its content."""
+    """Refuse each record as `skipped` without reading its content; return the same columns as `judge`."""
     nothing = F.lit(None)
     kept = {name: F.col(name) for name in (*COORDINATES, "ingested_at")} | {
         "kafka_timestamp": F.col("timestamp")
@@ -144,7 +144,7 @@ def skipped(rows: DataFrame, source: Source) -> DataFrame:
 
 @cache
 def _verdict(source: Source) -> Kept:
-    """Return the function that judges raw records: it adds columns step by step, and selects the result."""
+    """Return the function that judges raw records. It adds columns step by step, and selects the result."""
     contract = source.contract
     in_time = (
         _future_reason(source.future_tolerance_s),
@@ -208,7 +208,7 @@ def filter_clean(judged: DataFrame) -> DataFrame:
 
 
 def filter_dead(judged: DataFrame) -> DataFrame:
-    """Keep the rows with reasons: coordinates, raw record, times, reasons and, for sources with ids, ids."""
+    """Keep the rows with reasons: coordinates, raw record, times, reasons and, if the source has any, ids."""
     ids = {identity.OF_ID: "unique_id", identity.OF_SEQUENCE: "sequence"}
     known = (F.col(name).alias(ids[name]) for name in ids if name in judged.columns)
     times = ("ingested_at", "event_time", OWN_TIME, "admitted")
@@ -225,7 +225,7 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
     have left a tail unread; the same holds if the last field is a payload that accounts for the whole text
     (`fields.last_payload`). A parsed number came from a JSON number, and a parsed string from a JSON string,
     unless it looks like another JSON value. All other records are parsed again, thoroughly, by `_parsed` and
-    `_fields`; only these find reasons.
+    `_fields`. Only this second parse finds reasons.
     """
     contract, body = source.contract, F.col("_value" if source.format == "json" else decoding.BODY)
     if source.is_typed:
@@ -268,7 +268,7 @@ def _proven(source: Source) -> Iterator[dict[str, Column]]:
 
 
 def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
-    """Yield `_utf8`, `_json` (is it one JSON text?) and `_record` (the fields as variants; null: no object).
+    """Yield `_utf8`, `_json` (whether it is one JSON value) and `_record` (variants; null if no object).
 
     Spark's parsers stop at the end of the first JSON value, ignore the rest, and skip fields that they cannot
     read. The text is therefore parsed inside an object that ends with the record's own offset, which the
@@ -295,7 +295,7 @@ def _parsed(contract: Contract) -> Iterator[dict[str, Column]]:
 
 
 def _fields(source: Source) -> Iterator[dict[str, Column]]:
-    """Yield the contract's columns, both times and each field's JSON type, named with an underscore."""
+    """Yield the contract's columns, both times, and each field's JSON type (`type_column`)."""
     contract = source.contract
     is_provable = fields.are_provable(contract) and not source.is_typed
     columns: dict[str, Column] = {}

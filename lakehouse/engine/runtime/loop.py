@@ -1,11 +1,11 @@
-"""A stream's loop: it runs the layers in order, each reading its unread rows up to the newest version.
+"""A stream's loop, which runs the layers in order. Each layer reads its unread rows up to the newest version.
 
 A round runs each step once. The rows in a step's commit are passed on in memory. If they are exactly the next
-step's input, that step does not read them back; otherwise it reads the tables. One application with all
-layers, a single layer, a catch-up and a retry therefore run the same code. A failed step is discarded and
-recreated after a pause, while the steps before and after it continue. If the heap was full, the step retries
-with a quarter of that micro-batch, and then increases the size again. Records that fail individually are
-found and named.
+step's input, that step does not read them back; otherwise it reads the tables. Therefore all layers in one
+application, a single layer, a catch-up and a retry all run the same code. A failed step is discarded and
+recreated after a pause, while the steps before and after it continue. If a micro-batch fills the heap, the
+step retries with a quarter of its rows, and then increases the size again. If individual records make a step
+fail, the error names them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from lakehouse.storage.spark.query_errors import has_ended, heap_of, is_disk_ful
 from lakehouse.storage.spark.session import activate
 from lakehouse.storage.tables import Lake, looking_once
 
-_RETRY_S = 0.05  # between two checks whether a pause is over
-_SMALLER = 4  # a micro-batch's size is divided by this after the heap was full
+_RETRY_S = 0.05  # between checks for the end of a pause
+_SMALLER = 4  # divides the size of a micro-batch that filled the heap
 log = logging.getLogger(__name__)
 
 
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 class BatchDone:
     """A written micro-batch: its step, number, result and duration.
 
-    The number is the version of the table that the micro-batch filled or sent; None for periodic work.
+    The number is the version of the table that the micro-batch wrote or exported; None for periodic work.
     """
 
     query: str
@@ -59,7 +59,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class Common:
-    """The settings and observers shared by all streams of a run."""
+    """The settings and observers that all streams in a run share."""
 
     on_batch: OnBatch
     clock: Clock
@@ -71,7 +71,7 @@ class Common:
 class StreamLoop:
     """The steps of one stream, and their Spark session.
 
-    Rounds leave out the layers `held_back`, such as exports behind a gate. Not thread-safe.
+    Rounds skip the layers in `held_back`, such as exports behind a gate. Not thread-safe.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class StreamLoop:
         self._due_until: datetime | None = None
 
     def round(self) -> bool:
-        """Run each step once; return whether any of them wrote something."""
+        """Run each step once; return whether any step wrote something."""
         return self._go([slot for slot in self._slots if slot.maker.layer not in self._held_back])
 
     @property
@@ -103,7 +103,7 @@ class StreamLoop:
         return any(map(troubles.will_be_tried, names))
 
     def export(self, stop: Stop, *, tries_again: bool) -> None:
-        """Run the exports that are held back, until nothing is left to send or a stop is requested.
+        """Run the held-back exports until nothing is left to send or a stop is requested.
 
         With `tries_again`, failed exports are retried, too.
         """
@@ -138,12 +138,12 @@ class StreamLoop:
             for slot in slots:
                 took = self._common.troubles.is_due(slot.name) and self._turn(slot, handed, held)
                 did |= took
-                has_merged = took and slot.maker.layer == "gold"  # and has closed the rows due by the clock
+                has_merged = took and slot.maker.layer == "gold"  # merging also closes rows that are due
                 if self._common.is_live and not has_merged:
                     did |= self._tick(slot)
         finally:
             _let_go(held)
-        if not did:  # a catch-up ticks last, as later records may change rows that the clock would close
+        if not did:  # a catch-up ticks last, because later records may change rows that the clock would close
             ticks = [self._tick(slot) for slot in slots if not self._common.is_live]
             did = any(ticks)
         return did
@@ -180,10 +180,10 @@ class StreamLoop:
         return True
 
     def _take_less(self, slot: _Slot, cause: Exception, batch: Batch) -> bool:
-        """Let a step retry at once with a smaller micro-batch; return whether that is possible."""
+        """Prepare an immediate retry with a smaller micro-batch; return whether a smaller one is possible."""
         where = f"{_where(batch)}: the heap was full ({heap_of(self._lake.spark)})"
-        # If the lower limit did not make the micro-batch smaller, it cannot be split. Exceeding the limit
-        # slightly is normal and proves nothing.
+        # A micro-batch that a lower limit did not make smaller cannot be split. A size slightly above the
+        # limit is normal and proves nothing.
         is_least = slot.limit is not None and slot.limit < slot.too_large <= batch.size
         if batch.size <= 1 or is_least or has_ended(self._lake.spark):
             blamed = self._blamed(slot, batch)
@@ -217,7 +217,7 @@ class StreamLoop:
         return error
 
     def _blamed(self, slot: _Slot, batch: Batch) -> Blamed | None:
-        """Return the records that make a step fail; they are remembered once they are found."""
+        """Find and remember the records that make a step fail; None if they are unknown."""
         if slot.blamed is None and slot.step is not None and not has_ended(self._lake.spark):
             try:
                 found = slot.step.blamed(batch)
@@ -241,7 +241,7 @@ class StreamLoop:
         return self._slots[self._slots.index(slot) + 1 :]
 
     def _may_wait(self, slot: _Slot, step: Step) -> bool:
-        """Return whether a table's input may remain in silver a little longer."""
+        """Return whether a gold table's unread rows may stay in silver a little longer."""
         if not step.merge_every_s or slot.merged_at is None:
             return False
         slot.waits = time.monotonic() - slot.merged_at < step.merge_every_s
@@ -267,7 +267,7 @@ class StreamLoop:
         return bool(result.rows)
 
     def _now(self) -> datetime:
-        """Return the time up to which work is due; fixed in a catch-up, which might otherwise never end."""
+        """Return the time up to which work is due. A catch-up fixes the time, so that the work ends."""
         if self._common.is_live or self._due_until is None:
             self._due_until = self._common.clock()
         return self._due_until
@@ -313,9 +313,9 @@ def _let_go(held: ExitStack) -> None:
 class _Slot:
     """A step's place in the loop; the step is None before its first use and after a failure.
 
-    `waits`: rows are left in silver on purpose (`merge_every_s`). `merged_at` is when the step last merged,
-    by a monotonic clock. `limit` is the step's current limit; None for the limit in the settings. `too_large`
-    is the size that did not fit. `blamed` are the records that make the step fail; None if unknown.
+    `waits`: the step leaves rows in silver on purpose (`merge_every_s`). `merged_at` is the time of the last
+    merge, by a monotonic clock. `limit` is a lowered limit; None means the limit in the settings. `too_large`
+    is the size that filled the heap. `blamed` are the records that make the step fail; None if unknown.
     """
 
     maker: StepMaker
@@ -335,7 +335,7 @@ class _Slot:
         return f"{self.maker.name} by the clock"
 
     def grow(self) -> None:
-        """Raise a step's limit by a quarter."""
+        """Raise a lowered limit by a quarter, or remove it if it would exceed the size that did not fit."""
         if self.limit is not None:
             more = self.limit + max(1, self.limit // _SMALLER)
             self.limit = more if more <= self.too_large else None

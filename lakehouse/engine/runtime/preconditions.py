@@ -18,10 +18,10 @@ _FEW_WAITING = 200_000  # records in all topics together
 def require_services(settings: Settings, layers: Sequence[LayerName], streams: Sequence[Stream]) -> list[str]:
     """Create missing topics; raise ServiceError if a service that the layers need is unreachable.
 
-    Raises SettingsError for a table that a store cannot hold.
+    Raises SettingsError for a table that does not fit a store.
 
-    Returns the missing permissions that the broker reported. Steps that do not need them continue, and the
-    others report them.
+    Returns the missing permissions that the broker reported. Steps that need a missing permission report it;
+    other steps continue.
     """
     for stream in streams:
         registry.require_fit(stream)
@@ -84,7 +84,7 @@ def _warn_of_unlimited_topics(
 
 
 def few_wait(settings: Settings, streams: Sequence[Stream], layers: Collection[LayerName]) -> bool:
-    """Return whether Kafka has so few records, ingested or not, that catching up is quick."""
+    """Return whether the topics contain so few records, ingested or not, that catching up is quick."""
     if "bronze" not in layers:
         return True
     sources = (source for stream in streams for source in stream.sources)

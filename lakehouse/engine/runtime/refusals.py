@@ -1,6 +1,6 @@
 """The records that a run refuses, counted from its micro-batches' results and compared with the limit.
 
-Counting takes no Spark job. The causes are read from the run's dead letters when the run ends, or when a
+Counting needs no Spark job. The causes are read from the run's dead letters when the run ends, or when a
 warning is due.
 """
 
@@ -39,9 +39,10 @@ class _Minute:
 
 @dataclass
 class _Count:
-    """A stream's judged and refused records; `minutes` has those from a live run's last hour.
+    """The judged and refused records of one table; `minutes` contains the counts for a live run's last hour.
 
-    `told` is when the run last reported, and whether the limit was exceeded; None before the first report.
+    `told` is the time of the last report, and whether it said that the limit was exceeded. It is None before
+    the first report.
     """
 
     stream: str
@@ -54,9 +55,9 @@ class _Count:
 class RefusalCounts:
     """Counts the records that silver judges and refuses, per table.
 
-    `dead_path` is the path of the dead letters, `limit` the share that may be refused. In a live run, `warn`
-    gets a line when the limit is first exceeded, every hour after that, and when the share is within the
-    limit again. Thread-safe if each table's micro-batches are counted one at a time.
+    `dead_path` is the path of the dead letters, and `limit` is the share that may be refused. In a live run,
+    `warn` is called when the limit is first exceeded, every hour after that, and when the share is within
+    the limit again. Thread-safe if each table's micro-batches are counted one after the other.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Run the layers of streams in one application, each stream in its own loop, until caught up or stopped.
+"""Run the streams' layers in one application, each stream in its own loop, until caught up or stopped.
 
 A failed step is retried with growing pauses, while the steps before it and other streams' steps continue. The
 run ends immediately only if every step fails.
@@ -30,27 +30,27 @@ from lakehouse.streams.definition import Stream
 __all__ = ["BatchDone", "RunOptions", "Upkeep", "run", "utc_now"]
 
 _AT_ONCE = 2
-"""Concurrent streams in a live run, as half of each round is Spark's planning and work on Delta's log."""
+"""The number of concurrent streams in a live run. Planning and Delta's log take half of each round."""
 
 
 class Upkeep(Protocol):
     """Maintains the tables during a live run."""
 
     def beside(self, alone: Alone, is_quiet: Callable[[], bool], /) -> AbstractContextManager[None]:
-        """Return a block during which maintenance runs; `is_quiet` returns whether no rows are waiting."""
+        """Return a context in which maintenance runs; `is_quiet` returns whether no rows are waiting."""
 
 
 @dataclass(frozen=True)
 class RunOptions(Permitted):
-    """The options and observers for a run, including the options that its steps know (`Permitted`).
+    """The options and observers for a run, including the options for its steps (`Permitted`).
 
     - `trigger`: `available-now` catches up and returns; an interval runs until `stop` is requested.
     - `on_batch` is called after each micro-batch, from several threads.
-    - `on_notice` also gets a line when a step fails or recovers, and so does `watch`.
+    - `on_notice` and `watch` are also called when a step fails or recovers.
     - `clock` returns the time, UTC.
     - `gate`: a stream is exported only while its gate is open. The gate is checked after catching up or, with
       an interval, every `gate_interval_s` seconds between two micro-batches, so only checked rows are sent.
-    - `at_once`: how many streams catch up concurrently, which helps if each has few rows.
+    - `at_once` is the number of streams that catch up concurrently. A larger number helps with few rows each.
     - `upkeep` maintains the tables in a run with an interval.
     - `log_file` is the file for tracebacks; messages mention it.
     """
@@ -74,9 +74,9 @@ def run(
     settings: Settings,
     options: RunOptions,
 ) -> None:
-    """Run the layers of the streams until they have caught up or are asked to stop.
+    """Run the streams' layers until they have caught up or are asked to stop.
 
-    Periodic work is done once after catching up or, with an interval, no more than one trigger after it is
+    Periodic work is done once after catching up or, with an interval, no later than one interval after it is
     due. A rerun continues from the positions in the tables.
 
     A step that fails, or whose start is refused, is retried with growing pauses (`runtime.troubles`) while
@@ -166,8 +166,9 @@ class _Run:
     def _export_open(self, gate: Gate) -> None:
         """Export the streams whose gates are open, while nothing else writes gold.
 
-        The gate is first checked while other streams write, and then once more, for newer rows, while they
-        pause. In a live run, a failed export is retried in a later round, so the other streams continue.
+        Each gate is first checked while other streams write. While they pause, it is checked again, because
+        newer rows may have arrived. In a live run, a failed export is retried later, and the other streams
+        continue.
         """
         for stream in self._streams:
             if self._stop.requested or not self._check(stream, gate):
@@ -197,9 +198,9 @@ class _Run:
 def makers_of(
     lake: Lake, stream: Stream, layers: Sequence[LayerName], settings: Settings, permitted: Permitted
 ) -> Iterator[StepMaker]:
-    """Yield a stream's steps in the order of a round: each export follows the table that it sends.
+    """Yield a stream's steps in the order of a round: each export directly follows its table.
 
-    An export therefore does not wait for the tables after its own.
+    An export therefore does not wait for later tables.
     """
     found = {
         "bronze": bronze.steps(lake, stream, settings, permitted),

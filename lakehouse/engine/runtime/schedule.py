@@ -18,11 +18,11 @@ from lakehouse.engine.runtime.loop import StreamLoop
 from lakehouse.engine.runtime.signals import Stop
 
 Alone = Callable[[], AbstractContextManager[None]]
-"""Returns a block during which no micro-batch runs."""
+"""Returns a context in which no micro-batch runs."""
 
 _QUIET_S = 1.0
 _POLL_S = 0.2
-_RETRY_S = 0.05  # between two checks whether a pause in a catch-up is over
+_RETRY_S = 0.05  # between checks for the end of a pause in a catch-up
 
 
 @dataclass(eq=False)

@@ -5,12 +5,12 @@ Each run announces itself in the lake, with an empty file that it renews twice a
     <lake>/_lakehouse_runs/<layers and streams>/<until when>-<standby or active>_<since>_<who>
 
     standby    waits while another run is active, or has been on standby for longer
-    active     works until the user stops it or it finds another active run. If one of the two has not
-               renewed its term in time, that run stops; otherwise the one that started later stops
+    active     works until the user stops it or it finds another active run. If one of the two did not
+               renew its term in time, that run stops; otherwise the run that started later stops
 
-This only saves work; correctness does not depend on it. If two runs are active for a moment, because a
-process was suspended or a file system shows new files late, one of two commits for the same micro-batch
-fails, and Kafka fences the older of two producers, as with any two concurrent runs.
+Standby only saves work; correctness does not depend on it. Two runs may both be active for a moment, because
+a process was suspended or a file system shows new files late. Then, as with any two concurrent runs, only one
+of their commits for a micro-batch succeeds, and Kafka fences the older producer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Doing:
-    """A run's actions: `work` while the run is active, and `warm_up`, once, if it has to stand by."""
+    """A run's actions: `work` while it is active, and `warm_up`, once, if it has to stand by."""
 
     work: Callable[[Stop], None]
     warm_up: Callable[[], None]
@@ -51,8 +51,8 @@ class Doing:
 def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> None:
     """Stand by until no other run with the same scope is active, then work; repeat if another run takes over.
 
-    `scope` is the set of layers and streams. `work` gets a stop request, which is triggered by the user or by
-    another run's takeover. Returns when `work` returns for any reason other than a takeover, or when the user
+    `scope` is the set of layers and streams. `work` receives a stop request, which the user or another run's
+    takeover triggers. Returns when `work` returns for any reason other than a takeover, or when the user
     stops the run. An error in `work` ends the run, unless another run has taken over.
     """
     directory = f"{lake.root}/{DIRECTORY}/{'+'.join(sorted(scope))}"
@@ -70,7 +70,7 @@ def take_turns(lake: Lake, scope: Collection[str], stop: Stop, doing: Doing) -> 
 
 
 class _Run:
-    """A run among others with its scope; a thread renews its term, and ends its turn after a takeover."""
+    """A run whose thread renews its term, and ends its turn after a takeover by a run with the same scope."""
 
     def __init__(self, terms: Terms, doing: Doing) -> None:
         who = re.sub(r"\W", "_", f"{socket.gethostname()}_{os.getpid()}")
@@ -96,7 +96,7 @@ class _Run:
             self._terms.forget(kind + self._name)
 
     def await_turn(self, stop: Stop) -> Stop | None:
-        """Wait for this run's turn, announce it in the lake, and return its stop; None if the user stops."""
+        """Wait for this run's turn, announce it, and return its stop request; None if the user stops."""
         self._become(None)
         told = ""
         while not stop.requested:
@@ -148,7 +148,7 @@ class _Run:
                 log.warning("the run's term could not be renewed", exc_info=True)
 
     def _look_after(self, turn: Stop) -> None:
-        """End the turn if another run is active, and began earlier or this run renewed its term too late."""
+        """End the turn if another run is active, unless this run started earlier and renewed in time."""
         was_away = time.monotonic() - self._renewed_at > TERM_S
         active = [name for kind, name in self._others() if kind == _ACTIVE]
         if active and (was_away or min(active) < self._name):

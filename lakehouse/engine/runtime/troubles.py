@@ -3,7 +3,7 @@
 A step, its periodic work, or a stream's gate can fail, and each has a name. A live run retries the failed
 part after a pause that doubles with each consecutive failure. A catch-up retries it three times and then
 leaves it to the next run. Each failure and recovery is also recorded as an event. The first failure's event
-has the whole traceback, which is also logged.
+contains the traceback, and the log contains it in full.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 RETRIES = 3  # in a catch-up
 _MOST_DOUBLINGS = 30
-_MOST_CHARACTERS = 20_000  # in a traceback in ops.events; the log has the whole traceback
+_MOST_CHARACTERS = 20_000  # in a traceback in ops.events; the log contains the whole traceback
 log = logging.getLogger(__name__)
 
 
@@ -47,7 +47,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class _Trouble:
-    """A current failure: its stream, error, consecutive failures, and the due time of the next attempt."""
+    """A current failure: its stream and error, the consecutive failures, and the next attempt's time."""
 
     stream: str
     error: LakehouseError
@@ -58,9 +58,9 @@ class _Trouble:
 class Troubles:
     """The current failures in a run with these steps, oldest first.
 
-    `notice` gets the failures passed to `add` and `tell`, and each recovery; `watch` gets those passed to
-    `add` and `add_last`, and each recovery. `retries` limits consecutive retries; None: no limit. `log_file`
-    is the file for tracebacks; if it is given, messages mention it. Thread-safe.
+    `notice` receives each recovery and the failures passed to `add` and `tell`. `watch` receives each
+    recovery and the failures passed to `add` and `add_last`. `retries` limits consecutive retries; None means
+    no limit. `log_file` is the file for tracebacks; if it is given, messages mention it. Thread-safe.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Troubles:
     def add(self, failure: Failure) -> None:
         """Record a failure, and report when it will be retried.
 
-        If every step now fails, nothing is left to run, so this raises the failure instead.
+        If every step is now failing, nothing is left to run, and the failure is raised instead.
         """
         name, cause = failure.name, failure.cause
         with self._lock:
@@ -113,7 +113,7 @@ class Troubles:
             )
 
     def tell(self, failure: Failure, message: str) -> None:
-        """Report a failure that is worked around at once; it does not count as a failure of the step."""
+        """Report a failure that the run works around immediately; it does not count as a failed step."""
         with self._lock:
             self._tell(failure, message, is_new=True)
         self._notice(message)
@@ -142,7 +142,7 @@ class Troubles:
         return found is None or (found.due is not None and time.monotonic() >= found.due)
 
     def raise_any(self) -> None:
-        """Raise the first current failure, in which the others are named; do nothing if there is none."""
+        """Raise the oldest current failure, naming the other failed parts; do nothing if there is none."""
         with self._lock:
             found = list(self._found.items())
         if not found:
@@ -175,7 +175,7 @@ class Troubles:
 
 
 def trace_of(failure: Failure) -> str:
-    """Return a failure's full traceback, including Java's, headed by the failed part's name and the place."""
+    """Return a failure's full traceback, including Java's, below a line that names the failed part."""
     where = f" in {failure.where}" if failure.where else ""
     text = "".join(traceback.format_exception(failure.cause))
     return f"{failure.name} of {failure.stream} failed{where}\n{text.rstrip()}"

@@ -1,8 +1,7 @@
 """Warm-up: build silver and gold from landed rows in temporary tables.
 
 A session's first micro-batches take several times as long as later ones, until classes are loaded, code is
-generated for plans, and the JVM has compiled frequently used code. A run on standby does all that before its
-turn.
+generated for plans, and the JVM has compiled frequently used code. A standby run warms up before its turn.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Stop) -> None:
-    """Build silver and gold from bronze rows, several times, in a directory in the lake, and then delete it.
+    """Build silver and gold from bronze rows several times, in a temporary directory in the lake.
 
     Nothing else is read, written or sent. A failure is only logged, because its cause would make the run
     itself fail, too.
@@ -53,14 +52,14 @@ def warm_up(lake: Lake, streams: Sequence[Stream], settings: Settings, stop: Sto
 
 
 def _delete_what_is_left(lake: Lake) -> None:
-    """Delete tables older than an hour, left by warm-ups that were killed."""
+    """Delete directories older than an hour, which killed warm-ups left behind."""
     for name in storage.names(lake.spark, f"{lake.root}/{DIRECTORY}"):
         if int(name.partition("-")[0]) < time.time() - _LEFT_S:
             storage.delete(lake.spark, f"{lake.root}/{DIRECTORY}/{name}")
 
 
 def _land(lake: Lake, scratch: Lake, streams: Sequence[Stream], rows: int) -> bool:
-    """Copy bronze rows; return whether there were any."""
+    """Copy bronze rows to the temporary lake; return whether any rows exist."""
     did = False
     for source in chain.from_iterable(stream.sources for stream in streams):
         if lake.exists("bronze", source.table):

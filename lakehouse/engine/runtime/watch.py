@@ -1,6 +1,6 @@
-"""A run's reports to its observers, except for reports of its micro-batches.
+"""A run's reports to its observers, except for the reports on micro-batches.
 
-The methods are called from several threads. Their exceptions are logged, and never make a step fail.
+The methods are called from several threads. Their exceptions are logged and never make a step fail.
 """
 
 from __future__ import annotations
