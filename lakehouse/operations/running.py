@@ -1,4 +1,4 @@
-"""Run layers with everything that belongs to a run: output, telemetry, upkeep, standby and exit status."""
+"""Run layers, with output, telemetry, upkeep, standby and exit status."""
 
 from __future__ import annotations
 
@@ -49,19 +49,20 @@ def run_layers(
     standby: bool = False,
     verbose: bool = False,
 ) -> None:
-    """Run the layers of the streams, with a line of output for every micro-batch.
+    """Run the streams' layers, and print a line for every micro-batch.
 
-    On a terminal, a run with an interval instead redraws one line per stream.
+    On a terminal, a live run redraws one line per stream instead.
 
-    The caller sets `trigger`, `allow`, `skip` and `is_backfill`; the other options are set here. With
+    The caller sets `trigger`, `allow`, `skip` and `is_backfill`; this function sets the other options. With
     `gated_by` (all streams in the lake), gold is exported only while its suites hold. With `standby`, the run
-    waits, warmed up, while another such run of the same layers and streams is active. `verbose` prints
-    tracebacks, which otherwise go only to the log.
+    is warmed up and waits while another standby run with the same layers and streams is active. With
+    `verbose`, tracebacks are printed as well as logged.
 
-    Returns after catching up, or, after SIGTERM or Ctrl-C, once the current micro-batch is finished. A failed
-    step is reported on one line and retried while other steps continue. Raises LakehouseError for steps that
-    still fail at the end and for errors that a user can fix, such as RefusedError if silver has refused too
-    many records by the time the run has caught up. Starts, stops and failures are recorded in ops.events.
+    Returns after catching up. After SIGTERM or Ctrl-C, returns once the current micro-batch is finished. A
+    failed step is reported on one line and retried while other steps continue. Starts, stops and failures are
+    recorded in ops.events. Raises LakehouseError for steps that still fail at the end, and for errors that a
+    user can fix. For example, RefusedError is raised after catching up if silver has refused too many
+    records.
     """
     trigger, named = options.trigger, _named(layers)
     _check(layers, options, standby=standby)
@@ -93,7 +94,7 @@ def run_layers(
             log_file=log_file,
             on_notice=unraised(lines.notice),
             gate=_gate(lake, gated_by, settings, lines.notice) if gated_by else None,
-            at_once=2 if brief else 1,  # one step plans while the other reads or writes
+            at_once=2 if brief else 1,  # one step plans while another step reads or writes
             upkeep=_upkeep(lake, streams, settings, lines.notice),
         )
 
@@ -138,9 +139,10 @@ def run_layers(
 
 
 def _conclude(refusals: RefusalCounts, lines: Lines, stop: Stop, *, may_refuse: bool) -> None:
-    """Report the run's refusals, and how it ended.
+    """Report the run's refused records, and how the run ended.
 
-    With `may_refuse`, raises RefusedError if a run that caught up refused more than the settings allow.
+    With `may_refuse`, raises RefusedError if the run has caught up and refused more records than the settings
+    allow.
     """
     too_much = []
     for stream, one in refusals.ended():
@@ -203,7 +205,7 @@ def _telemetry(
 ) -> Iterator[tuple[DriverMetrics, int | None]]:
     """Yield the run's metrics and the port that serves them; the port is None if they are not served.
 
-    The same port also serves the streams' backlog.
+    The port also serves the streams' backlog.
     """
     metrics, port = DriverMetrics(streams), settings.telemetry.port
     if port < 0:
@@ -223,7 +225,7 @@ def _telemetry(
 def noted_run(
     streams: Sequence[Stream], layers: Sequence[LayerName], trigger: str, stop: Stop
 ) -> Iterator[None]:
-    """Record when the layers of each stream start and stop, and how the run ended."""
+    """Record when each stream's layers start and stop, and how the run ended."""
 
     def note_each(kind: Kind, text: str, ended: str | None = None) -> None:
         how = {"layers": list(layers), "trigger": trigger} | ({} if ended is None else {"ended": ended})

@@ -1,4 +1,4 @@
-"""Gold rows to send, and the span of the table's changes that they come from."""
+"""Gold rows to send, and the span of table changes that they come from."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _CHUNK_CHARACTERS = 32 << 20
 
 @dataclass(frozen=True)
 class Change:
-    """A gold row to send: message key, JSON (None: deleted), version, and its place in Redis.
+    """A gold row to send: its message key, JSON (None if deleted), version, and place in Redis.
 
-    `partition_by` determines the partition, as if it were the record's key; if it is None, `key` does. If
-    `has_message` is false, the row is not sent to a topic. `own` maps a sink's name to the row in that sink's
-    own format, for sinks that do not store the message.
+    `partition_by` determines the partition as a record key would; if it is None, `key` determines the
+    partition. If `has_message` is false, the row is not sent to a topic. For sinks that do not store the
+    message, `own` contains the row in the sink's format, by sink name.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Span:
-    """The changes that a micro-batch sends: the table's name in positions, and their start and end."""
+    """The span of changes in a micro-batch: the table's name in positions, and the start and end."""
 
     table: str
     before: Position
@@ -44,13 +44,13 @@ class Span:
 
     @property
     def reached(self) -> Reached:
-        """The end position, as stored in a consumer group."""
+        """The end position in the form stored in a consumer group."""
         said = json.dumps({"table": self.table, "files": self.after.files})
         return Reached(self.after.version, said)
 
 
 def next_chunk(remaining: Iterator[Change], rows: int) -> list[Change]:
-    """Take the next rows: at most `rows` of them, and fewer if they are long."""
+    """Return the next rows: at most `rows` of them, or fewer if they are long."""
     chunk, characters = list[Change](), 0
     for change in remaining:
         chunk.append(change)

@@ -1,7 +1,7 @@
-"""Select the exported rows of a table's change feed as messages, in sending order.
+"""Select exported rows from a table's change feed, and turn them into messages in sending order.
 
-Rows may be far larger in memory than in files, so they are measured before the driver collects any: a few are
-collected at once, many in parts of bounded size.
+Rows may be far larger in memory than in files, so they are measured before the driver collects any. A few
+rows are collected in one go, and many rows in parts of bounded size.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _PART_BYTES = 16 << 20
 _ORDER = "_order"
 _KIND = "_change_type"
 Own = Mapping[str, Column]
-"""A row in the formats of sinks that do not store the message, by sink name."""
+"""A row's format for each sink that does not store the message, by sink name."""
 NO_OWN: Own = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class Outgoing:
-    """Rows with the fields of a Change, their count, and the total size of their messages and keys."""
+    """Rows with a Change's fields, their count, and the total size of their messages and keys."""
 
     _rows: DataFrame
     count: int
@@ -47,11 +47,11 @@ class Outgoing:
         return _collected(self._rows)
 
     def in_parts(self) -> Iterator[Change]:
-        """Yield the rows in sending order; the driver holds one part at a time."""
+        """Yield the rows in sending order. The driver holds one part at a time."""
         return self._in_parts(F.col(_ORDER))
 
     def latest_first(self) -> Iterator[Change]:
-        """Yield existing rows, each member's latest first, then deleted rows; the driver holds one part."""
+        """Yield existing rows, each member's latest first, then deleted rows. The driver holds one part."""
         return self._in_parts(F.struct(F.col("value").isNull(), -F.col("order"), _ORDER))
 
     def _in_parts(self, order: Column) -> Iterator[Change]:
@@ -64,8 +64,8 @@ class Outgoing:
 def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes: int) -> list[Change] | None:
     """Return the `changes` (`changes_of`) to send, in sending order; None if they exceed a limit.
 
-    The feed rows must fit in one task, and one job runs. The driver collects at most one row beyond the
-    limits.
+    This runs a single Spark job, and the feed rows must fit in one task. The driver collects at most one row
+    beyond the limits.
     """
     leaving = _before().added_to(changes.of(newest))
     found = _collected(leaving.where(F.col("_before") <= size_bytes).drop("_before"), most=rows + 1)
@@ -75,7 +75,7 @@ def within(newest: DataFrame, changes: Columns | Kept, *, rows: int, size_bytes:
 
 @contextmanager
 def outgoing(newest: DataFrame, changes: Columns | Kept) -> Iterator[Outgoing]:
-    """Convert feed rows into `changes` (`changes_of`) to send, and keep them persisted during the block."""
+    """Convert feed rows to `changes` (`changes_of`), and keep them persisted during the block."""
     rows = changes.of(newest).persist()
     try:
         found = rows.agg(F.count(F.lit(1)), F.sum(reduce(Column.__add__, _sizes()))).first()
@@ -86,10 +86,10 @@ def outgoing(newest: DataFrame, changes: Columns | Kept) -> Iterator[Outgoing]:
 
 
 def changes_of(table: MergedTable, own: Own = NO_OWN) -> Columns:
-    """Return the columns of a Change for feed rows of the table, and a column for the sending order.
+    """Return the columns that turn the table's feed rows into Change rows with a sending order.
 
-    Rows are sent by version, then by key. Within a commit, deletes come first, so that the last message with
-    a given key belongs to an existing row. A deleted row gets the tombstone key.
+    Rows are sent by version, then by key. A commit's deletes are sent first, so the last message with a given
+    key belongs to an existing row. A deleted row gets the tombstone key.
     """
     export, view = table.export, table.export.redis
     deleted = F.col(_KIND) == "delete"
@@ -112,7 +112,7 @@ def changes_of(table: MergedTable, own: Own = NO_OWN) -> Columns:
 
 @cache
 def _before() -> Columns:
-    """Return the total size of the rows to be sent before a row, as a column."""
+    """Return a column with the total size of the rows that are sent before a row."""
     before = Window.partitionBy(F.lit(1)).orderBy(_ORDER).rowsBetween(Window.unboundedPreceding, -1)
     size = reduce(Column.__add__, _sizes())
     return Columns({"_before": F.coalesce(F.sum(size).over(before), F.lit(0))})
@@ -135,10 +135,10 @@ def _change(row: Row) -> Change:
 
 
 def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
-    """Keep the last change of every row in the feed: its new state, or its deletion.
+    """Keep each row's last change in the feed: its new state, or its deletion.
 
     Rows are identified by the table's keys. An UPDATE of a key therefore counts as a delete of the old row,
-    whose preimage has no postimage in the commit. Changes that only clear fold state, as maintenance does,
+    whose preimage has no postimage in the commit. Changes that only clear fold state, which maintenance does,
     are ignored.
     """
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
@@ -152,13 +152,13 @@ def filter_newest(feed: DataFrame, table: MergedTable) -> DataFrame:
 
 @dataclass(frozen=True)
 class _Images:
-    """Columns that compare the images of a row in a feed, built once per table.
+    """Columns that compare a row's images in a feed, built once per table.
 
-    beside    the row's next change, and the version of its previous one, in order from the newest
+    beside    the next older change's preimage, and the next newer change's version
     counts    whether a change does more than clear fold state, and is not the preimage of an update
-    position  the number of a change within its row, counted from the newest
-    is_last   whether it is the newest
-    kind      the kind of change: a preimage without a postimage is a delete
+    position  the change's number among the row's changes, counted from the newest
+    is_last   whether the change is the row's newest
+    kind      the kind of change: a preimage without a postimage counts as a delete
     """
 
     beside: Columns
@@ -188,15 +188,15 @@ def _images(keys: tuple[str, ...], compared: tuple[str, ...], state: str | None)
 
 
 def newest_since(spark: SparkSession, path: str, table: MergedTable, since: datetime) -> DataFrame:
-    """Return the last change of every row changed at or after `since` (UTC), as of now.
+    """Return the latest change to every row that has changed at or after `since` (UTC).
 
-    The frame also has _change_type, _commit_version and _commit_timestamp.
+    The frame also contains _change_type, _commit_version and _commit_timestamp.
     """
     return filter_newest(tables.read_changes_since(spark, path, since), table)
 
 
 def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
-    """Return the table's rows as changes, as if one commit had inserted them all at a given time (UTC)."""
+    """Return the table's rows as changes, as if one commit had inserted all of them at a given time (UTC)."""
     by = F.col(rows.columns[0])
     return rows.withColumns(
         {
@@ -208,16 +208,16 @@ def as_inserted(rows: DataFrame, version: int, at: datetime) -> DataFrame:
 
 
 def leaves(table: MergedTable) -> Column:
-    """Select the changes that the table exports."""
+    """Return the condition for the changes that the table exports."""
     deleted = F.col(_KIND) == "delete"
     return F.when(deleted, table.export.tombstone_when()).otherwise(table.export.export_when())
 
 
 def message_of(table: MergedTable) -> Column:
-    """Return the message for a row of the table."""
+    """Return a column with a table row's message, as JSON."""
     return F.to_json(table.export.value(), {"ignoreNullFields": "false"})
 
 
 def group_of(table: MergedTable) -> Column:
-    """Return the name of a row's group in Redis, escaped because the writer's own keys contain it."""
+    """Return a column with a row's group name in Redis. It is escaped because it is part of Redis keys."""
     return escaped(table.export.redis.group(), GROUP_SEPARATORS)

@@ -1,12 +1,12 @@
-"""The interface of the stores that gold rows are exported to, and its guarantees.
+"""The interface for stores that gold rows are exported to, and its guarantees.
 
-    registry.py ── SinkKind ── make(Exported) ──> Sink          every store but one
+    registry.py ── SinkKind ── make(Exported) ──> Sink          every store but the lead
                    LeadKind ── make(Exported) ──> Lead          the store that a micro-batch waits for
 
-A micro-batch goes to its lead first: if that fails, the step fails, and the same micro-batch is retried. The
-export does not wait for sinks. If a sink fails, the lake records that it is behind and it is refilled on a
-schedule, so an unavailable store never delays the others. The lake records the export's position after all
-stores have been written.
+A micro-batch is sent to its lead first. If the lead fails, the step fails, and the same micro-batch is
+retried. The export does not wait for sinks. If a sink fails, the lake records that the sink is behind, and
+the sink is refilled on a schedule. An unavailable store therefore never delays the others. The lake records
+the export's position after all stores have been written.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from lakehouse.storage.tables import Lake, Position, Progress
 from lakehouse.streams.definition import MergedTable
 
 Example = tuple[dict[str, Any], str]
-"""A difference: the row's key as a mapping of its parts, and a description of the difference."""
+"""A difference: the parts of the row's key by name, and a description of the difference."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An exported gold table, with its path, the settings and callbacks.
+    """An exported gold table, with its path, the settings and two callbacks.
 
-    `notice` is called with a line for the user; `note_unsent` is called with a place (a topic or a store's
-    name), the rows that this place permanently refuses, and the time (UTC).
+    `notice` is called with a line for the user. `note_unsent` is called with a place (a topic or a store's
+    name), the rows that the place permanently refuses, and the time (UTC).
     """
 
     lake: Lake
@@ -58,7 +58,7 @@ class Exported:
 
     @cached_property
     def generation(self) -> int:
-        """When the table was created or, if it is a copy, adopted, in ms since the epoch."""
+        """The time when the table was created or, for a copy, adopted, in ms since the epoch."""
         return tables.generation_ms(self.spark, self.path)
 
     @cached_property
@@ -67,15 +67,15 @@ class Exported:
         return tables.sent_as(self.spark, self.path)
 
     def standing_at(self, version: int) -> DataFrame:
-        """Return the exported rows as of a version, as changes for `outgoing`."""
+        """Return the exported rows at a version, in the form of changes for `outgoing`."""
         at = tables.committed_at(self.spark, self.path, version)
         rows = as_inserted(tables.read_version(self.spark, self.path, version), version, at)
         return rows.where(leaves(self.table))
 
     def changed_between(self, first: int, end: int) -> DataFrame:
-        """Return the newest state of exported rows changed in versions `first` to `end` - 1.
+        """Return the newest states of the exported rows that changed in versions `first` to `end` - 1.
 
-        Reading the frame fails if VACUUM has removed files.
+        Reading the frame fails if VACUUM has removed the change feed's files.
         """
         changes = tables.read_changes(self.spark, self.path, first, end - 1)
         return filter_newest(changes, self.table).where(leaves(self.table))
@@ -85,8 +85,9 @@ class Exported:
 class Sending:
     """A micro-batch to send: its span of the table's changes, and the current time (UTC).
 
-    `is_first`: no row of the table has been sent before. `begins_anew`: the rows differ from those of an
-    earlier attempt, because VACUUM has removed changes. `is_large`: the rows do not fit in memory.
+    is_first     no row of the table has been sent before
+    begins_anew  the rows differ from an earlier attempt's rows, because VACUUM has removed changes
+    is_large     the rows do not fit in memory
     """
 
     span: Span
@@ -97,31 +98,34 @@ class Sending:
 
 
 class Sink(Protocol):
-    """A store for one gold table's rows. Not thread-safe; it takes one micro-batch at a time.
+    """A store for one gold table's rows. It is not thread-safe, and handles one micro-batch at a time.
 
     If the store is unreachable or full, or refuses a request, methods raise SinkTroubleError with a one-line
-    message that contains no password. The sink is then filled before it gets another micro-batch.
+    message that contains no password. The sink is then filled before it receives another micro-batch.
     """
 
     name: str
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch, discarding an unfinished one."""
+        """Begin a micro-batch, and discard any unfinished micro-batch."""
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write the micro-batch's next rows; without transactions, they may become visible at once."""
+        """Write the micro-batch's next rows. Without transactions, they may become visible immediately."""
 
     def end(self) -> int:
-        """Make the rows visible; return how many changed in the store, 0 if it already had all of them."""
+        """Make the rows visible, and return how many changed in the store; 0 if all were already there."""
 
     def lacks_rows(self) -> bool:
-        """Tell whether the store has lost rows; false if unreachable. Called often, so keep it cheap."""
+        """Tell whether the store has lost rows; false if it is unreachable.
+
+        It is called often, so it must be cheap.
+        """
 
     def require(self) -> None:
         """Raise SinkTroubleError unless the store answers promptly."""
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send the rows up to `reached` that the store lacks, and return how many changed in it.
+        """Send missing rows up to `reached`, and return how many rows changed in the store.
 
         `reached` is the position up to which the table has been sent; None if nothing has been sent.
         """
@@ -132,7 +136,7 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Slice:
-    """Rows that the lead has processed, how many it has just sent, and those it permanently refuses."""
+    """The rows that the lead has processed, the number it has just sent, and its permanently refused rows."""
 
     changes: Sequence[Change]
     sent: int = 0
@@ -140,10 +144,11 @@ class Slice:
 
 
 class Lead(Protocol):
-    """The store that a micro-batch waits for; its transactions hold the step's position.
+    """The store that a micro-batch waits for. Its transactions include the step's position.
 
-    `name` is the store's name; `place` is where it keeps the table's rows. Methods raise ServiceError if the
-    store is unreachable, and PositionError if another export has sent different rows in the meantime.
+    `name` is the store's name, and `place` is where the store keeps the table's rows. Methods raise
+    ServiceError if the store is unreachable, and PositionError if another export has sent different rows in
+    the meantime.
     """
 
     name: str
@@ -164,9 +169,9 @@ class Lead(Protocol):
 
 @dataclass(frozen=True)
 class Findings:
-    """An audit's result: the numbers of rows compared and of differences, some examples, and notes.
+    """An audit's result: the number of rows compared, the number of differences, examples, and notes.
 
-    `not_compared` describes rows that could not be compared, and why; if there are any, the audit is not
+    `not_compared` describes the rows that could not be compared, and why. If there are any, the audit is not
     clean.
     """
 
@@ -179,10 +184,10 @@ class Findings:
 
 @dataclass(frozen=True)
 class Audited:
-    """An audit's input for a store: a gold table, and the version up to which it has been sent.
+    """A store audit's input: a gold table, and the version up to which it has been sent.
 
-    `now` is in UTC. `rows_at` returns the table's rows as of a version, or as of the latest version with the
-    same rows.
+    `now` is in UTC. `rows_at` returns the table's rows at a version; it may read the latest version with the
+    same rows instead.
     """
 
     exported: Exported
@@ -193,7 +198,7 @@ class Audited:
 
 @dataclass(frozen=True)
 class Unsent:
-    """A table's entries in ops.unsent_rows for a place: refused rows, and whether changes were lost."""
+    """A table's entries in ops.unsent_rows for one place: refused rows, and whether changes were lost."""
 
     rows: DataFrame
     has_removed: bool
@@ -201,12 +206,12 @@ class Unsent:
 
 @dataclass(frozen=True)
 class AuditedLead:
-    """An audit's input for the lead's place: a gold table, and the lake's records about it.
+    """The input for auditing the lead's place: a gold table, and the lake's notes about its export.
 
     noted        the sent position recorded in the lake; None if nothing has been sent
-    version_of   returns the latest version whose rows are those at a position; None if there is none
+    version_of   returns the latest version with the same rows as a position; None if there is no such version
     unsent       returns the rows not sent to the place; None if there are none
-    copied_from  the lake that this lake is a copy of; None if it is not a copy
+    copied_from  the lake that this lake was copied from; None if it is not a copy
     """
 
     exported: Exported
@@ -219,19 +224,19 @@ class AuditedLead:
 
 @dataclass(frozen=True)
 class SinkKind:
-    """A store that gold can be exported to, described for code that knows no store by name.
+    """A store that gold can be exported to, described for store-independent code.
 
     name        its name in `Export.sinks`, in log lines and in metrics
     label       its display name
     is_set      whether it is configured
     require     raises ServiceError unless the configured store works
     make        creates the sink for a gold table
-    audit       compares the store with gold, both ways; raises ServiceError if it is unreachable
+    audit       compares the store with gold, both ways; raises ServiceError if the store is unreachable
     doubts      warnings about the rows in a working store, one line each
     reads_back  how far back the change feed is read to fill a store that lacks rows
-    own         the row in the store's own format, as a column over gold; None: it stores the message
-    unfit       why the store cannot hold a table as declared, such as names that are too long or reserved
-    try_row     writes a row and leaves no trace; raises ServiceError if the store would refuse it
+    own         the row in the store's own format, as a column over gold; None if the store uses the message
+    unfit       reasons why the store cannot hold a table as declared, such as reserved or overlong names
+    try_row     writes a test row and leaves no trace; raises ServiceError if the store refuses the row
     """
 
     name: str
@@ -249,9 +254,9 @@ class SinkKind:
 
 @dataclass(frozen=True)
 class LeadKind:
-    """The kind of the lead store.
+    """The lead store, described for store-independent code.
 
-    place  where the store keeps a table's rows; None for a table that is not sent to it
+    place  where the store keeps a table's rows; None for a table that is not sent to the store
     make   creates the lead for a gold table; None for a table that is not sent to the store
     audit  compares gold with the place
     """

@@ -1,4 +1,4 @@
-"""The list of stores that gold can be exported to, for code that knows no store by name."""
+"""A list of the stores that gold can be exported to, for store-independent code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SINKS: tuple[SinkKind, ...] = (
 
 
 def labels() -> dict[str, str]:
-    """Return the display names of all stores, by name."""
+    """Return every store's display name, by store name."""
     return {LEAD.name: LEAD.label} | {kind.name: kind.label for kind in SINKS}
 
 
@@ -30,7 +30,7 @@ def used(settings: Settings) -> list[SinkKind]:
 
 
 def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
-    """Return the configured sinks that a table is exported to, in the order in which they are written.
+    """Return the configured sinks that a table is exported to, in the order they are written.
 
     Raises SettingsError if the table names an unknown sink.
     """
@@ -42,7 +42,7 @@ def used_by(table: MergedTable, settings: Settings) -> list[SinkKind]:
 
 
 def require_fit(stream: Stream) -> None:
-    """Raise SettingsError if a table does not fit a store it may be exported to, configured or not."""
+    """Raise SettingsError if a table does not fit a store that it may be exported to, configured or not."""
     for table in stream.tables:
         named = table.export.sinks
         for kind in (kind for kind in SINKS if named is None or kind.name in named):
@@ -55,7 +55,7 @@ def require_fit(stream: Stream) -> None:
 
 
 def needed_by(streams: Iterable[Stream], settings: Settings) -> list[SinkKind]:
-    """Return the sinks that tables of the streams are exported to. Raises SettingsError as `used_by` does."""
+    """Return the sinks that the streams' tables are exported to. Raises SettingsError like `used_by`."""
     found = {kind.name for stream in streams for table in stream.tables for kind in used_by(table, settings)}
     return [kind for kind in SINKS if kind.name in found]
 

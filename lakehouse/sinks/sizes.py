@@ -1,4 +1,4 @@
-"""Find changes too large for their topic, and describe rows that a topic or store refuses."""
+"""Find changes that are too large for their topic, and describe rows that a topic or store refuses."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LONGEST_CHARACTER = 4
 
 
 TOO_LARGE, REFUSED = "too_large", "refused"
-"""Reasons; REFUSED is followed by the store's message."""
+"""Reasons for not sending a row. The store's message follows REFUSED."""
 
 
 @dataclass(frozen=True)
 class UnsentRow:
-    """A row state refused by its topic or store: its identity, the reason, and size and limit in bytes.
+    """A row state refused by its topic or store: its identity, the reason, and the size and limit in bytes.
 
-    The size is that of the record alone in a batch, as the client computes it: key and value in UTF-8 plus up
-    to 95 bytes, at most 20 more than the broker counts. If the size is None, it is not the reason.
-    `value_sha256` is the hex digest of the message's value, empty for a delete.
+    `size_bytes` is the size that the client computes for a batch with this record alone: key and value in
+    UTF-8 plus up to 95 bytes, at most 20 more than the broker counts. It is None if the size is not the
+    reason. `value_sha256` is the hex digest of the message's value, empty for a delete.
     """
 
     key: str
@@ -37,14 +37,14 @@ class UnsentRow:
 
 @dataclass(frozen=True)
 class Weighed:
-    """Changes that their topic accepts, in order, and those that it refuses."""
+    """Changes that the topic accepts, in order, and rows that it refuses."""
 
     fitting: list[Change]
     refused: tuple[UnsentRow, ...]
 
 
 def weigh(changes: Iterable[Change], limit_bytes: int) -> Weighed:
-    """Split the changes that go to the topic by whether their records exceed its size limit."""
+    """Split the changes that have a message by whether their records exceed the topic's size limit."""
     fitting, refused = [], []
     for change in [change for change in changes if change.has_message]:
         found = _too_large(change, limit_bytes)

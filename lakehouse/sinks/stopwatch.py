@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 class Stopwatch:
-    """Add up the seconds spent on one store while rows also go to others. Not thread-safe."""
+    """A stopwatch for the time spent on one store while rows are sent to several stores. Not thread-safe."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -26,7 +26,7 @@ class Stopwatch:
             self.seconds += time.monotonic() - started
 
     def over(self, items: Iterable[_T]) -> Iterator[_T]:
-        """Yield the items, counting the time taken to produce each."""
+        """Yield the items, and count the time taken to produce each of them."""
         remaining = iter(items)
         while True:
             with self.running():

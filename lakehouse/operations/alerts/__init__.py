@@ -1,4 +1,4 @@
-"""Alerting: evaluate a rules file against gold and telemetry, and send alerts to Kafka and webhooks.
+"""Evaluate alerting rules on gold and telemetry, and send alerts to Kafka and webhooks.
 
 alerts.toml ─ Rules ─┐
 lake, broker ─ Facts ┴─ step ─┬─ Publisher ── topic, exactly once ── Webhook, at least once

@@ -7,12 +7,12 @@
 Each alert belongs to a rule and has a set of labels. It becomes pending when its condition first holds, and
 fires once the condition has held for `for_s` without interruption. A firing alert resolves when the condition
 no longer holds, or when its labels or its rule disappear. Unknown values change nothing. An alert's id is
-derived from its rule, its labels and the time when the condition became true. The state stores that time, so
+derived from its rule, its labels and the time when the condition became true. The state stores this time, so
 ids survive a restart.
 
-At most MOST_FIRING alerts per rule fire individually, so that thousands of services over a threshold do not
-cause thousands of messages. The others stay pending until a firing alert resolves. One more alert, without
-labels, summarizes them: "and 3,912 more".
+At most MOST_FIRING alerts per rule fire individually. Thousands of services over a threshold therefore do not
+cause thousands of messages. Further alerts remain pending until a firing alert resolves. One more alert,
+without labels, summarizes them: "and 3,912 more".
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Key = tuple[str, Labels]
 
 
 class AlertStatus(StrEnum):
-    """Whether a notification announces that its alert is firing or has resolved."""
+    """A notification's status: its alert is firing, or has resolved."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -44,7 +44,7 @@ class AlertStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Judged:
-    """A rule's result for one set of labels; `is_so` says if the condition holds (None: unknown)."""
+    """A rule's result for one set of labels. `is_so` says whether the condition holds (None: unknown)."""
 
     labels: Labels
     is_so: bool | None
@@ -54,7 +54,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class Alert:
-    """A pending or firing alert; `since` is when its condition became true (UTC)."""
+    """A pending or firing alert. `since` is the time (UTC) when its condition became true."""
 
     rule: str
     labels: Labels
@@ -70,7 +70,7 @@ class Alert:
 
     @property
     def id(self) -> str:
-        """An id shared by the firing and resolved notifications; it changes when the alert fires again."""
+        """The id shared by the firing and resolved notifications. It changes when the alert fires again."""
         parts = [self.rule, self.labels, self.since.isoformat()]
         return hashlib.sha256(json.dumps(parts, ensure_ascii=False).encode()).hexdigest()[:32]
 
@@ -80,7 +80,7 @@ State = Mapping[Key, Alert]
 
 @dataclass(frozen=True)
 class Notification:
-    """A notification that an alert is firing or has resolved; `at` is the time of the evaluation (UTC)."""
+    """A notification that an alert is firing or has resolved. `at` is the time of the evaluation (UTC)."""
 
     alert: Alert
     status: AlertStatus
@@ -89,17 +89,17 @@ class Notification:
 
     @property
     def id(self) -> str:
-        """A unique id, which does not change if the notification is sent again."""
+        """A unique id. It does not change if the notification is sent again."""
         return f"{self.alert.id}-{self.status.value}"
 
 
 def evaluate(
     rules: Sequence[Rule], judged: Mapping[str, Sequence[Judged] | None], state: State, now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state as of `now`, and the notifications, those of resolved alerts first.
+    """Return the state at `now` and the notifications, with resolved alerts first.
 
-    `judged` maps each rule's name to its results, or to None if the rule's data is unavailable. If the clock
-    goes back, no alert fires early.
+    `judged` contains each rule's results, by rule name, or None if the rule's data is unavailable. If the
+    clock is set back, no alert fires early.
     """
     after: dict[Key, Alert] = {}
     resolved, fired = list[Notification](), list[Notification]()
@@ -124,7 +124,7 @@ def evaluate(
 def _of_rule(
     rule: Rule, found: Sequence[Judged], before: dict[Key, Alert], now: datetime
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return a rule's alerts as of `now`, and their notifications."""
+    """Return a rule's alerts at `now`, and their notifications."""
     others = before.pop((rule.name, ()), None)
     after, told, begun = dict[Key, Alert](), list[Notification](), list[Notification]()
     for one in found:
@@ -176,7 +176,7 @@ def _step(
         return None, Notification(over, AlertStatus.RESOLVED, now, found.value)
     if previous is not None and previous.fires:
         return previous, None
-    since = now if previous is None else min(previous.since, now)  # the clock may have gone back
+    since = now if previous is None else min(previous.since, now)  # the clock may have been set back
     fires = now - since >= timedelta(seconds=rule.for_s)
     alert = Alert(rule.name, found.labels, since, fires, rule.severity.value, found.what if fires else "")
     return alert, Notification(alert, AlertStatus.FIRING, now, found.value) if fires else None

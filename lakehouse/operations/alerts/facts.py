@@ -1,4 +1,4 @@
-"""The input of the rules (facts), and the evaluation of each rule on it. No I/O.
+"""The facts that rules are evaluated on, and the evaluation of each rule. No I/O.
 
 None means that a value is unknown. Values that are known not to exist are omitted.
 """
@@ -35,7 +35,7 @@ _LONGEST_WHAT = 2_000  # keeps every record within its topic's size limit
 
 @dataclass(frozen=True)
 class Window:
-    """The value of a statistic for one service in one past minute, which begins at `start` (UTC)."""
+    """A statistic's value for a service in a past minute, which began at `start` (UTC)."""
 
     service: str
     start: datetime
@@ -44,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class LandedCounts:
-    """The number of a stream's records that landed, and of dead letters first seen, in the same period."""
+    """The number of a stream's records that landed in a period, and the number of new dead letters."""
 
     records: int
     letters: int
@@ -52,10 +52,10 @@ class LandedCounts:
 
 @dataclass(frozen=True)
 class Facts:
-    """The data that rules are evaluated on, as of a single point in time.
+    """The data that rules are evaluated on, at one point in time.
 
-    `windows` maps each metric rule's name to its newest windows. `landed` maps each dead letter rule's name
-    to the counts by stream. `audits` maps each stream to its latest audit.
+    `windows` contains the newest windows for each metric rule, by rule name. `landed` contains the counts by
+    stream for each dead letter rule, by rule name. `audits` contains the latest audits, by stream.
     """
 
     observation: Observation | None = None
@@ -71,7 +71,7 @@ def step(
     now: datetime,
     warn: Callable[[str], None] = lambda _: None,
 ) -> tuple[dict[Key, Alert], list[Notification]]:
-    """Return the state as of `now`, and the notifications; `warn` is called for each rule that failed."""
+    """Return the state at `now` and the notifications. `warn` is called for each rule that fails."""
 
     def known(rule: Rule) -> list[Judged] | None:
         try:
@@ -84,7 +84,7 @@ def step(
 
 
 def find(rule: Rule, facts: Facts, now: datetime) -> list[Judged] | None:
-    """Return a rule's results, or None if its data is unavailable."""
+    """Return a rule's results; None if its data is unavailable."""
     if isinstance(rule, MetricRule):
         windows = facts.windows.get(rule.name)
         return None if windows is None else _of_metric(rule, windows, now)
@@ -200,8 +200,8 @@ def _of_audit(
 def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, float]:
     """Return each service's value for comparison with the rule's threshold.
 
-    For an upper threshold, it is the minimum over the rule's last windows; for a lower threshold, the
-    maximum. Services with a gap in these windows, or without a recent window (`stale_s`), are omitted.
+    For an upper threshold, the value is the minimum over the rule's last windows. For a lower threshold, it
+    is the maximum. Services with a gap in these windows, or without a recent window (`stale_s`), are omitted.
     """
     choose = min if rule.over is not None else max
     return {
@@ -212,7 +212,7 @@ def least_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict
 
 
 def _last_of(rule: MetricRule, windows: Sequence[Window], now: datetime) -> dict[str, list[Window]]:
-    """Return the last windows, oldest first, of each service with a recent window (`stale_s`)."""
+    """Return the last windows for each service with a recent window (`stale_s`), oldest first."""
     by_service, found = defaultdict[str, list[Window]](list), {}
     for one in sorted(windows, key=lambda one: one.start):
         by_service[one.service].append(one)
@@ -247,5 +247,5 @@ def _judged(labels: Mapping[str, str], is_so: bool | None, what: str, value: flo
 
 
 def _shortened(text: str) -> str:
-    """Return the beginning of a long text plus a hash, so that different texts stay different."""
+    """Return the beginning of a long text and a hash, so different texts remain different."""
     return f"{text[:_LONGEST_LABEL]}… {hashlib.sha256(text.encode()).hexdigest()[:16]}"

@@ -1,7 +1,6 @@
 """Read the facts for rules from the lake, without a JVM.
 
-Data that cannot be read is omitted with a warning. Alerts whose rules need this data neither fire nor
-resolve.
+Unreadable data is omitted with a warning. If a rule needs this data, its alerts neither fire nor resolve.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ _Found = TypeVar("_Found")
 
 
 class Audits:
-    """The latest audit of each stream.
+    """Each stream's latest audit.
 
-    The first call reads all of ops.events; later calls read only rows from one hour before the previous call
-    onwards.
+    The first call reads all of ops.events. Later calls read only rows that are newer than one hour before the
+    previous call.
     """
 
     def __init__(self) -> None:
@@ -46,7 +45,7 @@ class Audits:
         self._looked: datetime | None = None
 
     def last(self, lake: str, now: datetime) -> dict[str, Audit]:
-        """Return the latest audits by stream, as of `now` (UTC). Raises TableError if they cannot be read."""
+        """Return the latest audits at `now` (UTC), by stream. Raises TableError if they cannot be read."""
         since = None if self._looked is None else min(self._looked, now) - _DELAY
         for one in newest(lake, limit=sys.maxsize, since=since, kinds=[Kind.AUDIT]):
             is_clean = None if one.stream is None else _is_clean(one.details)
@@ -57,7 +56,7 @@ class Audits:
 
 
 def _is_clean(details: str | None) -> bool | None:
-    """Return whether an audit was clean; None if the event's details do not come from an audit."""
+    """Return whether an audit was clean; None if the event's details do not describe an audit."""
     try:
         return bool(json.loads(details or "")["clean"])
     except (ValueError, LookupError, TypeError):
@@ -73,7 +72,7 @@ def gather(
     audits: Audits,
     warn: Callable[[str], None],
 ) -> Facts:
-    """Return the facts as of the observation's time; `warn` is called for data that cannot be read."""
+    """Return the facts at the time of the observation. `warn` is called for unreadable data."""
     now = observation.at
 
     def known(what: str, read: Callable[[], _Found]) -> _Found | None:
@@ -102,7 +101,7 @@ def gather(
 
 
 def _windows(lake: str, rule: MetricRule, now: datetime) -> list[Window]:
-    """Return the closed windows for the rule's metric, as far back as the rule needs."""
+    """Return the closed windows that a rule needs for its metric."""
     since = now - timedelta(seconds=rule.stale_s) - WINDOW * (rule.windows + 1)
     where = (ds.field("metric_name") == rule.metric) & _from("window_start", since)
     where &= (ds.field("window_end") <= _at(now)) & ~ds.field(rule.statistic).is_null()

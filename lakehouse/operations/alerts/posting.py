@@ -1,8 +1,8 @@
 """Post notifications to a webhook (`lakehouse.common.web`), with Basic authentication and signatures.
 
-Signatures follow Standard Webhooks (https://www.standardwebhooks.com): the base64 HMAC-SHA256 of
-`<webhook-id>.<webhook-timestamp>.<body>`, sent as `v1,…` in the header webhook-signature, one per secret.
-While two secrets are set, receivers can switch from the old to the new one at any time.
+Signatures follow Standard Webhooks (https://www.standardwebhooks.com). A signature is the base64 HMAC-SHA256
+of `<webhook-id>.<webhook-timestamp>.<body>`. The header webhook-signature contains it as `v1,…`, once per
+secret. While two secrets are set, receivers can switch from the old secret to the new secret at any time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ NONE = SecretStr("")
 
 @dataclass(frozen=True)
 class Posting:
-    """Connection options shared by all webhooks; the values are reread for every notification.
+    """Connection options for all webhooks. The values are reread for every notification.
 
-    `secret` holds the signing secrets, separated by whitespace. `ca` holds PEM certificate authorities to
-    trust instead of the system's. `proxy` is a proxy's URL; if empty, https_proxy, http_proxy and no_proxy
-    apply.
+    `secret` contains the signing secrets, separated by whitespace. `ca` contains PEM certificate authorities
+    to trust instead of the system's authorities. `proxy` is a proxy's URL. If it is empty, https_proxy,
+    http_proxy and no_proxy apply.
     """
 
     secret: SecretStr = NONE
@@ -45,7 +45,7 @@ class Posting:
         return web.WebClient(url, tls=self._trusted(), proxy=self.proxy.get_secret_value() or None)
 
     def signed(self, body: bytes, event_id: str) -> dict[str, str]:
-        """Return a body's signature headers; empty without a secret."""
+        """Return the signature headers for a body; empty without a secret."""
         secrets = self.secret.get_secret_value().split()
         if not secrets:
             return {}
@@ -61,11 +61,11 @@ class Posting:
 
 
 PLAIN = Posting()
-"""Unsigned, with the system's certificate authorities and proxy."""
+"""Options without signatures, with the system's certificate authorities and proxy."""
 
 
 def posting(settings: Settings) -> Posting:
-    """Return the webhook options in the settings. Raises SettingsError for invalid certificates."""
+    """Return the webhook options from the settings. Raises SettingsError for invalid certificates."""
     found = Posting(
         settings.alerts.webhook_secret, settings.alerts.webhook_certificates, settings.alerts.webhook_proxy
     )
@@ -74,7 +74,7 @@ def posting(settings: Settings) -> Posting:
 
 
 class Receiver:
-    """A webhook's URL. Its credentials are sent only in a header and never logged."""
+    """A webhook's URL. Its credentials are sent only in a header, and are never logged."""
 
     def __init__(self, url: str, how: Posting) -> None:
         self.url, self._credentials = web.split_credentials(url)
@@ -82,7 +82,7 @@ class Receiver:
         self._how = how
 
     def post(self, body: bytes, event_id: str) -> None:
-        """Deliver a notification. Raises AwayError unless the status is 2xx; the body is not read."""
+        """Deliver a notification. Raises AwayError unless the status is 2xx. The response is not read."""
         headers = {"Content-Type": "application/json; charset=utf-8", "Idempotency-Key": event_id}
         try:
             headers |= self._credentials | self._how.signed(body, event_id)
@@ -99,7 +99,7 @@ class AwayError(LakehouseError):
 
 
 def signature(secret: str, event_id: str, at: str, body: bytes) -> str:
-    """Return the signature of a notification sent at the Unix time `at`, in seconds.
+    """Return the signature for a notification sent at the Unix time `at`, in seconds.
 
     Raises SettingsError if the secret is not valid base64.
     """

@@ -1,14 +1,14 @@
 """Export the alerting rules as a Prometheus rules file, based on the metrics that telemetry exposes.
 
 The file also contains burn-rate alerts for the objective "in gold within X seconds". Each alert combines a
-long and a short window, so that it starts and ends quickly. Several processes may expose the same lag, but
-the expressions count each value once. `lakehouse alert --telemetry-port` exposes the values of metric rules
-as OpenMetrics:
+long and a short window, so it starts and ends quickly. Several processes may expose the same lag, but the
+expressions count each value once. `lakehouse alert --telemetry-port` exposes the values of metric rules as
+OpenMetrics:
 
     lakehouse_metric_rule_value{rule="cpu", service="checkout", metric="cpu_usage", statistic="p99"}
 
-For an upper threshold, the value is the minimum over the rule's last windows; for a lower threshold, the
-maximum. Prometheus therefore needs only the threshold. Unknown and stale values have no sample.
+For an upper threshold, the value is the minimum over the rule's last windows. For a lower threshold, it is
+the maximum. Prometheus therefore needs only the threshold. Unknown and stale values have no sample.
 """
 
 from __future__ import annotations
@@ -37,8 +37,7 @@ from lakehouse.operations.alerts.rules import (
 
 _WAIT = "lakehouse:in_gold_wait_seconds"
 _LATE = "lakehouse:in_gold_late"
-# Burn rate (multiple of the rate that uses up a month's budget in a month), long window, short window,
-# severity.
+# Burn rate (1 uses up a month's budget in a month), long window, short window, severity.
 _BURNS = ((14.4, "1h", "5m", "critical"), (6.0, "6h", "30m", "critical"), (1.0, "3d", "6h", "warning"))
 
 
@@ -181,7 +180,7 @@ _LABELS = ["rule", "service", "metric", "statistic"]
 
 
 class RuleValues(Collector):
-    """Expose the latest facts as a metric, which has no samples if there are no facts."""
+    """A collector for the values of metric rules in the latest facts. Without facts, it has no samples."""
 
     def __init__(self, rules: Sequence[Rule], facts: Callable[[], Facts | None]) -> None:
         self._rules = [rule for rule in rules if isinstance(rule, MetricRule)]
@@ -192,7 +191,7 @@ class RuleValues(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metric."""
+        """Yield the metric with the rules' current values."""
         family, facts = GaugeMetricFamily("lakehouse_metric_rule_value", _HELP, labels=_LABELS), self._facts()
         if facts is not None and facts.observation is not None:
             for rule in self._rules:

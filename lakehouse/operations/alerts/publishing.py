@@ -1,11 +1,13 @@
 """Publish notifications to Kafka, exactly once for read-committed consumers, and store the alerts' state.
 
-The state is kept in a separate compacted topic, `<topic>-state`, with one partition and one record per alert.
-Each evaluation commits its state changes and notifications in one Kafka transaction. If the process is
-killed, the state matches the notifications sent, and the next process continues from there. Another record in
-the state topic, the beat, holds the time of the last evaluation. It is sent every 20 s, so that readers can
-tell a healthy pipeline from an unwatched one. The transactional id is derived from the topic's name, so a
-second process fences the first. Foreign records in the state topic are skipped with a warning.
+The state is stored in a separate compacted topic, `<topic>-state`, with one partition and one record per
+alert. Each evaluation commits its state changes and notifications in one Kafka transaction. If the process is
+killed, the state matches the sent notifications, and the next process continues from there. The transactional
+id is derived from the topic's name, so a second process fences the first.
+
+Another record in the state topic, the beat, contains the time of the last evaluation. It is sent every 20 s,
+so readers can distinguish a healthy pipeline from an unwatched pipeline. Foreign records in the state topic
+are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ TRANSACTION_TIMEOUT_S = 60
 _PATIENCE_S = 20.0
 _BEAT, _BEAT_EVERY = b"evaluated", timedelta(seconds=20)
 _SILENT = timedelta(seconds=90)
-"""A beat is stale after this time plus twice the evaluation interval."""
+"""A beat is stale when it is older than this time plus twice the evaluation interval."""
 _NAMED = 3  # foreign records listed in a warning
 
 
@@ -43,7 +45,7 @@ class Beat:
     every_s: float
 
     def is_fresh(self, now: datetime) -> bool:
-        """Tell whether the beat is recent enough to assume that a process is evaluating the rules."""
+        """Tell whether the beat is so recent that a process is probably evaluating the rules."""
         return now - self.at <= _SILENT + timedelta(seconds=2 * self.every_s)
 
 
@@ -53,9 +55,9 @@ def state_topic(topic: str) -> str:
 
 
 class Publisher:
-    """Store the alerts' state and send notifications; `warn` is called with a line about foreign records.
+    """The publisher of notifications and the alerts' state. `warn` is called about foreign records.
 
-    Its methods raise ServiceError if the broker fails or refuses a request, and FencedError if another
+    The methods raise ServiceError if the broker fails or refuses a request, and FencedError if another
     process has taken over.
     """
 
@@ -84,7 +86,7 @@ class Publisher:
     ) -> None:
         """Commit the state changes and the notifications in one transaction.
 
-        A `beat` is sent along with them. If there are no changes or notifications, it is sent only if the
+        The transaction includes the `beat`. Without changes and notifications, the beat is sent only if the
         last beat is at least 20 s old.
         """
         changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
@@ -138,14 +140,14 @@ class Publisher:
 def read_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> dict[Key, Alert]:
-    """Return the state topic's alerts, including pending ones, and call `warn` about foreign records."""
+    """Return the pending and firing alerts in the state topic, and call `warn` about foreign records."""
     return read_whole_state(access, topic, warn)[0]
 
 
 def read_whole_state(
     access: KafkaAccess, topic: str, warn: Callable[[str], None] = lambda _: None
 ) -> tuple[dict[Key, Alert], Beat | None]:
-    """Return the state topic's alerts and its beat (None if it has none)."""
+    """Return the alerts and the beat in the state topic. The beat is None if the topic contains no beat."""
     beat: Beat | None = None
     alerts, foreign = dict[bytes, Alert](), list[int]()
     partition = TopicPartition(state_topic(topic), 0)
@@ -174,7 +176,7 @@ def read_whole_state(
 
 
 def _beat_in(value: bytes | None) -> Beat | None:
-    """Return a record's beat, or None if the record is not a beat."""
+    """Return the beat in a record; None if the record is not a beat."""
     try:
         said = json.loads(value or b"")
         return Beat(datetime.fromisoformat(said["at"]).astimezone(UTC), float(said["every_s"]))

@@ -1,7 +1,7 @@
-"""Alerting rules, from the section `alerts` of the settings.
+"""Alerting rules, read from the `alerts` section in the settings.
 
-A rule describes a problem with a stream or with a service's metric. All rules are validated. Errors name the
-unknown keys and kinds, and list the known ones.
+A rule describes a problem with a stream or with a service's metric. All rules are validated. Error messages
+name unknown keys and kinds, and list the known keys and kinds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _Threshold = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class Severity(StrEnum):
-    """How urgent an alert is."""
+    """An alert's urgency."""
 
     INFO = "info"
     WARNING = "warning"
@@ -38,7 +38,7 @@ class _Part(BaseModel):
 
 
 class _Rule(_Part):
-    """Fields common to all rules. An alert fires once the condition has held for `for_s` seconds."""
+    """The fields that all rules share. An alert fires once the condition has held for `for_s` seconds."""
 
     name: _Name
     for_s: float = Field(default=0, ge=0, allow_inf_nan=False)
@@ -49,7 +49,7 @@ _Checked = TypeVar("_Checked", bound=_Rule)
 
 
 class _OfStream(_Rule):
-    """A rule on one stream, or on every stream if `stream` is None."""
+    """A rule for one stream, or for every stream if `stream` is None."""
 
     stream: str | None = None
 
@@ -57,8 +57,8 @@ class _OfStream(_Rule):
 class MetricRule(_Rule):
     """A statistic in gold.metrics_1m was above or below a threshold in each of the last `windows` minutes.
 
-    If `service` is None, the rule is evaluated for each service that has the metric. A series whose newest
-    window ended more than `stale_s` seconds ago is not evaluated.
+    If `service` is None, the rule is evaluated for each service with the metric. A series is not evaluated if
+    its newest window ended more than `stale_s` seconds ago.
     """
 
     kind: Literal["metric"]
@@ -89,14 +89,14 @@ class LagRule(_OfStream):
 
 
 class FreshnessRule(_OfStream):
-    """The newest event of a stream is older than `seconds`."""
+    """The stream's newest event is older than `seconds`."""
 
     kind: Literal["freshness"]
     seconds: _Seconds
 
 
 class DeadLetterRule(_OfStream):
-    """In the last `within_s` seconds, dead letters made up more than the share `over` of landed records."""
+    """The share of landed records that became dead letters in the last `within_s` seconds exceeds `over`."""
 
     kind: Literal["dead_letter_rate"]
     over: float = Field(ge=0, lt=1)
@@ -110,13 +110,13 @@ class GateRule(_OfStream):
 
 
 class AuditFailedRule(_OfStream):
-    """The latest audit of the stream was not clean."""
+    """The stream's latest audit was not clean."""
 
     kind: Literal["audit_failed"]
 
 
 class AuditOldRule(_OfStream):
-    """The latest audit of the stream is older than `seconds`, or the stream was never audited."""
+    """The stream's latest audit is older than `seconds`, or the stream has never been audited."""
 
     kind: Literal["audit_old"]
     seconds: _Seconds
@@ -137,7 +137,7 @@ _KINDS: dict[str, type[_Rule]] = {
 
 
 class InGold(_Part):
-    """The objective: records reach gold within `within_s` seconds for the share `objective` of the time."""
+    """The objective: for a share of the time (`objective`), records reach gold within `within_s` seconds."""
 
     within_s: _Seconds = 30
     objective: float = Field(default=0.99, gt=0, lt=1)
@@ -159,10 +159,10 @@ class Rules(_Part):
 
 
 def load_rules(alerts: AlertsSettings, streams: Sequence[str]) -> Rules:
-    """Return the rules and the objective from the settings, with defaults for those that are not set.
+    """Return the rules and the objective from the settings, with defaults for unset values.
 
-    Raises SettingsError listing every invalid field, or naming the first rule whose stream is not in
-    `streams`.
+    Raises SettingsError for invalid fields and for a rule whose stream is not in `streams`. The message lists
+    every invalid field, or names the first such rule.
     """
     given = {"rules": alerts.rules, "in_gold": alerts.in_gold}
     raw = tomllib.loads(DEFAULT_RULES.read_text(encoding="utf-8"))

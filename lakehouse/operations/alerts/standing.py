@@ -1,4 +1,4 @@
-"""The firing alerts and latest notifications, read from the broker by other processes."""
+"""The firing alerts and the latest notifications, as other processes read them from the broker."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from lakehouse.storage.spark.query_errors import what_of
 
 @dataclass(frozen=True)
 class Standing:
-    """The firing alerts, oldest first, and the latest notifications as sent, newest first.
+    """The firing alerts, oldest first, and the latest notifications, newest first.
 
-    `beat` holds the time of the last evaluation; None if there is no beat.
+    `beat` contains the time of the last evaluation; None if there was no evaluation.
     """
 
     firing: tuple[Alert, ...] = ()
@@ -33,7 +33,7 @@ class Standing:
     beat: Beat | None = None
 
     def unwatched(self, now: datetime) -> str | None:
-        """Return a message if the rules have not been evaluated recently, else None."""
+        """Return a message if the rules have not been evaluated recently; otherwise None."""
         if self.beat is not None and self.beat.is_fresh(now):
             return None
         last = "" if self.beat is None else f"; the last evaluation was at {self.beat.at:%F %T} UTC"
@@ -43,15 +43,15 @@ class Standing:
 def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
     """Return the firing alerts and the latest `most` notifications.
 
-    Both are empty if no alert process has run yet. Foreign records are skipped. Raises ServiceError if the
-    topics cannot be read.
+    The result is empty if no alert process has run yet. Foreign records are skipped. Raises ServiceError if
+    the topics cannot be read.
     """
     require_listening(access)
     try:
         with closing(Consumer(access, group_id=None, isolation_level="read_committed")) as consumer:
             topics = consumer.topics()
             if topic not in topics:
-                describe_topic(access, topic)  # raises if the topic exists but is not visible to us
+                describe_topic(access, topic)  # raises if the user may not see the topic
             told = _last(consumer, topic, most) if topic in topics else []
         is_there = state_topic(topic) in topics
         state, beat = read_whole_state(access, topic) if is_there else ({}, None)
@@ -62,7 +62,7 @@ def standing(access: KafkaAccess, topic: str, most: int) -> Standing:
 
 
 def threshold_of(rule: Rule) -> float | None:
-    """Return a rule's threshold, or None if it has none."""
+    """Return a rule's threshold; None if the rule has no threshold."""
     names = ("over", "under", "records", "seconds")
     return next((number for name in names if (number := getattr(rule, name, None)) is not None), None)
 
@@ -71,7 +71,7 @@ def _last(consumer: Consumer, topic: str, most: int) -> Sequence[Mapping[str, An
     partitions = [TopicPartition(topic, one) for one in consumer.partitions_for_topic(topic) or ()]
     consumer.assign(partitions)
     first, ends = ends_of(consumer, partitions)
-    # Twice as many offsets, because each transaction's marker takes up one offset.
+    # Read twice as many offsets, because each transaction's marker takes up one offset.
     begins = {one: max(first[one], ends[one] - 2 * most) for one in partitions}
     found = [message_in(record.value) for record in records_up_to(consumer, begins, ends)]
     told = [one for one in found if one is not None]

@@ -21,7 +21,7 @@ from lakehouse.streams.definition import Stream
 
 
 class Watcher:
-    """Evaluate the rules; after a broker outage, continue from the state in the state topic.
+    """An evaluator for the rules. After a broker outage, it continues from the state in the state topic.
 
     `warn` is called once for each new problem.
     """
@@ -60,7 +60,7 @@ class Watcher:
         self._state = self._publisher.start()
 
     def look(self, now: datetime) -> list[Notification]:
-        """Evaluate all rules and return the notifications sent. Raises ServiceError as `start` does.
+        """Evaluate all rules, and return the sent notifications. Raises ServiceError like `start`.
 
         After an error, the next call rereads the state, because the transaction may have been committed.
         """
@@ -73,7 +73,7 @@ class Watcher:
         return told
 
     def observation(self) -> Observation:
-        """Return the state of the streams, at most a second old."""
+        """Return an observation of the streams that is at most a second old."""
         return self._observer.latest()
 
     @property
@@ -121,7 +121,7 @@ class Watcher:
 
 
 def readiness(watched: Watcher, webhooks: Sequence[Webhook]) -> Readiness:
-    """Return whether alerts are evaluated, sent and delivered, and the problems if they are not."""
+    """Return whether alerts are evaluated, sent and delivered, and any problems."""
     reasons = (*watched.reasons, *(one.trouble for one in webhooks if one.trouble is not None))
     return Readiness(not reasons, reasons)
 
@@ -133,7 +133,7 @@ def watch(
     on_told: Callable[[Notification], None],
     warn: Callable[[str], None],
 ) -> None:
-    """Evaluate rules until `pause` returns true; a lasting failure, such as an outage, is reported once.
+    """Evaluate rules until `pause` returns true. A lasting failure, such as an outage, is reported once.
 
     Raises FencedError if another process has taken over.
     """

@@ -1,9 +1,9 @@
 """Deliver notifications to a webhook at least once and in order, from a background thread.
 
 The thread reads the alert topic in a separate consumer group, and commits an offset once the webhook has
-responded 2xx. Until then it retries with back-off, so an unavailable webhook misses no notification and
-delays nothing else. A retried notification keeps its event id, in the body and in the header
-`Idempotency-Key`. A new webhook gets only notifications sent after it was first started. Foreign records in
+responded with a 2xx status. Until then, it retries with back-off. An unavailable webhook therefore misses no
+notification and delays nothing else. A retried notification keeps its event id, in the body and in the header
+`Idempotency-Key`. A new webhook receives only notifications sent after its first start. Foreign records in
 the topic are skipped with a warning.
 """
 
@@ -36,7 +36,7 @@ LONGEST_PAUSE_S = 60.0
 
 
 class Webhook:
-    """Send the topic's notifications to a URL; `warn` is called when the webhook fails or recovers."""
+    """A webhook that receives the topic's notifications. `warn` is called when it fails or recovers."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Webhook:
 
     @property
     def trouble(self) -> str | None:
-        """The reason why notifications are not being delivered; None if they are."""
+        """The reason why notifications are not being delivered; None if delivery works."""
         has_ended = self._thread.ident is not None and not self._thread.is_alive()
         if has_ended and not self._stopping.is_set():
             return f"{self._name} is no longer served: its thread has ended"
         return self._trouble
 
     def start(self) -> None:
-        """Find the start offsets and start the thread. Raises ServiceError if the broker does not answer."""
+        """Find the start offsets, and start the thread. Raises ServiceError if the broker does not answer."""
         try:
             self._consumer = self._positioned()
         except KafkaError as error:
@@ -81,7 +81,7 @@ class Webhook:
         self._thread.start()
 
     def close(self, patience_s: float = 15.0) -> None:
-        """Deliver the pending notifications, then stop. After a failure, the next start sends the rest."""
+        """Deliver pending notifications, and stop. The next start delivers any undelivered notifications."""
         self._stopping.set()
         self._thread.join(patience_s)
 
@@ -105,7 +105,7 @@ class Webhook:
             TopicPartition(self._topic, n) for n in consumer.partitions_for_topic(self._topic) or ()
         ]
         if not partitions:
-            describe_topic(self._access, self._topic)  # raises if the topic exists but is not visible to us
+            describe_topic(self._access, self._topic)  # raises if the user may not see the topic
             # The broker may have just started. A consumer without partitions would never receive a record.
             raise UnknownTopicOrPartitionError(self._topic)
         consumer.assign(partitions)
@@ -151,7 +151,7 @@ class Webhook:
         return str(error) if isinstance(error, AwayError) else what_of(error)
 
     def _take(self, record: Any) -> None:
-        """Deliver a record's notification. Foreign records are skipped, with one warning per series."""
+        """Deliver a record's notification. Skip foreign records, with one warning for consecutive records."""
         message = message_in(record.value)
         if message is not None:
             self._receiver.post(record.value, message["event_id"])

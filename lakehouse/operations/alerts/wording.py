@@ -1,4 +1,4 @@
-"""The JSON form of alerts and notifications, whose topics may also contain foreign records. No I/O."""
+"""The JSON form of alerts and notifications. Their topics may also contain foreign records. No I/O."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALERT = TypeAdapter(tuple[str, Labels, AwareDatetime, bool, str, str])
 
 
 def as_message(one: Notification) -> dict[str, object]:
-    """Return a notification as JSON, with times in ISO 8601 UTC; `event_id` identifies duplicates.
+    """Return a notification as JSON, with UTC times in ISO 8601 format. `event_id` identifies duplicates.
 
     Infinite and NaN values become null.
     """
@@ -51,7 +51,7 @@ def as_message(one: Notification) -> dict[str, object]:
 
 
 def message_in(body: bytes | None) -> Mapping[str, Any] | None:
-    """Parse the notification in a record, with times in ISO 8601; None if the record is foreign."""
+    """Return the notification in a record, with times in ISO 8601 format; None if the record is foreign."""
     try:
         found = _Message.model_validate_json(body or b"")
     except ValidationError:
@@ -61,7 +61,7 @@ def message_in(body: bytes | None) -> Mapping[str, Any] | None:
 
 
 def key_of(key: Key) -> bytes:
-    """Return the record key of an alert's state."""
+    """Return the record key for an alert's state."""
     return json.dumps(key, ensure_ascii=False).encode()
 
 
@@ -72,7 +72,7 @@ def alert_as_json(alert: Alert) -> bytes:
 
 
 def alert_in(key: bytes | None, body: bytes) -> Alert | None:
-    """Parse the alert in a state record; None if the record is foreign."""
+    """Return the alert in a state record; None if the record is foreign."""
     try:
         found = Alert(*_ALERT.validate_json(body))
     except ValidationError:

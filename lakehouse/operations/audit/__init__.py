@@ -1,9 +1,9 @@
-"""The audit: compare each layer with the one before it, row by row, from Kafka to the exports.
+"""Audit a lake: compare each layer with the layer before it, row by row, from Kafka to the exports.
 
     Kafka ── landed ── bronze ─ records ─ silver + dead letters ── gold ── gold ── exported ── Kafka
                                                                                 └─ stores
 
-The audit can run alongside the streams: it compares consistent versions (`lakehouse.engine.progress.cuts`)
+The audit can run alongside the streams. It compares consistent versions (`lakehouse.engine.progress.cuts`)
 and does not report in-flight rows. It writes nothing.
 """
 
@@ -49,11 +49,11 @@ def audit(
     now: datetime,
     on_check: Callable[[Check], None] = lambda _check: None,
 ) -> Report:
-    """Run all checks of the streams and return the report; a check that finds differences is repeated.
+    """Run all checks for the streams and return the report. A check that finds differences is repeated.
 
-    Tables that do not exist yet are skipped. A refused table, such as a damaged one, counts as a difference,
-    and later checks of its stream may be skipped. If all tables are small, two streams are checked
-    concurrently, and `on_check` is called from both threads. Raises ServiceError if Kafka or another store is
+    Tables that do not exist yet are skipped. A refused table, such as a damaged table, counts as a
+    difference, and its stream's later checks may be skipped. If all tables are small, two streams are checked
+    concurrently, and `on_check` is called from two threads. Raises ServiceError if Kafka or another store is
     unreachable.
     """
     small = {stream.name: _is_small(lake, stream) for stream in streams}
@@ -73,7 +73,7 @@ def audit(
 
 
 def _is_small(lake: Lake, stream: Stream) -> bool:
-    """Tell whether every table of the stream has few rows."""
+    """Tell whether each of the stream's tables has few rows."""
     names = [(layer, source.table) for layer in ("bronze", "silver") for source in stream.sources]
     names += [("gold", table.name) for table in stream.tables]
     try:
@@ -111,7 +111,7 @@ def _looks(lake: Lake, stream: Stream, settings: Settings, now: datetime) -> Ite
 
 
 def _made(subject: Compared, look: _Look) -> Sequence[Check]:
-    """Run a check; if it finds differences, repeat it after a pause, as a replay may be in progress."""
+    """Run a check. If it finds differences, repeat it after a pause, because a replay may be in progress."""
     checks = _looked(subject, look)
     if any(check.differences for check in checks):
         time.sleep(_PAUSE_S)

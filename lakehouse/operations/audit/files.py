@@ -18,9 +18,9 @@ _MISSING = -1
 
 
 def check_files(lake: Lake, stream: Stream) -> list[Check]:
-    """Compare the log of every existing table of the stream with the files in its directory.
+    """Compare the logs of the stream's existing tables with the files in their directories.
 
-    A refused table, such as one damaged by a power failure, counts as a difference.
+    A refused table, such as a table damaged by a power failure, counts as a difference.
     """
     return list(_checks(lake, stream))
 

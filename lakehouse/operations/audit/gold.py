@@ -1,4 +1,4 @@
-"""Check `gold`: a gold table equals a batch recomputation from the silver rows merged into it."""
+"""Check `gold`: a gold table equals a batch recomputation from the silver rows that it has merged."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_gold(lake: Lake, stream: Stream, table: GoldTable) -> list[Check]:
 
 
 def _set_aside(found: DataFrame, kept: MergedTable) -> list[str]:
-    """Return a note on the number of rows whose total overflows its type, or an empty list if none do."""
+    """Return a note with the number of rows whose total overflows its type; empty if there are none."""
     if not isinstance(kept, GoldTable) or kept.total is None:
         return []
     rows = found.where(F.col(kept.total).isNull()).count()

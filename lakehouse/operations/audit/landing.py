@@ -1,4 +1,4 @@
-"""Check `landed`: every record still in Kafka, up to bronze's position, is in bronze exactly once."""
+"""Check `landed`: every record in Kafka up to bronze's position is in bronze exactly once."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _counted(bronze: DataFrame) -> DataFrame:
 
 
 def _notes(both: DataFrame, due: Ranges, topic: str, lost: Sequence[OffsetRange]) -> list[str]:
-    """Return notes on offsets without a record, and on rows whose record is no longer in Kafka."""
+    """Return notes about offsets without a record, and about rows whose record is no longer in Kafka."""
     counts = both.groupBy("partition").agg(
         F.count("sent").alias("sent"),
         *(
@@ -149,7 +149,7 @@ def _said(lost: Row) -> str:
 
 
 def _unknown(bronze: DataFrame, source: Source) -> list[str]:
-    """Return notes on the most frequent record fields that the contract does not declare."""
+    """Return notes about the most frequent record fields that the contract does not declare."""
     rows = unknown_fields(bronze, source.contract).orderBy(F.desc("records"), "field").limit(EXAMPLES)
     return [
         f"unknown field {row.field!r}: in {row.records:,} records, first in partition "
@@ -161,9 +161,9 @@ def _unknown(bronze: DataFrame, source: Source) -> list[str]:
 def unknown_fields(rows: DataFrame, contract: Contract) -> DataFrame:
     """Return the top-level JSON fields in bronze rows that the contract does not declare.
 
-    Grain: one row per field; key: field. `records` is the number of records with the field; `first_partition`
-    and `first_offset` locate the first such record. Records that are not UTF-8, not JSON or not a JSON object
-    count as having no fields.
+    The grain is one row per field, and the key is field. `records` is the number of records with the field,
+    and `first_partition` and `first_offset` locate the first such record. Records that are not UTF-8, not
+    JSON or not a JSON object count as records without fields.
     """
     text = F.col("value").cast("string")
     names = F.json_object_keys(F.when(F.is_valid_utf8(text), text))

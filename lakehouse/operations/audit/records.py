@@ -2,9 +2,9 @@
 
 A record is either in silver or a dead letter that has not been replayed, never both. A replayed letter's
 record is also in silver. A resent letter's record is not in silver, but the record that replaced it is. For
-the comparison, bronze is validated again. Silver rows are compared in every column, dead letters by status.
-Rows from an unfinished silver micro-batch only need a record in bronze. Records that retention has deleted
-from bronze are skipped.
+the comparison, bronze is revalidated. Silver rows are compared in every column, and dead letters by
+status. Rows from an unfinished silver micro-batch only need a record in bronze. Records that retention has
+deleted from bronze are skipped.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _ELSEWHERE = tuple(status for status in STATUSES if status != REPLAYED)
 
 
 def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> list[Check]:
-    """Compare a source's bronze, validated again as of `now` (UTC), with its silver and dead letters."""
+    """Revalidate a source's bronze as of `now` (UTC), and compare it with silver and the dead letters."""
     spark, query = lake.spark, f"silver.{source.table}"
     bronze_path = lake.path("bronze", source.table)
-    # Read the position before the tables, so that they contain all rows up to it.
+    # Read the position before the tables. The tables then contain all rows up to the position.
     position = cuts.position_of(spark, query, lake.path("silver", source.table), bronze_path)
     finished = cuts.read_up_to(spark, bronze_path, position)
     clean, dead_path = lake.path("silver", source.table), lake.path("silver", "dead_letters")
@@ -77,14 +77,14 @@ def check_records(lake: Lake, stream: Stream, source: Source, now: datetime) -> 
 
 
 def _other_ids(lake: Lake, source: Source) -> list[str]:
-    """Return a note if silver was written with ids other than the current ones, else an empty list."""
+    """Return a note if silver was written with other id settings; otherwise an empty list."""
     made = spec(source)
     told = f"{made.qualified_name} was made with other ids: run `lakehouse rebuild silver`"
     return [told] if lake.is_made_otherwise(made) else []
 
 
 def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame:
-    """Return one row per record: its counts in bronze, in silver, and in the dead letters by status."""
+    """Return one row per record with its counts in bronze, in silver, and in the dead letters by status."""
     none = F.lit(0)
     places = ("bronze", "silver", "let_in", *_STATUSES)
 
@@ -108,9 +108,9 @@ def _books(finished: DataFrame, silver: DataFrame, dead: DataFrame) -> DataFrame
 
 
 def _is_wrong_with_row(status: str) -> Column:
-    """Return whether a silver row that also has a letter of this status is an error.
+    """Return whether a silver row is an error if its record also has a letter with this status.
 
-    An open letter for a replayed record is not an error: if a replay is killed, the next one closes the
+    An open letter for a replayed record is not an error. If a replay is killed, the next replay closes the
     letter.
     """
     return F.col("let_in") == 0 if status == OPEN else F.lit(True)

@@ -1,4 +1,4 @@
-"""The audit's report: one check per comparison, with the differences and their keys."""
+"""The audit's report: one check per comparison, with the differing keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXAMPLES = 20
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference: the row's key, and what is wrong with the row."""
+    """A difference: the row's key, and a description of the error."""
 
     key: dict[str, Any]
     what: str
@@ -24,10 +24,11 @@ class Difference:
 
 @dataclass(frozen=True)
 class Check:
-    """One comparison: its subject, the numbers of rows compared and of differences, and some examples.
+    """A comparison: its subject, the number of rows compared, the number of differences, and examples.
 
-    `notes` explain expected deviations: gaps, expired offsets, in-flight rows. `not_compared` describes rows
-    that could not be compared, and why; if there are any, the check is not clean, even without differences.
+    `notes` explain expected deviations, such as gaps, expired offsets and in-flight rows. `not_compared`
+    describes the rows that could not be compared, and why. If there are any, the check is not clean, even
+    without differences.
     """
 
     stream: str
@@ -47,7 +48,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Report:
-    """The checks of one audit, and when it ran (UTC)."""
+    """An audit's checks, and the time (UTC) of the audit."""
 
     at: datetime
     checks: tuple[Check, ...]
@@ -68,7 +69,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Compared:
-    """What a check compares: the stream, the check's name, and the tables, topics or files."""
+    """A check's subject: the stream, the check's name, and the compared tables, topics or files."""
 
     stream: str
     name: str
@@ -77,7 +78,7 @@ class Compared:
     def compared(
         self, rows: int, different: Sequence[DataFrame] = (), notes: Sequence[str] = (), *, missing: int = 0
     ) -> Check:
-        """Return the check. Each frame has one row per difference, with `what` and the key's columns."""
+        """Return the check. Each frame contains one row per difference: `what` and the key columns."""
         found, examples = differing(different, EXAMPLES)
         return self.found(rows, missing + found, [Difference(*one) for one in examples], notes)
 
@@ -97,7 +98,7 @@ class Compared:
 
 
 def summary_of(checks: Sequence[Check]) -> str:
-    """Return a one-line summary: "clean", or the numbers of differences and of incomplete checks."""
+    """Return a one-line summary: "clean", or the number of differences and incomplete checks."""
     differences = sum(check.differences for check in checks)
     incomplete = sum(bool(check.not_compared) for check in checks)
     found = [f"{differences:,} differences"] if differences else []

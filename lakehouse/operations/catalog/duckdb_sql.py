@@ -1,7 +1,7 @@
-"""Run read-only DuckDB SQL over the lake; DuckDB starts in a tenth of a second, without a JVM.
+"""Run read-only DuckDB SQL on the lake. DuckDB starts in a tenth of a second, without a JVM.
 
 Tables have the same names and types as in Spark. Functions, default column names and the types of computed
-columns are DuckDB's: the average of decimals is a double, for example. Integers of any size are numbers, and
+columns are DuckDB's. For example, the average of decimals is a double. Integers of any size are numbers, and
 an interval is an ISO 8601 duration, such as P1M or PT90S.
 """
 
@@ -55,10 +55,10 @@ _LISTING = re.compile(r"\b(show|information_schema|duckdb_\w+)\b", re.IGNORECASE
 
 
 def ask(lake: str, streams: Sequence[Stream], statement: str, *, limit: int) -> QueryResult:
-    """Run a read-only statement over the lake's tables, and return at most `limit` rows.
+    """Run a read-only statement on the lake's tables, and return at most `limit` rows.
 
-    Instants are UTC. Only the lake's tables can be read, not other files or addresses. Raises QueryError if
-    the statement fails or does more than read, and TableError if a table cannot be read.
+    Timestamps are in UTC. Only the lake's tables can be read, not other files or addresses. Raises QueryError
+    if the statement fails or does more than read, and TableError if a table cannot be read.
     """
     with duckdb.connect(config={"python_enable_replacements": False}) as connection:
         connection.execute("SET TimeZone = 'UTC'")
@@ -87,7 +87,7 @@ def _refuse_more_than_reading(connection: duckdb.DuckDBPyConnection, statement: 
 def _register(
     connection: duckdb.DuckDBPyConnection, lake: str, streams: Sequence[Stream], statement: str
 ) -> None:
-    """Create views of the tables that the statement names, or of all tables if it lists tables."""
+    """Create views of the tables that the statement names, or of all tables if the statement lists tables."""
     lists = _LISTING.search(statement) is not None
     for spec in specs(streams):
         if lists or spec.name in statement.lower():
@@ -102,7 +102,7 @@ def _register(
 def _missing_table(error: Exception, statement: str, known: Sequence[str]) -> str | None:
     """Return the message for a missing table, with suggestions; None for any other error.
 
-    If the statement names no existing table of a schema, DuckDB reports the whole schema as missing.
+    If the statement names no existing table in a schema, DuckDB reports the whole schema as missing.
     """
     found = re.search(r'Table with name "?([^"!]+?)"? does not exist', str(error))
     if not isinstance(error, duckdb.CatalogException) or found is None:
@@ -129,7 +129,7 @@ def _result(found: duckdb.DuckDBPyRelation, limit: int) -> QueryResult:
 
 
 def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
-    """Return the smallest Spark type that holds all values of a DuckDB type."""
+    """Return the smallest Spark type that can represent every value of a DuckDB type."""
     if kind.id in _TYPES:
         return _TYPES[kind.id]
     if kind.id in ("list", "array"):
@@ -144,12 +144,12 @@ def _type(kind: DuckDBPyType, arrow: pa.DataType) -> DataType:
 
 
 def _inner(kind: DuckDBPyType) -> list[DuckDBPyType]:
-    """Return the types of a type's elements, leaving out an array's size."""
+    """Return the element types of a nested type, without an array's size."""
     return [inner for _, inner in kind.children if isinstance(inner, DuckDBPyType)]
 
 
 def _value(value: Any, kind: DuckDBPyType) -> Any:
-    """Return an Arrow value in the form that Spark's rows use."""
+    """Return an Arrow value in the form that Spark rows contain."""
     if value is None:
         return None
     if kind.id in _HUGE:  # Arrow's 128-bit integers are signed

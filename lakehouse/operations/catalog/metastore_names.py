@@ -1,8 +1,8 @@
 """Register tables in a Hive metastore, for clients such as Thrift servers, Spark Connect and Trino.
 
-Each gold table and the dead letters get an entry, with the comments that the streams declare; ops tables get
-one on request. A rerun changes nothing. Other applications' entries are never changed, and no entry is ever
-removed.
+Each gold table and the dead letters get an entry, with the comments that the streams declare. Ops tables are
+registered on request. A rerun changes nothing. Other applications' entries are never changed, and no entry is
+ever removed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Registered:
-    """The outcome for one table; `about` says what changed, or why it was refused."""
+    """The outcome for one table. `about` says what has changed, or why the table was refused."""
 
     table: str
     outcome: Outcome
@@ -88,7 +88,7 @@ def _register(lake: Lake, spec: TableSpec, names: Metastore, *, moves: bool) -> 
 
 
 def compare(entry: Entry, found: Found | None, *, moves: bool) -> Registered:
-    """Compare an entry with the metastore's entry of the same name, and return the outcome."""
+    """Compare an entry with the metastore entry that has the same name, and return the outcome."""
     if found is None or not found.is_ours:
         return Registered(
             entry.name,
@@ -120,7 +120,7 @@ def _entry(lake: Lake, spec: TableSpec) -> Entry | None:
 
 
 def with_comments(standing: StructType, declared: StructType) -> StructType:
-    """Return a table's columns with the declared comments; undeclared columns keep their own."""
+    """Return a table's columns with the declared comments. Undeclared columns keep their comments."""
     ours: Mapping[str, StructField] = {column.name: column for column in declared}
     return StructType([_commented(column, ours.get(column.name, column)) for column in standing])
 
@@ -140,9 +140,10 @@ def address(path: str) -> str:
 def registering(
     lake: Lake, streams: Sequence[Stream], uris: str, on_notice: Callable[[str], None]
 ) -> Iterator[None]:
-    """Keep tables registered during the block, as they are created and their columns change.
+    """Register new tables and changed columns during the block.
 
-    A background thread checks every 15 s. A failure is reported once and retried; nothing else waits for it.
+    A background thread checks every 15 s. A failure is reported once, and the registration is retried.
+    Nothing else waits for it.
     """
     own = replace(lake, spark=lake.spark.newSession())
     keeper = _Keeper(own, specs(streams), uris, on_notice)
@@ -158,7 +159,7 @@ def registering(
 
 
 class _Keeper:
-    """Register tables repeatedly, and report each problem once. Not thread-safe."""
+    """The background task that registers tables, and reports each problem once. Not thread-safe."""
 
     def __init__(
         self, lake: Lake, wanted: Sequence[TableSpec], uris: str, on_notice: Callable[[str], None]

@@ -1,4 +1,4 @@
-"""Run Spark SQL over the lake's tables, named by layer: bronze., silver., gold. and ops."""
+"""Run Spark SQL on the lake's tables, which are named by layer: bronze., silver., gold. and ops."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _READING = frozenset(
         "ShowViews",
     )
 )
-"""Commands that only show what exists; any other command counts as a change."""
+"""Commands that only show existing objects. Any other command counts as a change."""
 _RUNNING = frozenset(("Call", "CompoundBody", "UnresolvedExecuteImmediate"))
-"""Nodes that are not commands themselves but run commands."""
+"""Plan nodes that are not commands but run commands."""
 
 
 def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
-    """Return the specifications of all tables of the lake, whether or not they exist yet."""
+    """Return the specifications of all tables in the lake, whether or not they exist yet."""
     sources = [source for stream in streams for source in stream.sources]
     merged = [table for stream in streams for table in stream.tables]
     return (
@@ -74,15 +74,15 @@ def specs(streams: Sequence[Stream]) -> tuple[TableSpec, ...]:
 
 
 def tables_here(known: Collection[str], lake: str) -> str:
-    """Return a phrase listing the available tables."""
+    """Return a phrase that lists the available tables."""
     return f"tables here: {', '.join(known)}" if known else f"there are no tables in {lake} yet"
 
 
 def define_views(lake: Lake, streams: Sequence[Stream], *, statement: str = "") -> list[str]:
-    """Register the lake's tables in the session by name, and return the names of those that exist.
+    """Register the lake's existing tables in the session by name, and return their names.
 
-    Only tables named in the statement are registered, because registering takes time; if it names none, all
-    are registered. The view ops.keys_set_aside contains the rows whose total does not fit its type.
+    Registration takes time, so only tables named in the statement are registered. If it names no table, all
+    tables are registered. The view ops.keys_set_aside contains the rows whose total does not fit its type.
     """
     statement = statement.lower()
     all_specs = specs(streams)
@@ -117,10 +117,11 @@ def _rows_set_aside(table: GoldTable, total: str) -> str:
 
 @contextmanager
 def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Iterator[None]:
-    """Lease the gold tables that a statement names; their micro-batches wait until the block ends.
+    """Lease the gold tables that a statement names. Their micro-batches wait until the block ends.
 
-    Micro-batches rewrite gold's files, so a statement that changes rows would conflict with every one of
-    them. A side table is leased through its main table. Raises TableError if another process holds a lease.
+    Micro-batches rewrite gold's files, so a statement that changes rows would conflict with every
+    micro-batch. A side table is leased through its main table. Raises TableError if another process holds a
+    lease.
     """
     statement = statement.lower()
     with ExitStack() as held:
@@ -133,17 +134,17 @@ def holding_gold(lake: Lake, streams: Sequence[Stream], statement: str) -> Itera
 
 
 class WriteRefusedError(QueryError):
-    """A statement would change something, but only reading is allowed."""
+    """A statement would make changes, but only reads are allowed."""
 
 
 def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False) -> QueryResult:
     """Run a SQL statement and return at most `limit` rows.
 
-    A statement that changes a table runs only with `write`, and is retried if another writer has changed the
-    rows that it read. Raises WriteRefusedError without `write`, and QueryError with Spark's explanation if
+    A statement that changes a table requires `write`; otherwise WriteRefusedError is raised. The statement is
+    retried if another writer has changed the rows that it read. Raises QueryError with Spark's explanation if
     the statement is refused or fails.
     """
-    # Otherwise PySpark also logs the error before raising it, as JSON with a stack trace.
+    # Without this, PySpark also logs the error as JSON with a stack trace before raising it.
     PySparkLogger.getLogger("SQLQueryContextLogger").disabled = True
     try:
         if not write and (what := _change_in(spark, statement)) is not None:
@@ -156,7 +157,7 @@ def ask(spark: SparkSession, statement: str, *, limit: int, write: bool = False)
 
 
 def _change_in(spark: SparkSession, statement: str) -> str | None:
-    """Return the class of the first plan node that does more than read; None if there is none."""
+    """Return the class of the first plan node that does more than read; None if all nodes only read."""
     plans = [internals.parsed(spark, statement)]
     while plans:
         plan = plans.pop()

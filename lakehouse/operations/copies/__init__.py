@@ -1,1 +1,1 @@
-"""Copies of a whole lake: create or update one while streams run, and adopt it to replace the original."""
+"""Create or update a copy of a whole lake while streams run, and adopt the copy to replace the original."""

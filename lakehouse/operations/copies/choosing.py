@@ -1,9 +1,9 @@
-"""Choose consistent versions of all tables for a copy, while the streams run.
+"""Choose consistent versions of all tables for a copy while the streams run.
 
-A table records its positions in the tables that it reads. Its version is chosen before theirs, so their
-versions contain everything that it has read. Dead letters and side tables are written before their main table
-but chosen after it. Any extra rows look like those of a killed micro-batch, which the copy's first run
-completes.
+A table records its positions in its source tables. Its version is chosen before the source tables' versions,
+which therefore contain everything that the table has read. Dead letters and side tables are written before
+their main table but chosen after it. They may then contain extra rows, as after a killed micro-batch. The
+copy's first run completes the micro-batch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LOOK_S = 1.0
 
 @dataclass(frozen=True)
 class Chosen:
-    """A table, by layer and name, and its version to copy."""
+    """A table, identified by layer and name, and the version to copy."""
 
     layer: str
     name: str
@@ -45,7 +45,7 @@ class Chosen:
 
 
 def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
-    """Return all tables of a lake at consistent versions, gold first and bronze last.
+    """Return all of a lake's tables at consistent versions, gold first and bronze last.
 
     Waits while a gold table is being rebuilt or maintained, or silver or its dead letters are being repaired,
     because these operations take several commits. Raises TableError after five minutes.
@@ -66,7 +66,7 @@ def choose(lake: Lake, streams: Sequence[Stream]) -> list[Chosen]:
 
 
 def newest(lake: Lake, layer: str, name: str) -> int:
-    """Return a table's newest version, from the file names in its log; -1 if it has no commits."""
+    """Return a table's newest version from the file names in its log; -1 if the log has no commits."""
     return max(commits_among(storage.names(lake.spark, f"{lake.path(layer, name)}/{LOG}")), default=-1)
 
 
@@ -87,7 +87,7 @@ def _rank(layer: str, name: str, *, streams: Sequence[Stream]) -> tuple[int, boo
 def _disturbed(lake: Lake, chosen: Sequence[Chosen], before: dict[tuple[str, str], int]) -> Iterator[str]:
     """Yield leased gold tables, and other tables with rows rewritten since `before`.
 
-    Their writers do not follow the order of the layers: a replay writes silver before the dead letters, and a
+    Their writers do not follow the order of the layers. A replay writes silver before the dead letters, and a
     rebuild of silver changes rows before gold follows.
     """
     for one in chosen:

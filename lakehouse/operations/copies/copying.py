@@ -1,9 +1,9 @@
 """Copy a whole lake to another directory or store while the streams run, and adopt a copy.
 
 A lake's files never change. They are copied byte for byte, together with each table's log up to the chosen
-version (`choosing`), so ids, versions, positions, change feeds, properties and times are the same as in the
-original. The files of all tables are copied first, then the logs, from bronze to gold. So a copy stays
-consistent while it is updated, and a rerun completes a copy that was killed.
+version (`choosing`). Ids, versions, positions, change feeds, properties and times are therefore the same as
+in the original. All tables' files are copied first, followed by the logs, from bronze to gold. A copy
+therefore remains consistent while it is updated, and a rerun completes a copy that was killed.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _OPS = "ops"
 
 @dataclass
 class Counted:
-    """The number of tables in the copy, and of files and bytes copied by this run."""
+    """The number of tables in the copy, and the number of files and bytes that this run has copied."""
 
     tables: int = 0
     files: int = 0
@@ -53,12 +53,12 @@ class Counted:
 
 
 Tell = Callable[[str, int, int], None]
-"""A progress callback, called with a table's name, the number of files copied, and the total number."""
+"""A progress callback. Its arguments are a table's name, the number of copied files, and the total."""
 
 
 @dataclass
 class Copying:
-    """Copy a lake to `to`; `tell` is called after each file."""
+    """An operation that copies a lake to `to`. `tell` is called after each file."""
 
     lake: Lake
     to: Lake
@@ -70,8 +70,8 @@ class Copying:
         """Copy the lake, or update an existing copy, and return the copy's marker.
 
         A rerun copies only missing files. Raises TableError if the destination is neither empty nor a copy of
-        this lake, if it is not writable or was written to by others, or if files are removed faster than they
-        can be copied.
+        this lake, is not writable, or was written to by others. Also raises TableError if files are removed
+        faster than they can be copied.
         """
         refuse_nesting(self.lake.root, self.to.root)
         try:
@@ -91,7 +91,7 @@ class Copying:
         )
 
     def _standing(self) -> Marker:
-        """Return the existing copy's marker, or a new one. Raises TableError for any other directory."""
+        """Return the existing copy's marker, or a new marker. Raises TableError for other directories."""
         spark, root = self.to.spark, self.to.root
         found = markers.read(spark, root)
         if found is None:
@@ -123,7 +123,7 @@ class Copying:
             )
 
     def _attempt(self, standing: Marker) -> Marker | None:
-        """Copy everything once; return None if files were removed, so newer versions must be chosen."""
+        """Copy everything once. Return None if removed files make it necessary to choose newer versions."""
         self.done = Counted()
         notes, at = self._notes(), markers.now()
         chosen = choose(self.lake, self.streams)
@@ -149,7 +149,7 @@ class Copying:
         return made
 
     def _notes(self) -> dict[str, str]:
-        """Return the contents of the exports' notes and of the record schemas, by destination path.
+        """Return the contents of the export notes and record schemas, by destination path.
 
         They are read before the versions are chosen, so no chosen version is older than the notes.
         """
@@ -170,14 +170,14 @@ class Copying:
         return Copied(tables.table_id(self.lake.spark, self.lake.path(one.layer, one.name)), one.version)
 
     def _copy_files(self, one: Chosen) -> dict[str, int] | None:
-        """Copy a table's files except its log, and return them; None if some were removed in the meantime."""
+        """Copy a table's files except its log, and return all files; None if some have been removed."""
         lying, there = _files(self.lake, one), _files(self.to, one)
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         self.done.tables += 1
         return lying if self._copy(one, missing, at_once=True) else None
 
     def _is_whole(self, one: Chosen, lying: Mapping[str, int] | None) -> bool:
-        """Tell whether all files of the table's chosen version were copied."""
+        """Tell whether all files in the table's chosen version were copied."""
         if lying is None:
             return False
         path = self.lake.path(one.layer, one.name)
@@ -185,7 +185,7 @@ class Copying:
         return named <= lying.keys()
 
     def _copy_log(self, one: Chosen, *, at_once: bool) -> bool:
-        """Copy a table's log, oldest commits first; return false if a file was removed in the meantime."""
+        """Copy a table's log, oldest commits first. Return false if a file has been removed."""
         lying, there = (_log(lake, one) for lake in (self.lake, self.to))
         missing = {name: size for name, size in lying.items() if there.get(name) != size}
         commits = {name: missing.pop(name) for name in sorted(missing) if name.endswith(".json")}
@@ -195,7 +195,7 @@ class Copying:
         return is_whole
 
     def _forget_own(self, one: Chosen, marker: Marker) -> None:
-        """Remove commits made by commands on the copy, because the original's commits use their versions."""
+        """Remove commits that commands made on the copy. The original's commits use the same versions."""
         known = (marker.tables or {}).get(one.qualified_name)
         last = -1 if known is None else known.version
         names = storage.names(self.to.spark, f"{self.to.path(one.layer, one.name)}/{LOG}")
@@ -203,7 +203,7 @@ class Copying:
         self._remove(one, [f"{LOG}/{name}" for name in own])
 
     def _forget_old(self, one: Chosen, lying: Mapping[str, int] | None) -> None:
-        """Remove files that the original no longer has."""
+        """Remove files that the original no longer contains."""
         self._remove(one, _files(self.to, one).keys() - (lying or {}).keys())
 
     def _copy(self, one: Chosen, files: Mapping[str, int], *, at_once: bool) -> bool:
@@ -238,7 +238,7 @@ def refuse_nesting(root: str, to: str) -> None:
 
 
 def _files(lake: Lake, one: Chosen) -> dict[str, int]:
-    """Return the sizes of a table's data and change feed files, by name."""
+    """Return the sizes of a table's data files and change feed files, by name."""
     lying = storage.lying(lake.spark, lake.path(one.layer, one.name))
     return {name: size for name, size in lying.items() if not name.startswith("_") or name.startswith(_FEED)}
 
@@ -257,7 +257,8 @@ def _version(name: str) -> int:
 def note_adoption(lake: Lake) -> Marker:
     """Record the adoption in each exported table, and return the marker.
 
-    The exported tables are the gold tables and the dead letters. Their later versions are the copy's own.
+    The exported tables are the gold tables and the dead letters. Versions after the adoption belong to the
+    copy.
 
     A rerun changes nothing. Raises TableError if the lake is not a copy, if the copy is unfinished or was
     written to, or if a table is not safe to read.

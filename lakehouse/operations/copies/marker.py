@@ -1,4 +1,4 @@
-"""The marker file at a copy's root: the original's path and the copied version of each table.
+"""The marker file at a copy's root, with the original's path and each table's copied version.
 
 While the file exists, the copy is read-only. `lakehouse run all --adopt` removes it.
 """
@@ -32,8 +32,8 @@ class Copied:
 class Marker:
     """A copy's original (`of`), the time when its versions were chosen (`at`, ISO 8601 UTC), and its tables.
 
-    `tables` is None if the copy was never finished. `towards` holds the versions being copied, or those that
-    a killed run was copying.
+    `tables` is None if the copy was never finished. `towards` contains the versions that a run is copying, or
+    that a killed run was copying.
     """
 
     of: str
@@ -43,12 +43,15 @@ class Marker:
 
     @property
     def known(self) -> Mapping[str, Copied]:
-        """The tables that the copy may contain, each with the newest version it may have."""
+        """The tables that the copy may contain, with the newest possible version of each table."""
         return {**(self.tables or {}), **(self.towards or {})}
 
 
 def read(spark: SparkSession, root: str) -> Marker | None:
-    """Return a copy's marker; None if the lake is not a copy. Raises TableError if it cannot be read."""
+    """Return a copy's marker; None if the lake is not a copy.
+
+    Raises TableError if the marker is unreadable.
+    """
     file = _file(root)
     if not storage.exists(spark, file):
         return None
@@ -61,17 +64,17 @@ def read(spark: SparkSession, root: str) -> Marker | None:
 
 
 def write(spark: SparkSession, root: str, marker: Marker) -> None:
-    """Write the marker, replacing an earlier one."""
+    """Write the marker, and replace any earlier marker."""
     storage.write_text(spark, _file(root), json.dumps(asdict(marker)))
 
 
 def remove(spark: SparkSession, root: str) -> None:
-    """Remove the marker, turning the copy into an ordinary lake."""
+    """Remove the marker. The copy then becomes an ordinary lake."""
     storage.delete(spark, _file(root))
 
 
 def refuse_copy(lake: Lake) -> None:
-    """Raise TableError if the lake is a copy; call it before any write."""
+    """Raise TableError if the lake is a copy. Must be called before any write."""
     marker = refuse_unfinished(lake)
     if marker is not None:
         raise TableError(
@@ -81,7 +84,7 @@ def refuse_copy(lake: Lake) -> None:
 
 
 def refuse_unfinished(lake: Lake) -> Marker | None:
-    """Return a copy's marker, as `read` does. Also raises TableError if the copy is unfinished."""
+    """Return a copy's marker like `read`. Also raises TableError if the copy is unfinished."""
     marker = read(lake.spark, lake.root)
     if marker is not None and marker.tables is None:
         raise TableError(

@@ -1,1 +1,1 @@
-"""Checks of an installation and its permissions, each with a remedy."""
+"""Checks of an installation and its permissions. Each check has a remedy."""

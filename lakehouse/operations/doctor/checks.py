@@ -1,7 +1,7 @@
 """`lakehouse doctor`: check that the machine, the settings and the services are ready for a run.
 
-Each check is a function that yields findings. The checks change nothing, except that one writes and deletes
-an empty file to test that the lake is writable and the clocks agree. No JVM is started.
+Each check is a function that yields findings. The checks change nothing, with one exception: an empty file is
+written and deleted, to test that the lake is writable and the clocks agree. No JVM is started.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BROKER_S = 5.0
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check; `todo` is the remedy, empty if none is needed."""
+    """The result of one check. `todo` is the remedy; it is empty if no remedy is needed."""
 
     check: str
     state: State
@@ -60,12 +60,12 @@ class Finding:
     todo: str = ""
 
     def as_json(self) -> dict[str, str | None]:
-        """Return the finding as a JSON object; `todo` is null if there is nothing to do."""
+        """Return the finding as a JSON object. `todo` is null if no remedy is needed."""
         return {"check": self.check, "state": self.state, "found": self.found, "todo": self.todo or None}
 
 
 def examine(read: Callable[[], tuple[Settings, Sequence[Stream]]]) -> Iterator[Finding]:
-    """Yield all findings, starting with the machine's; stop if the settings cannot be read."""
+    """Yield all findings, starting with the machine's. Stop if the settings cannot be read."""
     yield from _python()
     yield from _java()
     yield from _packages()

@@ -13,10 +13,10 @@ _TABLE = "{table}"
 
 
 def rights_of_pipeline(streams: Iterable[Stream], settings: Settings) -> list[Right]:
-    """Return the permissions that `lakehouse run`, `audit`, `alert` and `serve` need for these streams.
+    """Return the permissions that `lakehouse run`, `audit`, `alert` and `serve` need for the streams.
 
-    Permissions that are not `is_required` can be withheld. If the pipeline may not read a topic's limits, it
-    assumes Kafka's defaults; if it may not create topics, they must already exist.
+    Permissions without `is_required` are optional. If the pipeline may not read a topic's limits, it assumes
+    Kafka's defaults. If it may not create topics, the topics must already exist.
     """
     streams = list(streams)
     read = [settings.topic(source.topic) for stream in streams for source in stream.sources]

@@ -1,7 +1,7 @@
 """Clear the fold state (sketches, moments) of gold rows that no later record can change.
 
-Silver refuses records before its watermark. So a gold row is final if it ends before the watermark of the
-last silver version that gold has merged completely. Clearing can run alongside the layers, whose
+Silver refuses records before its watermark. A gold row is therefore final if it ends before the watermark of
+the last silver version that gold has merged completely. Clearing can run alongside the layers; their
 micro-batches wait for it (`lakehouse.storage.tables.leases`).
 """
 
@@ -25,7 +25,7 @@ from lakehouse.streams.definition import GoldTable, Stream
 
 @dataclass(frozen=True)
 class Cleared:
-    """The number of rows cleared in a table, and the time (UTC) before which they end; None: unknown."""
+    """The number of rows cleared in a table. All of them end before `before` (UTC; None: unknown)."""
 
     table: str
     rows: int
@@ -33,7 +33,7 @@ class Cleared:
 
 
 def clear_state(lake: Lake, streams: Sequence[Stream]) -> list[Cleared]:
-    """Clear the fold state of rows that no later record can change; a rerun clears nothing.
+    """Clear the fold state of rows that no later record can change. A rerun clears nothing.
 
     Raises TableError if another process holds the lease on a table with such rows.
     """
@@ -57,7 +57,7 @@ def _clear(lake: Lake, stream: Stream, table: GoldTable) -> Cleared:
 
 
 def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | None:
-    """Return the earliest time (UTC) that a record still to be merged can have; None: unknown."""
+    """Return the earliest possible event time (UTC) of a record that is not yet merged; None: unknown."""
     spark, query = lake.spark, f"gold.{table.name}"
     target = lake.path("gold", table.name)
     watermarks = []
@@ -67,8 +67,8 @@ def out_of_reach(lake: Lake, stream: Stream, table: GoldTable) -> datetime | Non
         position = cuts.position_of(spark, query, target, path) if lake.exists("gold", table.name) else None
         if position is None or position.is_beginning or not position.version:
             return None
-        # The position is the first version that may have unread rows. If nothing is unread, that version may
-        # be old: compaction may have replaced its files, and VACUUM may have removed them.
+        # The position is the first version that may have unread rows. If nothing is unread, this version may
+        # be old. Compaction may have replaced its files, and VACUUM may have removed them.
         newest = tables.version_of(spark, path)
         has_all = not cuts.has_unread(spark, path, position, newest + 1)
         rows = tables.read_version(spark, path, newest if has_all else position.version - 1)

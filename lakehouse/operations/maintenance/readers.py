@@ -15,10 +15,10 @@ _UNKNOWN = datetime.max.replace(tzinfo=UTC)
 
 @dataclass(frozen=True)
 class Reader:
-    """A query that reads a table. A layer reads the table's appends, an export its change feed.
+    """A query that reads a table. A layer reads the table's appends, and an export reads its change feed.
 
     `fills` is the layer and name of the table that the query writes; None for an export. `topic` is an
-    export's topic; None if it has none.
+    export's topic; None if the export has no topic.
     """
 
     query: str
@@ -27,13 +27,13 @@ class Reader:
 
     @property
     def is_export(self) -> bool:
-        """Whether the query is an export, which reads the change feed."""
+        """Whether the query is an export. Exports read the change feed."""
         return self.fills is None
 
 
 @dataclass(frozen=True)
 class Held:
-    """A reader with an unread version, and the version's commit time (UTC; None: no longer in the log)."""
+    """A reader with an unread version, and the version's commit time (UTC; None: gone from the log)."""
 
     reader: str
     since: datetime | None
@@ -70,7 +70,7 @@ def have_read(lake: Lake, readers: Iterable[Reader], path: str, upto: datetime) 
 def _unread(lake: Lake, reader: Reader, path: str) -> Held | None:
     spark, position = lake.spark, position_of(lake, reader, path)
     if position is None:
-        return None  # the reader has never read the table, and will start with the rows it has then
+        return None  # the reader has never read the table, and will start with the rows it then contains
     newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
     if position.version < first_kept:
         return Held(reader.query, None)

@@ -2,19 +2,20 @@
 
 Whole days (UTC) are deleted. The limit is the end of the last deleted day.
 
-    bronze        records that landed before the limit, once silver has read them with the current ids
-    silver        rows with an event time before the limit whose record is no longer in bronze, and which gold
-                  does not need for later records
+    bronze        records that landed before the limit, once silver has read them with current id settings
+    silver        rows with an event time before the limit, if their record is no longer in bronze and gold
+                  does not need them for later records
     gold          final rows that end before the limit and that no later record can change; the export sends
-                  their deletions like any others
-    dead letters  settled letters whose record is no longer in bronze. Open letters stay. With `sequence_by`,
-                  a letter that later records with its id are compared with stays while the id has a row.
+                  these deletions like other deletions
+    dead letters  settled letters whose record is no longer in bronze; open letters are kept. With
+                  `sequence_by`, later records are compared with letters that have the same id. Such letters
+                  are kept while the id has a row.
     ops           rows from before the limit
 
-The limit is first recorded in ops.retention (`lakehouse.engine.ops_tables.retained`), so that audits and
-rebuilds skip the rows before it. With `sequence_by`, the ids of deleted rows and letters are recorded in
-ops.retained_ids, with the last deleted sequence; silver waits until the deletion is done. A rerun deletes
-nothing more. If retention is killed, run it again.
+The limit is first recorded in ops.retention (`lakehouse.engine.ops_tables.retained`). Audits and rebuilds
+skip the rows before it. With `sequence_by`, the ids of deleted rows and letters are recorded in
+ops.retained_ids, with the last deleted sequence. Silver waits until the deletion is done. A rerun deletes
+nothing more. If retention is killed, rerun it.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ _SETTLED = (REPLAYED, DISCARDED, RESENT, *CLOSED)
 class Cut:
     """The condition that selects the rows to delete, and their entry in ops.retention (None: no entry).
 
-    `stay` holds the `id` of rows to keep despite the condition; None: none. `frozen` holds, for each source,
-    the ids whose rows or letters were deleted, in the form that `retained.note_ids` expects.
+    `stay` contains the `id` of each row to keep despite the condition; None if there are no such rows.
+    `frozen` contains the ids whose rows or letters are deleted, by source, in the form that
+    `retained.note_ids` expects.
     """
 
     where: Column
@@ -62,13 +64,13 @@ class Cut:
 
 
 CutMaker = Callable[[Lake, datetime], Cut | None]
-"""Returns a table's cut as of now (UTC); None if no row may be deleted."""
+"""Returns a table's cut at a given time (UTC); None if no row may be deleted."""
 
 
 def take(lake: Lake, spec: TableSpec, make: CutMaker, now: datetime, *, dry_run: bool) -> int:
-    """Delete the rows that a cut selects, and return their number; a dry run only counts them.
+    """Delete the rows that a cut selects, and return their number. A dry run only counts the rows.
 
-    Raises TableError if ids must be recorded while a replay or rebuild of their source is running.
+    Raises TableError if ids must be recorded while a replay or rebuild for their source is running.
     """
     cut = make(lake, now)
     if cut is None:
@@ -111,7 +113,7 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
         before, path = _midnight(now - timedelta(days=days)), lake.path("bronze", source.table)
         if not have_read(lake, [reader], path, before + _LANDING):
             return None
-        if lake.is_made_otherwise(silver.spec(source)):  # rebuild silver first, with the current ids
+        if lake.is_made_otherwise(silver.spec(source)):  # silver must first be rebuilt with current settings
             return None
         old = tables.read(lake.spark, path).where(F.col("ingested_at") < F.lit(before))
         taken = retained.taken_of(lake, "bronze", source.table)
@@ -123,14 +125,17 @@ def bronze_cut(source: Source, days: int) -> CutMaker:
 
 
 def _front_of(lake: Lake, source: Source, gone: Sequence[OffsetRange]) -> datetime | None:
-    """Return the greatest own event time (UTC) of valid records at these offsets; None if there are none."""
+    """Return the greatest event time (UTC) in valid records at the offsets, without Kafka timestamps.
+
+    Returns None if there are no such records.
+    """
     times = silver.sound_times(lake, source, within(gone))
     found = times.agg(F.unix_micros(F.max(OWN_TIME)).alias("micros")).first()
     return None if found is None or found.micros is None else tables.from_micros(found.micros)
 
 
 def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
-    """Cut by event time, among rows whose record is no longer in bronze."""
+    """Cut by event time. Only rows whose record is no longer in bronze are selected."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         gone = retained.taken_of(lake, "bronze", source.table).gone
@@ -148,7 +153,7 @@ def silver_cut(stream: Stream, source: Source, days: int) -> CutMaker:
 
 
 def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) -> CutMaker:
-    """Cut by the end of the row's time range."""
+    """Cut by the end of a row's time range."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _cut_for(lake, stream, [made_by], now - timedelta(days=days))
@@ -161,7 +166,7 @@ def gold_cut(stream: Stream, table: MergedTable, made_by: GoldTable, days: int) 
 
 
 def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
-    """Cut by the time when a letter was first seen, among settled letters."""
+    """Cut by the time when a letter was first seen. Only settled letters are selected."""
 
     def make(lake: Lake, now: datetime) -> Cut | None:
         before = _midnight(now - timedelta(days=days))
@@ -188,7 +193,7 @@ def letters_cut(streams: Sequence[Stream], days: int) -> CutMaker:
 
 
 def _counts() -> Column:
-    """Return the condition for letters that later records of the same id are compared with (`sequence_by`).
+    """Return the condition for letters that count when a later record has the same id (`sequence_by`).
 
     Replayed, discarded and resent letters do not count, because a row has replaced them or they were dropped.
     """
@@ -196,17 +201,17 @@ def _counts() -> Column:
 
 
 def _closed_for_good(rows: DataFrame, source: Source) -> DataFrame:
-    """Return the ids of silver rows, marked so that no later record with such an id is accepted."""
+    """Return the ids of silver rows, with limits that refuse every later record with the same id."""
     never = F.lit(None).cast("timestamp")
     own = id_of_row(source).alias("id")
     return rows.select(own, F.lit(None).cast("long").alias("bar"), never.alias("until"), never.alias("since"))
 
 
 def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
-    """Return the given ids, which have no row that may still change, with the limits that their letters set.
+    """Return the given ids with the limits that their letters set. The ids have no row that may still change.
 
-    Grain: one row per id, and a second for an id with a row that retention has reached: no later record of
-    such an id is accepted. Letters from an unfinished silver micro-batch are skipped.
+    The grain is one row per id. An id with a row that retention has reached has a second row, which refuses
+    every later record with this id. Letters from an unfinished silver micro-batch are skipped.
     """
     query, clean = silver.query_name(source), lake.path("silver", source.table)
     finished = (F.col("job") == query) & are_processed(lake.spark, query, clean)
@@ -224,7 +229,7 @@ def _deleted(lake: Lake, source: Source, ids: DataFrame) -> DataFrame:
 
 
 def _standing(lake: Lake, stream: Stream, source: Source) -> DataFrame:
-    """Return the ids with a row that may still be corrected; the only column is `unique_id`."""
+    """Return the ids with a row that may still be corrected. The only column is `unique_id`."""
     closed = retained.closed_before(lake, stream, source)
     rows = lake.read("silver", source.table)
     may_change = F.lit(True) if closed is None else F.col("event_time") >= F.lit(closed)
@@ -237,7 +242,7 @@ def ops_cut(column: str, days: int) -> CutMaker:
 
 
 def _cut_for(lake: Lake, stream: Stream, made: Iterable[GoldTable], oldest: datetime) -> datetime | None:
-    """Return the last midnight (UTC) before `oldest` and before every row that may change; None: unknown."""
+    """Return the last midnight (UTC) before `oldest` and before any row that may change; None: unknown."""
     bounds = [oldest]
     for table in made:
         reached = out_of_reach(lake, stream, table)

@@ -16,17 +16,17 @@ from lakehouse.settings import Settings
 from lakehouse.storage.spark.query_errors import error_line
 from lakehouse.storage.tables import Lake
 
-_MOST_BYTES = 256 << 20  # most bytes of small files rewritten while a merged table's micro-batches wait
+_MOST_BYTES = 256 << 20  # the most small-file bytes to rewrite while a merged table's micro-batches wait
 _LOOK_EVERY_S = 1.0
 log = logging.getLogger(__name__)
 
 
 class Rounds:
-    """Maintain all tables periodically, one at a time, in a background thread.
+    """A background thread that maintains all tables periodically, one at a time.
 
-    A round begins `every` after the previous one ended. It waits for a quiet moment before each table, for at
-    most a quarter of `every` in total. A failure is reported, does not end the run, and is retried in the
-    next round.
+    A round begins `every` after the previous round ended. Before each table, it waits for a quiet moment. The
+    waits take at most a quarter of `every` in total. A failure is reported and does not end the run; the next
+    round retries the table.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Rounds:
 
     @contextmanager
     def beside(self, alone: Alone, is_quiet: Callable[[], bool]) -> Iterator[None]:
-        """Maintain the tables during the block; at its end, wait for the table in progress.
+        """Maintain the tables during the block. At its end, wait for the table in progress.
 
         Merged tables are rewritten inside `alone()`, while micro-batches wait.
         """

@@ -1,9 +1,9 @@
-"""Maintenance of a lake's tables, one table per step.
+"""Maintain a lake's tables, one table per step.
 
 A step deletes rows that are too old (`lakehouse.operations.maintenance.retention`), merges small files with
 OPTIMIZE if there are many, runs VACUUM, and cleans up the log. It keeps everything that readers still need,
-however old: versions that a layer has not read, and the change feed needed to refill sinks. A rerun finds
-nothing to do. If a step is killed, the next round repeats it.
+regardless of age: versions that a layer has not read, and the part of the change feed that refills sinks. A
+rerun finds nothing to do. If a step is killed, the next round repeats it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from lakehouse.streams.definition import Stream
 
 _MARGIN = timedelta(hours=1)
 _ROWS_A_MERGED_FILE = 100_000
-"""A late record rewrites a whole file of a merged table, so files are also limited by row count."""
+"""The row limit for a merged table's files, because a late record rewrites a whole file."""
 _DAY_S = 24 * 3600
 
 
@@ -45,8 +45,8 @@ class Task:
     """A table to maintain, and its readers.
 
     `made_by` is the gold table whose micro-batches rewrite the table's files: the table itself, or a side
-    table's main table; None for any other table. `cut` selects the rows that are too old; None: all rows are
-    kept.
+    table's main table. It is None for any other table. `cut` selects the rows that are too old; None keeps
+    all rows.
     """
 
     spec: TableSpec
@@ -57,11 +57,13 @@ class Task:
 
 @dataclass(frozen=True)
 class Kept:
-    """The result of a step; for a dry run, the expected result.
+    """A step's result, or a dry run's expected result.
 
-    `rows` is the number of rows deleted. `files` is the size of the newest version before and after, `stored`
-    the size of the whole directory. `removed` is the number of files that VACUUM removed; `held` is the
-    reader with the oldest unread version, which was kept.
+    rows     the number of deleted rows
+    files    the newest version's size before and after the step
+    stored   the whole directory's size before and after the step
+    removed  the number of files that VACUUM removed
+    held     the reader with the oldest unread version; this version was kept
     """
 
     table: str
@@ -73,7 +75,7 @@ class Kept:
 
     @property
     def has_done_something(self) -> bool:
-        """Whether rows were deleted, or files merged or removed."""
+        """Whether rows were deleted, or files were merged or removed."""
         return self.rows > 0 or self.files[0] != self.files[1] or self.removed > 0
 
     def __str__(self) -> str:
@@ -106,7 +108,7 @@ class Kept:
 
 
 def tasks(streams: Sequence[Stream], settings: Settings) -> list[Task]:
-    """Return the tasks for the streams' tables and for the tables shared by all streams."""
+    """Return the tasks for the streams' tables and for the tables that all streams share."""
     days = _kept_days(settings)
     found = [task for stream in streams for task in _tasks_of(stream, settings)]
     kept = days(DEAD_LETTERS.qualified_name)
@@ -157,12 +159,12 @@ def _tasks_of(stream: Stream, settings: Settings) -> list[Task]:
 
 
 class Keeper:
-    """Maintain the tables of a lake, one at a time.
+    """Maintenance for a lake's tables, one table at a time.
 
-    OPTIMIZE does not conflict with appends. While it rewrites a merged table's files, that table's
-    micro-batches wait: `alone()` holds back this application's micro-batches, a lease those of other
-    applications. A merged table with more than `most_bytes` of small files is left to a keeper without that
-    limit.
+    OPTIMIZE does not conflict with appends. While it rewrites a merged table's files, the table's
+    micro-batches wait. `alone()` holds back this application's micro-batches, and a lease holds back other
+    applications' micro-batches. If a merged table has more than `most_bytes` of small files, the files are
+    not merged; a keeper without this limit merges them.
     """
 
     def __init__(
@@ -183,7 +185,7 @@ class Keeper:
         """Maintain a table and return the result; None if the table does not exist.
 
         A dry run changes nothing. Raises TableError if another process holds the table's lease, and a Delta
-        conflict error if another writer rewrites its files during every attempt.
+        conflict error if another writer rewrites the table's files during every attempt.
         """
         spark, spec = self._lake.spark, task.spec
         path = self._lake.path(spec.layer, spec.name)
@@ -230,7 +232,7 @@ class Keeper:
         return leases.held(self._lake.spark, self._lake.path("gold", task.made_by), f"gold.{task.made_by}")
 
     def _kept_for(self, task: Task, held: Held | None, now: datetime) -> timedelta:
-        """Return how long VACUUM must keep the files of a table's old versions."""
+        """Return the time for which VACUUM must keep the files of a table's old versions."""
         needed = [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
         if any(reader.is_export for reader in task.readers):
             needed.append(self._feed_kept_for)
@@ -239,7 +241,7 @@ class Keeper:
         return max(needed)
 
     def _clean_log(self, task: Task, path: str, now: datetime) -> None:
-        """Clean up the log, keeping commits at readers' positions even if every row has been read."""
+        """Clean up the log, but keep the commits at readers' positions even if every row has been read."""
         spark, needed = self._lake.spark, [timedelta(seconds=self._settings.maintenance.keep_versions_s)]
         newest, first_kept = tables.version_of(spark, path), tables.first_version(spark, path)
         for reader in task.readers:

@@ -1,7 +1,7 @@
 """Data quality: the tables' expectation suites, their results, and the gate before the export.
 
 expectations/<layer>/<table>.py ── suite() ─┐
-a table as of a version, cached once ───────┴─ check ─┬─ ops.expectation_results ── history
+a table at a version, cached once ──────────┴─ check ─┬─ ops.expectation_results ── history
                                                       ├─ Data Docs
                                                       └─ gate ── export
 """

@@ -1,12 +1,12 @@
 """Incremental checks for a live gate: use a table's changes to tell if it still meets its expectations.
 
-A table that met its expectations as of one version meets them as of a later one if
-- the rows whose keys are in its change feed since then meet every condition,
-- each query's `step` returns none of them (`lakehouse.streams.suites.no_rows`), and
+A table that met its expectations at one version also meets them at a later version if
+- every row whose key is in the change feed between the two versions meets every condition,
+- no query's `step` returns such a row (`lakehouse.streams.suites.no_rows`), and
 - no row was removed from the other tables that the steps name.
 
 Changed rows are read by key, and nearby rows by time or number, with data skipping. A result of False only
-means that the whole table must be checked: the feed or the log may be gone, the table may have been
+means that the whole table must be checked. The feed or the log may be gone, the table may have been
 recreated, or a changed row may be wrong.
 """
 
@@ -47,7 +47,7 @@ def marks_of(pinned: PinnedTables) -> Marks:
 
 
 def without_step(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the suite's expectations that need the whole table at every check."""
+    """Return the suite's expectations that need the whole table for every check."""
     rest = [
         one
         for one in suite.expectations
@@ -57,7 +57,7 @@ def without_step(suite: ExpectationSuite) -> ExpectationSuite:
 
 
 def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
-    """Tell whether later checks may be incremental: no query's `step` may find anything now."""
+    """Tell whether later checks may be incremental, because no query's `step` returns a row now."""
     with pinned.executing():
         for subject, suite in suites:
             stricter = [one for one in _steps(suite) if one.step != one.unexpected_rows_query]
@@ -68,10 +68,10 @@ def can_go_on(pinned: PinnedTables, suites: Suites) -> bool:
 
 
 def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mapping[str, MergedTable]) -> bool:
-    """Tell whether tables still meet their expectations, judging by their changes; false if unknown.
+    """Tell from the changes whether tables still meet their expectations; false if this is unknown.
 
-    `held` contains the tables' marks from when they last met their expectations and `can_go_on` was true.
-    `kept` maps names to gold tables, whose change feeds are read.
+    `held` contains the tables' marks from the last time they met their expectations and `can_go_on` was true.
+    `kept` contains the gold tables, by name. Their change feeds are read.
     """
     now = marks_of(pinned)
     if now.keys() != held.keys() or any(
@@ -90,7 +90,7 @@ def go_on_holding(pinned: PinnedTables, held: Marks, suites: Suites, kept: Mappi
 
 @dataclass(frozen=True)
 class _Changed:
-    """The keys in a table's change feed, and the current rows with these keys; both persisted."""
+    """The keys in a table's change feed, and the current rows with these keys. Both frames are persisted."""
 
     keys: DataFrame
     rows: DataFrame
@@ -108,7 +108,7 @@ class _Since:
         self._found: dict[str, _Changed] = {}
 
     def lost_nothing(self, suites: Suites) -> bool:
-        """Tell whether the tables that steps name still have all their rows."""
+        """Tell whether the tables that steps name still contain all their rows."""
         named = words("\n".join(str(one.step) for _, suite in suites for one in _steps(suite)))
         return all(
             self._has_all(subject)
@@ -117,7 +117,7 @@ class _Since:
         )
 
     def holds(self, subject: Subject, suite: ExpectationSuite) -> bool:
-        """Tell whether the changed rows meet the conditions and no step returns any of them."""
+        """Tell whether the changed rows meet the conditions, and no step returns a changed row."""
         if not self._has_changed(subject):
             return True
         steps = _steps(suite)
@@ -154,7 +154,10 @@ class _Since:
         return self._pinned.versions[subject.name] > self._held[subject.name]
 
     def _has_all(self, subject: Subject) -> bool:
-        """Tell whether no row was removed: in gold, no key is missing; elsewhere, no commit rewrote files."""
+        """Tell whether no row was removed.
+
+        In gold, no key may be missing. In other layers, no commit may have rewritten files.
+        """
         if not self._has_changed(subject):
             return True
         if subject.spec.name in self._kept and subject.spec.layer == "gold":
@@ -178,7 +181,7 @@ class _Since:
         return self._found[subject.name]
 
     def _near(self, one: ExpectNoRows, found: Mapping[str, Any]) -> dict[str, DataFrame]:
-        """Return the rows in other tables that are near the changed rows, by view."""
+        """Return the rows near the changed rows in other tables, by view."""
         views = {}
         for view, (column, *_) in (one.near or {}).items():
             within = _within(F.col(column), found[view], self._type_of(view, column))
@@ -205,9 +208,10 @@ def _finds_nothing(
     views: Mapping[str, DataFrame],
     after: Mapping[str, int],
 ) -> bool:
-    """Tell whether a step returns no row, given some views; other tables that it names are read in full.
+    """Tell whether a step returns no row. Tables that are not in `views` are read in full.
 
-    `after` maps tables to the versions after which their change feeds are read; the default is version 0.
+    `after` maps tables to versions. A table's change feed is read after this version, or after version 0 by
+    default.
     """
     step = str(one.step)
     named, shown = words(step), dict(views)
@@ -223,21 +227,21 @@ def _finds_nothing(
 
 
 def _with_keys(rows: DataFrame, keyed: DataFrame, names: Sequence[str], how: str) -> DataFrame:
-    """Join rows on these keys; nulls count as equal."""
+    """Join rows on the given keys. Nulls count as equal."""
     others = keyed.select(*(F.col(name).alias(f"_key_{name}") for name in names))
     same = (F.col(name).eqNullSafe(F.col(f"_key_{name}")) for name in names)
     return rows.join(others, reduce(Column.__and__, same), how)
 
 
 def _size_of(type_: DataType) -> int | None:
-    """Return the bucket width of a timestamp (microseconds) or long column; None for other types."""
+    """Return a column's bucket width: microseconds for timestamps, a number for longs; otherwise None."""
     if isinstance(type_, TimestampType):
         return _MINUTE_US
     return _NUMBERS if isinstance(type_, LongType) else None
 
 
 def _buckets(first: Column, last: Column, type_: DataType) -> Column:
-    """Return an aggregate: the set of the first and last buckets of the rows' ranges."""
+    """Return an aggregate that collects the first and last bucket of each row's range."""
     size = _size_of(type_)
     if size is None:
         raise TableError(f"`near` needs a column of type timestamp or long, not {type_.simpleString()}")
@@ -247,7 +251,10 @@ def _buckets(first: Column, last: Column, type_: DataType) -> Column:
 
 
 def _within(column: Column, buckets: Iterable[tuple[int, int]], type_: DataType) -> Column:
-    """Return the condition that a column is in one of the buckets, or in their span if there are too many."""
+    """Return the condition that a column is in one of the buckets.
+
+    If there are too many buckets, the condition covers their whole span.
+    """
     size = _size_of(type_) or 1
     spans = merged((first, last + size) for first, last in buckets)
     if len(spans) > MOST_SPANS:

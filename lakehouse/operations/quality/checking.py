@@ -1,4 +1,4 @@
-"""Run a suite on a table; each expectation's result includes the keys of some failing rows."""
+"""Run a suite on a table. Each expectation's result includes the keys of some failing rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _RESULT_FORMAT = {
 
 
 def suite_of(subject: Subject) -> ExpectationSuite | None:
-    """Return a table's own suite, or the default suite for a stream's table; None if there is none.
+    """Return a table's suite, or the default suite for a stream's table; None if the table has no suite.
 
     Raises TableError if the suite's module does not return an ExpectationSuite.
     """
@@ -58,7 +58,7 @@ def suite_of(subject: Subject) -> ExpectationSuite | None:
 
 
 def make_context(directory: str | None = None) -> AbstractDataContext:
-    """Return a Great Expectations context: in a directory, with results and Data Docs, or in memory."""
+    """Return a Great Expectations context, in memory or in a directory with results and Data Docs."""
     if directory is None:
         context: AbstractDataContext = gx.get_context(mode="ephemeral")
     else:
@@ -76,9 +76,9 @@ def check(
     *,
     since: datetime | None = None,
 ) -> TableReport:
-    """Run a suite on a pinned table, reading its rows once; `since` (UTC) limits it to rows since then.
+    """Run a suite on a pinned table. With `since` (UTC), only rows at or after that time are checked.
 
-    An unreadable table yields a failed finding.
+    The rows are read only once. An unreadable table yields a failed finding.
     """
     began = time.monotonic()
     queries = [one.unexpected_rows_query for one in suite.expectations if isinstance(one, ExpectNoRows)]
@@ -102,7 +102,7 @@ def check(
 
 @contextmanager
 def _kept(frame: DataFrame) -> Iterator[DataFrame]:
-    """Cache the rows during the block; then unpersist them and drop Great Expectations' view."""
+    """Cache the rows during the block, and drop Great Expectations' view afterwards."""
     frame.persist()
     try:
         yield frame
@@ -118,12 +118,12 @@ def _unreadable(error: Exception) -> Finding:
 
 
 def write_pages(context: AbstractDataContext, at: datetime) -> None:
-    """Write the Data Docs for the checks made at this time (UTC), and the index; older pages are kept."""
+    """Write the Data Docs for the checks at the given time (UTC), and the index. Older pages are kept."""
     context.build_data_docs(resource_identifiers=results_of(context, at))
 
 
 def only_failing(suite: ExpectationSuite) -> ExpectationSuite:
-    """Return the suite without expectations of severity `warn`."""
+    """Return the suite without expectations that have severity `warn`."""
     kept = [one for one in suite.expectations if one.severity == LEVELS["fail"]]
     return ExpectationSuite(name=suite.name, expectations=kept)
 
@@ -152,7 +152,7 @@ def _finding(result: Any) -> Finding:
 
 
 def _observed(found: Mapping[str, Any], unexpected: int) -> str:
-    """Return the value that an expectation reports, or else the number of failing rows."""
+    """Return the value reported by an expectation, or otherwise the number of failing rows."""
     said = found.get("observed_value")
     if isinstance(said, str):
         return said
@@ -162,7 +162,7 @@ def _observed(found: Mapping[str, Any], unexpected: int) -> str:
 
 
 def _error_of(info: Any) -> str | None:
-    """Return an expectation's exception message, which Great Expectations stores once or per metric."""
+    """Return an expectation's exception message. Great Expectations stores it once or for each metric."""
     kinds: Sequence[Any] = [info] if "raised_exception" in (info or {}) else list((info or {}).values())
     messages = [str(one.get("exception_message")) for one in kinds if one.get("raised_exception")]
     return next((first_line(text) for text in messages if text.strip()), None)

@@ -1,8 +1,8 @@
 """The gate before the export: a stream is exported only while its gold tables meet their expectations.
 
-Only expectations of severity `fail` count. An expectation that cannot be evaluated keeps the gate closed.
-Whole tables are checked until their expectations hold. From then on only changes are checked
-(`lakehouse.operations.quality.changes`), and whole tables only if the changes are not enough to decide.
+Only expectations with severity `fail` count. An expectation that cannot be evaluated keeps the gate closed.
+Whole tables are checked until their expectations hold. Later checks read only the changes
+(`lakehouse.operations.quality.changes`). They read whole tables only if the changes are not enough to decide.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ from lakehouse.streams.suite_internals import ExpectNoRows
 
 @dataclass(frozen=True)
 class _Found:
-    """A stream's latest result, the tables' marks, and whether the next check may be incremental."""
+    """A stream's latest result, with the tables' marks.
+
+    `can_go_on` says whether the next check may be incremental.
+    """
 
     marks: Marks
     is_open: bool
@@ -42,7 +45,7 @@ class _Found:
 
 
 class SuiteGate:
-    """Decide for each stream whether its gold tables may be exported, and record changes in ops.gates."""
+    """A gate that decides whether a stream's gold tables may be exported. It records changes in ops.gates."""
 
     def __init__(
         self,
@@ -89,7 +92,7 @@ class SuiteGate:
         return holds and not self._broken(rest, pinned)
 
     def _broken(self, suites: Suites, pinned: PinnedTables) -> dict[str, str]:
-        """Check whole tables, and return the expectations that do not hold, with the values observed."""
+        """Check whole tables, and return the expectations that do not hold, with the observed values."""
         self._context = self._context or make_context()
         reports = [check(one, suite, pinned, self._context) for one, suite in suites if suite.expectations]
         return {
@@ -99,7 +102,7 @@ class SuiteGate:
         }
 
     def _suites_of(self, stream: Stream) -> Suites:
-        """Return the stream's gold tables that have a suite, limited to expectations of severity `fail`."""
+        """Return the suites for the stream's gold tables, limited to expectations with severity `fail`."""
         if stream.name not in self._suites:
             own = {table.name for table in stream.tables}
             gold = [one for one in self._every if one.spec.layer == "gold" and one.spec.name in own]
@@ -108,7 +111,7 @@ class SuiteGate:
         return self._suites[stream.name]
 
     def _named_by(self, suites: Suites) -> list[Subject]:
-        """Return the suites' tables, and the tables that their queries name."""
+        """Return the tables that the suites check, and the tables that their queries name."""
         queries = [text for _, suite in suites for text in _queries(suite)]
         named, own = words("\n".join(queries)), [one.name for one, _ in suites]
         return [one for one in self._every if one.name in own or {one.view, one.view + CHANGES} & named]

@@ -1,4 +1,4 @@
-"""The result of a check: one finding per expectation of a table."""
+"""The result of checking a table: one finding per expectation."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from lakehouse.streams.definition import Severity
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one expectation of a table, with the keys of some failing rows as `examples`.
+    """The result for one of a table's expectations, with the keys of some failing rows as `examples`.
 
-    `unexpected` is the number of failing rows, or of rows that the expectation's query returned. `error` says
-    why the expectation could not be evaluated; in that case, it counts as failed.
+    `unexpected` is the number of failing rows, or of rows returned by the expectation's query. `error` says
+    why the expectation could not be evaluated. An expectation with an error counts as failed.
     """
 
     expectation: str
@@ -28,7 +28,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class TableReport:
-    """The result of a table's suite as of a version; `rows` is the number of rows checked."""
+    """The result of running a suite on a version of its table. `rows` is the number of checked rows."""
 
     table: str
     version: int
@@ -38,12 +38,12 @@ class TableReport:
 
     @property
     def failed(self) -> tuple[Finding, ...]:
-        """The findings of severity `fail` that do not hold."""
+        """The findings with severity `fail` for expectations that do not hold."""
         return tuple(one for one in self.findings if not one.success and one.severity == "fail")
 
     @property
     def has_errors(self) -> bool:
-        """Whether any expectation could not be evaluated."""
+        """Whether an expectation could not be evaluated."""
         return any(one.error for one in self.findings)
 
     def as_json(self) -> dict[str, Any]:
@@ -52,7 +52,7 @@ class TableReport:
 
 
 def summary(reports: Sequence[TableReport]) -> str:
-    """Return a one-line summary: the numbers of expectations that do not hold, by severity."""
+    """Return a one-line summary with the number of expectations that do not hold, by severity."""
     broken = [one for report in reports for one in report.findings if not one.success]
     looked = [one for one in broken if not one.error]
     counts = {

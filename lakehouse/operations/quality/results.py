@@ -1,12 +1,13 @@
-"""Store the results of checks in ops.expectation_results and ops.gates.
+"""Store check results in ops.expectation_results, and gate changes in ops.gates.
 
-Grain of ops.expectation_results: one row per run, table and expectation; key: run_id, table, expectation.
-`checked_at` is UTC and the same for all rows of a run; `version` is the table's version, `rows` the number of
-checked rows. `unexpected` is the number of failing rows, `examples` holds the keys of some of them as JSON,
-and `error` is null unless the expectation could not be evaluated. Rows are only appended.
+The grain of ops.expectation_results is one row per run, table and expectation. Its key is run_id, table,
+expectation. `checked_at` is in UTC and identical for all rows from a run. `version` is the table's version,
+and `rows` is the number of checked rows. `unexpected` is the number of failing rows, and `examples` contains
+the keys of some failing rows as JSON. `error` is null unless the expectation could not be evaluated. Rows are
+only appended.
 
-Grain of ops.gates: one row per stream and change of its gate; key: stream, changed_at (UTC). `reasons` lists
-the expectations that did not hold, and is empty when the gate opened.
+The grain of ops.gates is one row per stream and gate change. Its key is stream, changed_at (UTC). `reasons`
+lists the expectations that did not hold. It is empty if the gate opened.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ GATES = TableSpec(
 
 @dataclass(frozen=True)
 class HistoryRow:
-    """The result of one of a table's expectations in one run."""
+    """The result of a table's expectation in one run."""
 
     run_id: str
     checked_at: datetime
@@ -76,7 +77,7 @@ class HistoryRow:
 
 @dataclass(frozen=True)
 class Trend:
-    """An expectation's results in several runs, None for runs that did not check it."""
+    """An expectation's results in several runs; None for runs that did not check the expectation."""
 
     table: str
     expectation: str
@@ -104,7 +105,7 @@ class GateState:
 
 
 def keep(lake: Lake, run_id: str, at: datetime, reports: Sequence[TableReport]) -> None:
-    """Append a run's findings to ops.expectation_results; a rerun with the same `run_id` adds nothing."""
+    """Append a run's findings to ops.expectation_results. A rerun with the same `run_id` adds nothing."""
     rows = [
         (
             run_id,
@@ -149,7 +150,7 @@ def history(lake: Lake, names: Sequence[str], *, runs: int) -> list[HistoryRow]:
 
 
 def note_gate(lake: Lake, state: GateState) -> None:
-    """Append a change of a stream's gate to ops.gates; a rerun adds nothing."""
+    """Append a stream's gate change to ops.gates. A rerun adds nothing."""
     path = lake.ensure(GATES)
     row = (state.stream, state.changed_at, state.is_open, list(state.reasons))
     change = lake.spark.createDataFrame([row], GATES_SCHEMA)
@@ -157,7 +158,7 @@ def note_gate(lake: Lake, state: GateState) -> None:
 
 
 def trends(found: Sequence[HistoryRow]) -> list[Trend]:
-    """Return the trend of every expectation, ordered by table and name, with the oldest run first."""
+    """Return each expectation's trend, ordered by table and expectation, with the oldest run first."""
     order = list(dict.fromkeys(run.run_id for run in sorted(found, key=lambda run: run.checked_at)))
     by_place = {(run.table, run.expectation, run.run_id): run for run in found}
     names = sorted({(run.table, run.expectation) for run in found})
@@ -165,7 +166,7 @@ def trends(found: Sequence[HistoryRow]) -> list[Trend]:
 
 
 def gates(lake: Lake) -> Mapping[str, GateState]:
-    """Return the current state of each stream's gate, for streams whose gate has been checked."""
+    """Return the current gate states by stream, for streams whose gate has been checked."""
     changes = lake.read_or_empty(GATES).withColumn("changed_at", F.unix_micros("changed_at"))
     return last_of(
         GateState(row.stream, tables.from_micros(row.changed_at), row.is_open, tuple(row.reasons))
@@ -174,7 +175,7 @@ def gates(lake: Lake) -> Mapping[str, GateState]:
 
 
 def last_of(changes: Iterable[GateState]) -> dict[str, GateState]:
-    """Return the latest state of each stream's gate."""
+    """Return each stream's latest gate state."""
     last: dict[str, GateState] = {}
     for one in changes:
         if one.stream not in last or last[one.stream].changed_at < one.changed_at:

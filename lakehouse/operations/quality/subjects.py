@@ -41,10 +41,10 @@ LIMITS_VIEW = "limits"
 
 @dataclass(frozen=True)
 class Subject:
-    """A table that can have a suite: its spec, and the time column of its rows.
+    """A table that can have a suite: its spec, and its rows' time column.
 
-    `suites` is the package that contains its suite. `declared` is the stream's declaration of the table; None
-    if it belongs to no stream.
+    `suites` is the package that contains the table's suite. `declared` is the stream's declaration of the
+    table; None if the table belongs to no stream.
     """
 
     spec: TableSpec
@@ -59,12 +59,12 @@ class Subject:
 
     @property
     def view(self) -> str:
-        """The name of the table's view in a suite's queries."""
+        """The name of the table's view in suite queries."""
         return f"{self.spec.layer}_{self.spec.name}"
 
 
 def subjects(streams: Sequence[Stream]) -> list[Subject]:
-    """Return the tables of these streams, and the dead letters, in the order of the data flow."""
+    """Return the streams' tables and the dead letters, in the order of the data flow."""
     sources = [(source, stream.suites) for stream in streams for source in stream.sources]
     kept = [(table, stream.suites) for stream in streams for table in stream.tables]
     return [
@@ -80,10 +80,10 @@ def _time_of(table: MergedTable) -> str:
 
 
 class PinnedTables:
-    """A lake's tables at pinned versions, so that a check reads consistent data.
+    """A lake's tables at pinned versions, for a check that reads consistent data.
 
-    Gold is pinned first and bronze last, so each layer contains the rows that the next was made from. A table
-    that does not exist yet appears as an empty view.
+    Gold is pinned first and bronze last, so each layer contains the rows that the next layer was made from. A
+    table that does not exist yet appears as an empty view.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class PinnedTables:
                     self._take(subject, (versions or {}).get(subject.name))
 
     def _take(self, subject: Subject, version: int | None) -> None:
-        """Pin a table at a version (None: the newest); a table that does not exist yet is skipped."""
+        """Pin a table at a version (None: the newest version). Skip a table that does not exist yet."""
         found = tables.snapshot(self.spark, self._path(subject))
         if delta.version_of(found) >= 0:
             self.versions[subject.name] = delta.version_of(found) if version is None else version
@@ -120,9 +120,9 @@ class PinnedTables:
         return list(self._every.values())
 
     def rows(self, subject: Subject, since: datetime | None = None) -> DataFrame:
-        """Return the table's rows at its pinned version, from `since` (UTC) on if given.
+        """Return the table's rows at its pinned version. With `since` (UTC), older rows are left out.
 
-        Raises TableError if that version no longer exists.
+        Raises TableError if the pinned version no longer exists.
         """
         version = self.versions[subject.name]
         try:
@@ -140,7 +140,7 @@ class PinnedTables:
 
     @contextmanager
     def executing(self) -> Iterator[None]:
-        """Use execution settings that suit the tables' size during the block."""
+        """Use execution settings for the tables' size during the block."""
         with executing_for(self.spark, few=self.is_small):
             yield
 
@@ -159,13 +159,13 @@ class PinnedTables:
             yield
 
     def rows_or_none(self, subject: Subject) -> DataFrame:
-        """Return the table's rows at its pinned version; empty if it does not exist yet."""
+        """Return the table's rows at its pinned version; empty if the table does not exist yet."""
         if subject.name in self.versions:
             return self.rows(subject)
         return self.spark.createDataFrame([], subject.spec.schema)
 
     def changes(self, subject: Subject, after: int) -> DataFrame:
-        """Return the change feed of the versions after `after`, up to the table's pinned version."""
+        """Return the change feed from the version following `after` up to the table's pinned version."""
         version = self.versions.get(subject.name, after)
         if version <= after:
             schema = StructType(list(subject.spec.schema)).add("_change_type", "string")
@@ -173,7 +173,7 @@ class PinnedTables:
         return tables.read_changes(self.spark, self._path(subject), after + 1, version)
 
     def commits(self, subject: Subject, after: int) -> Iterator[LogEntry]:
-        """Yield the commit of each version after `after`, up to the table's pinned version."""
+        """Yield the commits from the version following `after` up to the table's pinned version."""
         for version in range(after + 1, self.versions[subject.name] + 1):
             yield tables.read_commit(self.spark, self._path(subject), version)
 
@@ -186,7 +186,7 @@ class PinnedTables:
 
     @cached_property
     def limits(self) -> DataFrame:
-        """One row with the time of the check and some settings, shown as the view `limits`."""
+        """The content of the view `limits`: one row with the time of the check and some settings."""
         declared = [one.declared for one in self._every.values()]
         sources = [one for one in declared if isinstance(one, Source)]
         pinned = (one.pinned_settings for one in declared if isinstance(one, MergedTable))
@@ -206,7 +206,7 @@ class PinnedTables:
 
 
 def words(queries: str) -> set[str]:
-    """Return the words in the queries' text, including the names of views."""
+    """Return the words in the text of queries, including view names."""
     return set(re.findall(r"\w+", queries))
 
 
@@ -223,9 +223,9 @@ def showing(spark: SparkSession, views: Mapping[str, DataFrame]) -> Iterator[Non
 
 
 def chosen(every: Sequence[Subject], names: Sequence[str]) -> Iterator[Subject]:
-    """Yield the tables that match these names (a layer, a table or layer.table), or all if none are given.
+    """Yield the tables that match a name (layer, table or layer.table), or all tables if none is given.
 
-    Raises TableError for an unknown name, listing the known ones.
+    Raises TableError for an unknown name. The message lists the known names.
     """
     known = {*LAYERS, *(one.name for one in every), *(one.spec.name for one in every)}
     unknown = [name for name in names if name not in known]

@@ -1,7 +1,7 @@
-"""Rebuild gold: correct rows that differ from a recomputation from silver, and leave the others unchanged.
+"""Rebuild gold: recompute rows from silver, and correct the rows that differ. Other rows remain unchanged.
 
-During a rebuild the table's micro-batches wait (`lakehouse.storage.tables.leases`). The rebuild recomputes
-rows from exactly the silver rows that the table has merged, and upserts those that differ. It repeats this
+During a rebuild, the table's micro-batches wait (`lakehouse.storage.tables.leases`). The rebuild recomputes
+rows from exactly the silver rows that the table has merged, and upserts the rows that differ. It repeats this
 until nothing differs, so a micro-batch that was still running does no harm. If a rebuild is killed, completed
 commits remain; rerun it to finish.
 """
@@ -34,7 +34,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True)
 class WindowSpan:
-    """The time range [first, end), UTC; a bound of None is open."""
+    """The time range [first, end) in UTC. A bound of None is open."""
 
     first: datetime | None = None
     end: datetime | None = None
@@ -47,7 +47,7 @@ class WindowSpan:
 
 @dataclass(frozen=True)
 class GoldRebuilt:
-    """A table's row counts after a rebuild: rows now in the span, rows corrected and rows deleted."""
+    """A table's row counts after a rebuild: rows now in the span, corrected rows and deleted rows."""
 
     table: str
     rows: int
@@ -55,23 +55,23 @@ class GoldRebuilt:
     deleted: int
 
     def and_then(self, more: GoldRebuilt) -> GoldRebuilt:
-        """Return the sum of this round and a later one."""
+        """Return the combined result of this round and a later round."""
         return GoldRebuilt(self.table, more.rows, self.changed + more.changed, self.deleted + more.deleted)
 
 
 def rebuild_gold(
     lake: Lake, table: GoldTable, span: WindowSpan, *, force: bool = False, dry_run: bool = False
 ) -> list[GoldRebuilt]:
-    """Correct the rows of the table and its side tables; a rerun finds nothing to do.
+    """Correct the rows in the table and its side tables. A rerun finds nothing to do.
 
-    Rows whose records retention has deleted from silver are kept unchanged. If the table was made with other
-    settings, its rows are rewritten with those of `table`; until that is complete, no micro-batch is merged
-    and no row exported. A dry run takes no lease, writes nothing, and returns the expected result. `span`
-    applies to the row's first time column (window_start, ts).
+    Rows remain unchanged if retention has deleted their records from silver. If the table was made with other
+    settings, its rows are rewritten with the settings in `table`. Until the rewrite is complete, no
+    micro-batch is merged and no row is exported. A dry run takes no lease, writes nothing, and returns the
+    expected result. `span` applies to the rows' first time column (window_start, ts).
 
-    Raises TableError if a span is given although the rows have no time or were made with other settings, or
-    if the table keeps changing. Without `force`, also raises TableError, before any write, if more than
-    MOST_TAKEN_AWAY of a table's rows have no silver rows.
+    Raises TableError if the table keeps changing, or if a span is given although the rows have no time or
+    were made with other settings. Without `force`, also raises TableError if more than MOST_TAKEN_AWAY of a
+    table's rows have no silver rows. In this case, nothing has been written.
     """
     kept = (table, *table.sides)
     if not span.is_whole and any(one.time_columns is None for one in kept):
@@ -108,7 +108,7 @@ def rebuild_gold(
 def _put_right(
     lake: Lake, table: GoldTable, span: WindowSpan, by: str = "", *, force: bool, dry_run: bool = False
 ) -> dict[str, GoldRebuilt]:
-    """Write the rows that differ, side tables first as in micro-batches; a dry run only counts them.
+    """Write the rows that differ, side tables first, as in micro-batches. A dry run only counts the rows.
 
     `by` is added to the error message about too many deletions.
     """
@@ -127,7 +127,7 @@ def _put_right(
 
 
 class _Look:
-    """The differences between a table's rows and the recomputed rows in a span; `wrong` holds their keys."""
+    """The differences between a table and its recomputed rows in a span. `wrong` contains the keys."""
 
     def __init__(self, found: DataFrame, anew: DataFrame, table: MergedTable, span: WindowSpan) -> None:
         within = _within(table, span)
@@ -141,7 +141,7 @@ class _Look:
         self._changed = every - self._invented - self._doubled
 
     def refuse_to_take_away_many(self, by: str) -> None:
-        """Raise TableError if too many of the table's rows lack silver rows; `by` is added to the message."""
+        """Raise TableError if too many of the table's rows lack silver rows. The message includes `by`."""
         rows = self._standing.count() if self._invented else 0
         if self._invented > MOST_TAKEN_AWAY * rows:
             raise TableError(
@@ -151,7 +151,7 @@ class _Look:
             )
 
     def write(self, lake: Lake) -> GoldRebuilt:
-        """Correct the differences. All rows with a duplicate key are deleted; the next round inserts one."""
+        """Correct the differences. Rows with a duplicate key are deleted; the next round inserts one."""
         keys = list(self.table.keys)
         if self._changed or self._invented or self._doubled:
             leaves = F.col("what").isin(NO_SUCH_ROW, DOUBLED)
@@ -167,7 +167,7 @@ class _Look:
         return self.counts()
 
     def counts(self) -> GoldRebuilt:
-        """Return the numbers of rows and differences."""
+        """Return the number of rows, and the number of corrected and deleted rows."""
         return GoldRebuilt(self.table.name, self._anew.count(), self._changed, self._invented + self._doubled)
 
 
@@ -181,13 +181,13 @@ def _within(table: MergedTable, span: WindowSpan) -> Column:
 
 
 def silver_versions(lake: Lake, stream: Stream) -> dict[str, int]:
-    """Return the newest version of each silver table of the stream, by name."""
+    """Return the newest version of each of the stream's silver tables, by name."""
     names = [source.table for source in stream.sources]
     return {name: tables.version_of(lake.spark, lake.path("silver", name)) for name in names}
 
 
 def behind(lake: Lake, stream: Stream, versions: Mapping[str, int]) -> list[str]:
-    """Return the gold tables that have not yet read all silver rows from before these versions."""
+    """Return the gold tables that have not yet read all silver rows written before these versions."""
     return [
         f"gold.{table.name}"
         for table in stream.gold

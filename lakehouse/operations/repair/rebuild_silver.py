@@ -1,16 +1,18 @@
-"""Rebuild silver: validate every processed record again with the current rules and settings.
+"""Rebuild silver: revalidate every processed record with the current rules and settings.
 
-A rebuild first writes newly refused records to the dead letters, then changes silver in one commit, then
-closes the letters of records that are now in silver. So every record is always in silver or in the dead
-letters; if a rebuild is killed, rerun it to finish. Records deleted from silver by hand come back. If a
-record is in silver twice, because a RESTORE of bronze caused it to be read again, one row is kept. Records of
-an unfinished silver micro-batch are left alone, as are records skipped with --skip, which only a replay
-retries. Gold does not pick up the changes, because it skips commits that rewrite rows.
+A rebuild first writes newly refused records to the dead letters, and then changes silver in one commit.
+Finally, it closes the letters of records that are now in silver. Every record is therefore always in silver
+or in the dead letters. If a rebuild is killed, rerun it to finish.
+
+Records deleted from silver by hand are restored. If a RESTORE of bronze caused a record to be read again,
+silver may contain it twice; one row is then kept. Records from an unfinished silver micro-batch remain
+unchanged. Records skipped with --skip remain unchanged too; only a replay retries them. Gold does not process
+the changes, because it skips commits that rewrite rows.
 
 The rebuild holds an exclusive lease on the source's letters (`lakehouse.storage.tables.leases`), so no
-replay, discard or other rebuild interferes with its writes. A source whose records have ids is rebuilt as a
-whole, and its silver waits for the rebuild, because the outcome of a record depends on the other records with
-its id. Bronze and gold continue.
+replay, discard or other rebuild interferes with its writes. A record's outcome depends on the other records
+with its id. A source whose records have ids is therefore rebuilt as a whole, and its silver waits for the
+rebuild. Bronze and gold continue.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ _RENAMED = "_renamed"
 
 @dataclass(frozen=True)
 class Landed:
-    """A range of Kafka timestamps, [since, until), UTC; a bound of None is open.
+    """A range [since, until) of Kafka timestamps in UTC. A bound of None is open.
 
     A record without a timestamp is selected by its landing time.
     """
@@ -85,13 +87,14 @@ def _at(is_within: Callable[[Column], Column]) -> Column:
 
 @dataclass(frozen=True)
 class SilverRebuilt:
-    """The result of a rebuild: counts of validated records, of silver rows by outcome, and of letters.
+    """The result of a rebuild: the numbers of validated records, changed silver rows, and letters.
 
-    `newly_refused` counts new and reopened letters, `newly_accepted` letters that are now replayed, and
-    `skipped` records that were skipped with --skip and therefore not validated. `made_anew` means that silver
-    had been made with other ids; gold may then have skipped an earlier attempt. `first` and `last` are the
-    smallest and largest event time (UTC), old or new, of inserted, removed and changed rows; None if there
-    are none.
+    newly_refused   new and reopened letters
+    newly_accepted  letters that are now replayed
+    skipped         records that were skipped with --skip and therefore not validated
+    made_anew       silver had been made with other id settings; gold may have skipped an earlier attempt
+    first, last     the smallest and largest event time (UTC), old or new, among inserted, removed and
+                    changed rows; None if there are no such rows
     """
 
     judged: int = 0
@@ -106,7 +109,7 @@ class SilverRebuilt:
     last: datetime | None = None
 
     def __add__(self, other: SilverRebuilt) -> SilverRebuilt:
-        """Return the sum of both."""
+        """Return the combined result for both sources."""
         return SilverRebuilt(
             self.judged + other.judged,
             self.inserted + other.inserted,
@@ -130,16 +133,18 @@ def rebuild_silver(
     allow_late: bool = False,
     dry_run: bool = False,
 ) -> SilverRebuilt:
-    """Validate again the records that silver has processed, and correct silver and the dead letters.
+    """Revalidate the records that silver has processed, and correct silver and the dead letters.
 
-    Records already in silver are never late; letters refused as late remain late. Any other record that the
-    current rules accept is late if it is before its watermark, which uses the lateness allowed when it landed
-    (`lakehouse.engine.ops_tables.lateness`); records of a backfill are not late. With `allow_late`, no record
-    is late, unless retention has deleted the rows that it belongs to. Records deleted from bronze are not
-    validated. Discarded letters stay discarded. The layers may run at the same time. A rerun that finds
-    nothing to do writes no rows. A dry run takes no lease, writes nothing, and returns the expected result.
+    Records that are already in silver are never late. Letters refused as late remain late. Any other record
+    that the current rules accept is late if it is before its watermark. The watermark uses the lateness that
+    was allowed when the record landed (`lakehouse.engine.ops_tables.lateness`). Backfill records are not
+    late. With `allow_late`, no record is late, unless retention has deleted the rows that it belongs to.
 
-    Raises TableError while a replay, a discard or another rebuild of one of the sources is running.
+    Records deleted from bronze are not validated. Discarded letters remain discarded. The layers may run at
+    the same time. A rerun that finds nothing to do writes no rows. A dry run takes no lease, writes nothing,
+    and returns the expected result.
+
+    Raises TableError during a replay, a discard or another rebuild for one of the sources.
     """
     places = (_SourceRebuild(lake, stream, source, now) for source in stream.sources)
     done = (place.rebuild(span, allow_late=allow_late, dry_run=dry_run) for place in places)
@@ -147,7 +152,7 @@ def rebuild_silver(
 
 
 class _SourceRebuild:
-    """The rebuild of one source."""
+    """The rebuild of one source's silver table."""
 
     def __init__(self, lake: Lake, stream: Stream, source: Source, now: datetime) -> None:
         self._lake = lake
@@ -167,7 +172,7 @@ class _SourceRebuild:
 
     @property
     def is_whole(self) -> bool:
-        """Whether records have ids, under the current settings or those that silver was made with."""
+        """Whether records have ids, under the current settings or the settings that silver was made with."""
         return self._source.unique_by is not None or self._are_other_ids
 
     @contextmanager
@@ -209,7 +214,7 @@ class _SourceRebuild:
             work.unpersist()
 
     def _keep_one(self, lie: Column) -> int:
-        """Remove duplicate rows and letters for the same record, and return the number of rows removed."""
+        """Remove duplicate rows and letters for the same record. Return the number of removed rows."""
         tables.keep_one(self._lake.spark, self.paths.dead, ("id",), lie)
         return tables.keep_one(self._lake.spark, self.paths.clean, _KEYS, lie, why=Why.CORRECTED)
 
@@ -219,7 +224,7 @@ class _SourceRebuild:
         return judged if self._source.unique_by is None else self._once(self.among_their_ids(judged))
 
     def _once(self, rows: DataFrame) -> DataFrame:
-        """Checkpoint the rows of a small table, because planning each use would take most of the time."""
+        """Checkpoint a small table's rows, because planning each use would take most of the time."""
         return rows.localCheckpoint() if self._is_small else rows
 
     @property
@@ -227,19 +232,19 @@ class _SourceRebuild:
         return are_few(size_bytes=tables.size_bytes(self._lake.spark, self.paths.bronze))
 
     def without_skipped(self, landed: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, int]:
-        """Return the records except those skipped with --skip, and the number of skipped records."""
+        """Return the records that were not skipped with --skip, and the number of skipped records."""
         letters = tables.read(self._lake.spark, self.paths.dead).where(within(ranges))
         skipped = runs_of(letters.where((F.col("job") == self._origin.job) & is_skipped()))
         return landed.where(~within(skipped)), sum(one.last - one.first + 1 for one in skipped)
 
     def judged(self, landed: DataFrame, ranges: Sequence[OffsetRange], *, allow_late: bool) -> DataFrame:
-        """Return the verdicts on processed records, each with the record's silver row and letter.
+        """Return the verdicts on processed records, together with the records' silver rows and letters.
 
-        `_standing` is the silver row; null if there is none. `_letter`, `_status` and `_said` are the
-        letter's id, status and reasons; null if there is none.
+        `_standing` is the silver row; null if the record has no row. `_letter`, `_status` and `_said` are the
+        letter's id, status and reasons; null if the record has no letter.
         """
         names = silver_schema(self._source).names
-        done = self._done().where(within(ranges))  # read first, so that the tables contain all of it
+        done = self._done().where(within(ranges))  # read first, so the tables contain all of these records
         version = tables.version_of(self._lake.spark, self.paths.clean)
         clean = self._as_declared(tables.read_version(self._lake.spark, self.paths.clean, version))
         clean = clean.where(within(ranges))
@@ -271,16 +276,16 @@ class _SourceRebuild:
         return known if self._source.unique_by is None else self._closed(known)
 
     def _as_declared(self, clean: DataFrame) -> DataFrame:
-        """Return silver rows with all declared columns; a table made without ids lacks the id columns."""
+        """Return silver rows with all declared columns. A table made without ids lacks the id columns."""
         return tables.as_declared(clean, silver_schema(self._source))
 
     def _was_answered_by_id(self) -> Column:
-        """Tell whether a letter is `resent` only because of earlier id settings; a user's decision stands."""
+        """Tell whether a letter is `resent` only because of earlier id settings, not by a user's decision."""
         last = F.try_element_at("_said", F.lit(-1))
         return F.lit(self._are_other_ids) & (last["rule"] == RESENT) & last["column"].isNotNull()
 
     def _closed(self, known: DataFrame) -> DataFrame:
-        """Mark records whose ids retention has closed; their silver rows and reasons are kept."""
+        """Mark records whose ids retention has closed. Their silver rows and reasons remain unchanged."""
         self._frozen.look()
         marked = self._frozen.closing(known.withColumn("_own", F.col("reasons")))
         if marked is None:
@@ -292,7 +297,7 @@ class _SourceRebuild:
         return marked.withColumns({"reasons": reasons, identity.IS_CLOSED: is_closed}).drop("_own")
 
     def _letters(self, version: int) -> DataFrame:
-        """Return the letters of records that silver had processed as of a version."""
+        """Return the letters of records that silver had processed at a version."""
         spark, paths, query = self._lake.spark, self.paths, self._origin.job
         is_own = (F.col("job") == query) & are_processed(spark, query, paths.clean, version)
         found = tables.read(spark, paths.dead).where(is_own)
@@ -301,7 +306,7 @@ class _SourceRebuild:
     def among_their_ids(self, judged: DataFrame) -> DataFrame:
         """Return the verdicts after comparing records with the same ids, in landing order.
 
-        Silver rows and letters whose records retention has deleted count as having landed earlier.
+        Silver rows and letters count as landed earlier if retention has deleted their records.
         """
         spark, source = self._lake.spark, self._source
         places = judged.select(*_KEYS)
@@ -320,10 +325,10 @@ class _SourceRebuild:
         return rows.select(*_KEYS).distinct().withColumn("_done", F.lit(True))
 
     def _reasons(self, *, allow_late: bool) -> Column:
-        """Return the reasons against a record, including lateness unless the record is in silver.
+        """Return the reasons against a record. Lateness is a reason only if the record is not in silver.
 
-        If silver was made with other ids, its records can be late too: they may have been accepted only
-        because their id was known.
+        If silver was made with other id settings, its records can be late too. They may have been accepted
+        only because their id was known.
         """
         of_time = F.array(F.lit("future"), F.lit(identity.LATE))
         rest = F.filter("reasons", lambda one: ~F.array_contains(of_time, one.getField("rule")))
@@ -348,7 +353,7 @@ class _SourceRebuild:
         )
 
     def _write(self, work: DataFrame, found: Row, lie: Column) -> None:
-        """Write newly refused letters, then silver, then close the letters of records now in silver."""
+        """Write newly refused letters, then silver. Finally, close the letters of records now in silver."""
         if found["_refused"]:
             letters = to_dead_letters(filter_dead(work.where("_refused")), self._origin)
             tables.insert_missing(letters, self.paths.dead, ("id",), lie)
@@ -388,7 +393,7 @@ class _SourceRebuild:
         return F.col("_letter").isNotNull() & ~F.col("_known_as").eqNullSafe(known)
 
     def _ids(self) -> tuple[Column, Column]:
-        """Return a judged record's id and sequence; null if its source has none."""
+        """Return a judged record's id and sequence; null if its source has no ids."""
         if self._source.unique_by is None:
             return F.lit(None).cast("string"), F.lit(None).cast("long")
         return F.col(identity.OF_ID), F.col(identity.OF_SEQUENCE)
@@ -403,15 +408,15 @@ def _late(watermark: Column) -> Column:
 
 
 def is_waiting(lake: Lake, source: Source) -> bool:
-    """Tell whether the source's silver waits during a rebuild; it does if its records have or had ids."""
+    """Tell whether the source's silver waits during a rebuild. It waits if its records have or had ids."""
     return source.unique_by is not None or lake.is_made_otherwise(silver.spec(source))
 
 
 def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> DataFrame:
-    """Return the records whose silver row or letter differs from the result of validating bronze again.
+    """Return the records whose silver row or letter differs from the result of revalidating bronze.
 
-    Grain: one row per record; key: its coordinates; `what` describes the difference. Bronze is validated as
-    of `now` (UTC). Nothing is written.
+    The grain is one row per record, and the key is its coordinates. `what` describes the difference. Bronze
+    is revalidated as of `now` (UTC). Nothing is written.
     """
     place = _SourceRebuild(lake, stream, source, now)
     landed = tables.read(lake.spark, place.paths.bronze)
@@ -428,7 +433,7 @@ def differing(lake: Lake, stream: Stream, source: Source, now: datetime) -> Data
 
 
 def _other_value(source: Source) -> Column:
-    """Return the first column in which a silver row differs from bronze, with both values, else null."""
+    """Return the first column in which a silver row differs from bronze, with both values; null if equal."""
 
     def of(name: str) -> Column:
         there, here = (F.col(f"{side}.{name}") for side in ("_standing", "_row"))
@@ -445,7 +450,7 @@ def _said_other() -> Column:
 
 
 def _work() -> dict[str, Column]:
-    """Return the changes due for a record: the first three affect its silver row, the others its letter."""
+    """Return a record's required changes. The first three affect its silver row, the last four its letter."""
     stands, passes, has_letter = (
         F.col("_standing").isNotNull(),
         identity.is_sound(),
@@ -467,7 +472,7 @@ def _work() -> dict[str, Column]:
 
 
 def _found(work: DataFrame) -> Row:
-    """Return the number of changes of each kind, and the affected range of event times (microseconds)."""
+    """Return the number of changes of each kind, and the affected event-time range in microseconds."""
     moves = F.col("_inserted") | F.col("_changed") | F.col("_removed")
     old, new = F.col("_standing.event_time"), F.when(~F.col("_removed"), F.col("event_time"))
     (found,) = work.agg(

@@ -1,7 +1,7 @@
-"""Recompute a gold table and its side tables from the silver rows aggregated into them.
+"""Recompute a gold table and its side tables from the silver rows that they have aggregated.
 
-All rows of one cut of silver are run through the table's own `preaggregate` and `fold` in one batch, starting
-from an empty table. The gold table must have the same rows, within the limits of its Comparison. Rows are not
+All rows in a cut of silver pass through the table's own `preaggregate` and `fold` in one batch, starting from
+an empty table. The gold table must contain the same rows, within the limits of its Comparison. Rows are not
 compared if retention has deleted them or their records (`lakehouse.engine.ops_tables.retained`).
 """
 
@@ -32,11 +32,11 @@ DOUBLED = "a duplicate key"
 
 @dataclass(frozen=True)
 class GoldCut:
-    """A gold table, its side tables, and the silver rows aggregated into them.
+    """A gold table, its side tables, and the silver rows that they have aggregated.
 
-    By table name, `found` holds the gold rows, `versions` the version, and `merged` the silver rows. `found`
-    excludes rows whose first time (UTC) is before `since`, or no rows if `since` is None. `finality` is None
-    unless the table has an EventClock.
+    `found` contains the gold rows, `versions` the versions, and `merged` the silver rows, all by table name.
+    `found` excludes rows whose first time (UTC) is before `since`; if `since` is None, it excludes no rows.
+    `finality` is None unless the table has an EventClock.
     """
 
     table: GoldTable
@@ -48,9 +48,10 @@ class GoldCut:
 
 
 def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
-    """Return the current cut of a table.
+    """Return a table's current cut.
 
-    Side tables are written first, so one may be a micro-batch ahead; its earlier version is then used.
+    Side tables are written first, so a side table may be a micro-batch ahead. Its earlier version is then
+    used.
     """
     spark, query, path = lake.spark, f"gold.{table.name}", lake.path("gold", table.name)
     snapshot = tables.snapshot(spark, path)
@@ -74,7 +75,7 @@ def cut_of(lake: Lake, table: GoldTable) -> GoldCut:
 
 
 def made_anew(cut: GoldCut) -> dict[str, DataFrame]:
-    """Return the recomputed rows, by table name, without the changes that the wall clock makes."""
+    """Return the recomputed rows, by table name, without changes that depend on the wall clock."""
     table = cut.table
     partials = table.preaggregate(table.combine(cut.merged))
     nothing = cut.found[table.name].select(*table.schema.names).where(F.lit(False))
@@ -93,9 +94,9 @@ def _filter_since(rows: DataFrame, table: MergedTable, since: datetime | None) -
 
 
 def differences(found: DataFrame, anew: DataFrame, table: MergedTable) -> DataFrame:
-    """Return the keys of rows that differ from the recomputed ones, with the difference as `what`.
+    """Return the keys of rows that differ from the recomputed rows, with the difference as `what`.
 
-    Grain: one row per key. Estimated quantiles are not compared; `rank_errors` checks them.
+    The grain is one row per key. Estimated quantiles are not compared; `rank_errors` checks them.
     """
     keys, clock = list(table.keys), wall_clock_of(table)
     waits = F.lit(True) if clock is None else clock.waits()
@@ -194,7 +195,7 @@ def _text(value: Column) -> Column:
 
 
 def _rank_error(name: str, rank: float, limit: float) -> Column:
-    """Return a message stating a quantile's rank error; null if it is within the limit."""
+    """Return a message with a quantile's rank error; null if the error is within the limit."""
     below, up_to, rows = F.col(f"_below_{name}"), F.col(f"_up_to_{name}"), F.col("_rows")
     error = F.greatest(below / rows - rank, rank - up_to / rows, F.lit(0.0))
     says = F.format_string(f"the rank error of {name} is %.4f, over the limit of {limit:.4f}", error)

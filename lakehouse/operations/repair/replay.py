@@ -1,13 +1,15 @@
 """Replay dead letters into silver, or discard them.
 
-A replay validates the bronze rows of open letters again, with silver's code and the current rules and
-settings. Rows that pass are inserted into silver unless they are already there; only then do their letters
-become `replayed`. A killed replay may leave open letters whose rows are in silver; the next replay or discard
-finds and closes them first. Silver's stream only appends, so it does not conflict. If two replays insert at
-the same time, one of them retries. However often a record is replayed, silver contains it once. Records
-skipped with --skip may fail again, or hang, so they are validated only if the selection names them. A rebuild
-of silver uses the same letters, so replays and discards of a source share a lease on them
-(`lakehouse.storage.tables.leases`), and a rebuild takes the lease exclusively.
+A replay revalidates the bronze rows of open letters, with silver's code and the current rules and
+settings. Rows that pass are inserted into silver unless they are already there. Their letters become
+`replayed` only afterwards. A killed replay may leave open letters with rows in silver. The next replay or
+discard first closes these letters. However often a record is replayed, silver contains it once.
+
+Silver's stream only appends, so it does not conflict. If two replays insert rows at the same time, one of
+them retries. A rebuild of silver uses the same letters. A source's replays and discards therefore share a
+lease on its letters (`lakehouse.storage.tables.leases`), and a rebuild takes the lease exclusively.
+
+Records skipped with --skip may fail again, or hang. They are validated only if the selection names them.
 """
 
 from __future__ import annotations
@@ -52,23 +54,25 @@ _KEYS = list(COORDINATES)
 
 
 class _Counted:
-    """Counts of letters, in total or by rule, that can be summed over sources."""
+    """Numbers of letters, in total or by rule, that can be summed over sources."""
 
     def __add__(self, other: Self) -> Self:
-        """Return the sum of both."""
+        """Return the sum of the two counts."""
         theirs = vars(other)
         return type(self)(**{name: _added(mine, theirs[name]) for name, mine in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class Replayed(_Counted):
-    """The result of a replay, in numbers of letters.
+    """The result of a replay, as numbers of letters. Letters that did not reach silver remain open.
 
-    Records of `passed` letters are now in silver; those of `there_already` letters already were. All other
-    letters stay open: `failed` ones; `gone` ones, whose bronze row no longer exists; `skipped` ones, whose
-    records were skipped with --skip and which the selection does not name; and `in_flight` ones, from an
-    unfinished silver micro-batch. `failing` counts failed letters by rule; a letter that breaks two rules
-    counts for both rules.
+    passed         the record is now in silver
+    there_already  the record was already in silver
+    failed         the record still breaks a rule
+    gone           the bronze row no longer exists
+    skipped        the record was skipped with --skip, and the selection does not name it
+    in_flight      the letter is from an unfinished silver micro-batch
+    failing        failed letters by rule; a letter that breaks two rules counts for both rules
     """
 
     passed: int = 0
@@ -82,13 +86,14 @@ class Replayed(_Counted):
 
 @dataclass(frozen=True)
 class Tried(_Counted):
-    """The expected result of a replay, in numbers of letters.
+    """The expected result of a replay, as numbers of letters.
 
-    `asked` is the number of letters to replay, the sum of the next four counts. Records of `there_already`
-    letters are in silver, so these letters would only be closed. `gone` letters no longer have a bronze row.
-    `failing` counts failing letters by rule; a letter that breaks two rules counts for both rules. `asked`
-    does not include `skipped` letters, whose records were skipped with --skip and which the selection does
-    not name, or letters `in_flight`, from an unfinished silver micro-batch.
+    asked          letters to replay: the sum of would_pass, there_already, would_fail and gone
+    there_already  the record is in silver, so the letter would only be closed
+    gone           the bronze row no longer exists
+    failing        failing letters by rule; a letter that breaks two rules counts for both rules
+    skipped        the record was skipped with --skip, and the selection does not name it; not in `asked`
+    in_flight      the letter is from an unfinished silver micro-batch; not in `asked`
     """
 
     asked: int = 0
@@ -105,9 +110,9 @@ class Tried(_Counted):
 class Discarded(_Counted):
     """The result of a discard: the number of discarded letters, in total and by rule.
 
-    A letter that breaks two rules counts for both rules. Records of `there_already` letters were in silver
-    because a replay was killed; these letters are now `replayed`. Letters `in_flight`, from an unfinished
-    silver micro-batch, stay open.
+    A letter that breaks two rules counts for both rules. The records of `there_already` letters were in
+    silver because a replay was killed. These letters are now `replayed`. Letters from an unfinished silver
+    micro-batch (`in_flight`) remain open.
     """
 
     count: int = 0
@@ -124,9 +129,9 @@ def replay(
     *,
     allow_late: bool = False,
 ) -> Replayed:
-    """Validate the selected open letters again, and insert records that pass into silver exactly once.
+    """Revalidate the selected open letters, and insert records that pass into silver exactly once.
 
-    The allowed lateness is the larger of the current value and the value when the record landed. With
+    The allowed lateness is the current value or the value when the record landed, whichever is larger. With
     `allow_late`, no record is late, unless retention has deleted the rows that it belongs to. A rerun finds
     only letters that still fail. Raises TableError while silver is being rebuilt for one of the sources.
     """
@@ -142,13 +147,13 @@ def try_replay(
     *,
     allow_late: bool = False,
 ) -> Tried:
-    """Validate the selected open letters as `replay` would now, without writing anything."""
+    """Revalidate the selected open letters like `replay`, without writing anything."""
     places = _places(lake, streams, selection, now)
     return reduce(Tried.__add__, (one.tried(allow_late=allow_late) for one in places), Tried())
 
 
 def discard(lake: Lake, streams: Sequence[Stream], selection: Selection, now: datetime) -> Discarded:
-    """Discard the selected open letters; a rerun finds none.
+    """Discard the selected open letters. A rerun finds no letters.
 
     Raises TableError while silver is being rebuilt for one of the sources.
     """
@@ -171,7 +176,7 @@ def _places(
 
 
 class _SelectedLetters:
-    """The selected letters of one source, and its tables."""
+    """A source's selected letters, and its tables."""
 
     def __init__(
         self,
@@ -224,7 +229,7 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _sharing(self, what: str) -> AbstractContextManager[None]:
-        """Upgrade the source's tables, and share the lease on its letters, which excludes rebuilds."""
+        """Upgrade the source's tables, and share the lease on its letters. The lease excludes rebuilds."""
         silver.ensure(self._lake, self._source)
         name = silver.query_name(self._source)
         return leases.held_part(
@@ -272,14 +277,14 @@ class _SelectedLetters:
             letters.unpersist()
 
     def _due(self) -> tuple[DataFrame, int, int]:
-        """Return the letters to validate, and the numbers of skipped and in-flight letters."""
+        """Return the letters to validate, the number of skipped letters, and the number in flight."""
         (letters, in_flight), is_left = self._letters(), is_skipped() & (F.col("status") == OPEN)
         if not self._leaves_skipped:
             return letters, 0, in_flight
         return letters.where(~is_left), letters.where(is_left).count(), in_flight
 
     def _letters(self) -> tuple[DataFrame, int]:
-        """Return the selected letters except those in flight, and the number of letters in flight."""
+        """Return the selected letters that are not in flight, and the number of letters in flight."""
         spark, query = self._lake.spark, silver.query_name(self._source)
         finished = are_processed(spark, query, self._paths.clean)
         selected = tables.read(spark, self._paths.dead).where(self._selected)
@@ -287,7 +292,7 @@ class _SelectedLetters:
         return found, selected.where(~finished & (F.col("status") == OPEN)).count()
 
     def _settle(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[int, DataFrame]:
-        """Close the letters whose rows are in silver; return their number and the remaining open letters."""
+        """Close the letters with rows in silver. Return their number and the remaining open letters."""
         there, waiting = self._apart(letters, ranges)
         count = there.count()
         if count:
@@ -295,7 +300,7 @@ class _SelectedLetters:
         return count, waiting
 
     def _apart(self, letters: DataFrame, ranges: Sequence[OffsetRange]) -> tuple[DataFrame, DataFrame]:
-        """Return the letters whose rows are in silver, and the remaining open letters."""
+        """Return the letters with rows in silver, and the remaining open letters."""
         clean = tables.read(self._lake.spark, self._paths.clean).where(within(ranges)).select(*_KEYS)
         there = letters.join(clean, _KEYS, "left_semi")
         return there, letters.where(F.col("status") == OPEN).join(clean, _KEYS, "left_anti")
@@ -324,7 +329,7 @@ class _SelectedLetters:
         return judged.withColumn("admitted", F.when(is_sound(), self._admission()))
 
     def _admission(self) -> Column:
-        """Return the admission of valid records, after everything silver has processed or admitted so far."""
+        """Return the admission for valid records. It follows everything silver has processed or admitted."""
         spark, clean, dead = self._lake.spark, self._paths.clean, self._paths.dead
         noted = tables.transactions(spark, clean)
         landed = fronts.Progress.noted_in(noted, silver.query_name(self._source)).landed
@@ -342,7 +347,7 @@ class _SelectedLetters:
         return self._identities().settle(judged, commit).rows
 
     def _settle_ids(self, judged: DataFrame) -> DataFrame:
-        """Write records that pass to silver, replacing the rows that they correct.
+        """Write the records that pass to silver, and replace the rows that they correct.
 
         Returns the verdicts, after comparing records with the same ids.
         """
@@ -370,7 +375,7 @@ class _SelectedLetters:
         return tables.insert_missing(rows, self._paths.clean, _KEYS, within(ranges))
 
     def _note_attempt(self, judged: DataFrame, ranges: Sequence[OffsetRange]) -> None:
-        """Close the letters of rows that passed, and update the reasons of the others."""
+        """Close the letters with rows that passed, and update the reasons of the other letters."""
         passed = F.size("s.reasons") == 0
         verdicts = {
             "status": F.when(passed, REPLAYED).otherwise(
@@ -389,7 +394,7 @@ class _SelectedLetters:
     def _amend(
         self, letters: DataFrame, ranges: Sequence[OffsetRange], values: Mapping[str, Column], where: Column
     ) -> None:
-        """Update the letters that match `where` and are not yet replayed; this counts as an attempt."""
+        """Update the letters that match `where` and are not yet replayed. This counts as an attempt."""
         pending = F.col("t.status") != REPLAYED
         new = attempted(values, self._now)
         tables.update_matched(letters, self._paths.dead, ("id",), pending & where, new, within=within(ranges))

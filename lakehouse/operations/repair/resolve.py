@@ -1,11 +1,11 @@
-"""Resolve dead letters whose records were sent again and therefore have a silver row at another offset.
+"""Resolve dead letters whose records were sent again. Silver then has a row for the record at another offset.
 
-A letter is resolved by a silver row that the user names, or that matches the letter's record in given columns
-of the contract, provided the match is unique on both sides. The letter's status becomes `resent`, and the
-row's record is added as its last reason. A row resolves at most one letter. Bronze contains both records and
-silver the second one, so bronze = silver + letters still holds. A rerun finds only letters that are still
-open. The layers may run at the same time. Like a rebuild of silver, resolving takes an exclusive lease on the
-source's letters.
+A letter is resolved by a silver row. The user names the row, or the row matches the letter's record in given
+contract columns. The match must be unique on both sides. The letter's status becomes `resent`, and the row's
+record is added as the letter's last reason. A row resolves at most one letter. Bronze contains both records,
+and silver contains only the second record, so bronze = silver + letters still holds. A rerun finds only
+letters that are still open. The layers may run at the same time. Like a rebuild of silver, resolving takes an
+exclusive lease on the source's letters.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _KEYS = list(COORDINATES)
 
 @dataclass(frozen=True)
 class Resolved:
-    """The numbers of letters that were selected (`asked`) and are now `resent`.
+    """The number of selected letters (`asked`), and the number of letters that are now `resent`.
 
-    Of the others, `unmatched` letters match no silver row; `ambiguous` letters match several, or a row that
-    another letter also matches.
+    Among the remaining letters, `unmatched` letters match no silver row. `ambiguous` letters match several
+    rows, or a row that another letter also matches.
     """
 
     asked: int = 0
@@ -56,7 +56,7 @@ class Resolved:
     ambiguous: int = 0
 
     def __add__(self, other: Resolved) -> Resolved:
-        """Return the sum of both."""
+        """Return the sum of the two results."""
         return Resolved(
             self.asked + other.asked,
             self.resent + other.resent,
@@ -68,9 +68,9 @@ class Resolved:
 def resolve_by_record(
     lake: Lake, streams: Sequence[Stream], selection: Selection, record: OffsetRange, now: datetime
 ) -> Resolved:
-    """Close the one selected open letter as resent, naming the record that replaced it.
+    """Close the single selected open letter as resent, with the replacement record's coordinates.
 
-    `record` is a range of one offset, in a topic of the same source. Raises QueryError unless exactly one
+    `record` is a range with one offset, in a topic of the same source. Raises QueryError unless exactly one
     letter is selected, silver has a row for the record, and the row resolves no other letter.
     """
     selected = _open(lake, selection)
@@ -95,10 +95,10 @@ def resolve_by_record(
 def resolve_by_columns(
     lake: Lake, streams: Sequence[Stream], selection: Selection, columns: Sequence[str], now: datetime
 ) -> Resolved:
-    """Close the selected open letters whose records each match exactly one silver row in all `columns`.
+    """Close each selected open letter whose record matches exactly one silver row in all `columns`.
 
-    A record's columns are parsed as in silver, even if the record has other errors; null matches nothing.
-    Raises QueryError for a column that is not in the contract of a selected letter's source.
+    A record's columns are parsed as in silver, even if the record has other errors. Null matches nothing.
+    Raises QueryError for a column that the contract of a selected letter's source does not contain.
     """
     found = list(_sources(lake, streams, selection))
     for _, source, name in found:
@@ -142,7 +142,7 @@ def _by_columns(
 
 
 def _sources(lake: Lake, streams: Sequence[Stream], selection: Selection) -> list[tuple[Stream, Source, str]]:
-    """Return the sources with selected open letters, each with its stream and its query's name."""
+    """Return the sources with selected open letters, together with their streams and query names."""
     jobs = {row.job for row in _open(lake, selection).select("job").distinct().collect()}
     return [
         (stream, source, silver.query_name(source))
@@ -164,7 +164,7 @@ def _open(lake: Lake, selection: Selection) -> DataFrame:
 
 
 def _free(lake: Lake, rows: DataFrame) -> DataFrame:
-    """Keep the silver rows whose records neither resolve a letter nor have an open letter themselves."""
+    """Keep the silver rows whose records neither resolve a letter nor have an open letter."""
     letters = lake.read_or_empty(DEAD_LETTERS)
     last = F.element_at("reasons.message", -1)
     said = F.when(F.col("status") == RESENT, F.substring(last, len(SENT_AGAIN_AS) + 1, 1_000))
@@ -174,13 +174,13 @@ def _free(lake: Lake, rows: DataFrame) -> DataFrame:
 
 
 def _times(pairs: DataFrame, column: str) -> DataFrame:
-    """Add a column `times_<column>`: the number of pairs with the same value in the column."""
+    """Add a column `times_<column>` with the number of pairs that have the same value in the column."""
     counts = pairs.groupBy(column).agg(F.count(F.lit(1)).alias(f"times_{column}"))
     return pairs.join(counts, column)
 
 
 def _close(lake: Lake, pairs: DataFrame, ranges: Sequence[OffsetRange], now: datetime) -> int:
-    """Close open letters as resent, each with its new record's coordinates; return the number closed."""
+    """Close open letters as resent, with the new record's coordinates, and return the number of letters."""
     values = resent_as(F.col("s.place"))
     path = lake.path(DEAD_LETTERS.layer, DEAD_LETTERS.name)
     is_open = F.col("t.status") == OPEN

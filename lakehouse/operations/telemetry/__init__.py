@@ -1,4 +1,4 @@
-"""Monitor the pipeline's activity, backlog and health, for terminals, Prometheus, the API and alerts.
+"""Monitor the pipeline's activity, backlog and health for terminals, Prometheus, the API and alerts.
 
 Observer ─ observe ── Observation ─┬─ lakehouse status
 (tables' logs, broker)             ├─ ObservationCollector ── /metrics of any process

@@ -1,7 +1,7 @@
 """Read topics' end offsets and the times of the first unread records, over persistent connections.
 
-A record's time is the time of its batch. Read-committed consumers stop before the first record of an open
-transaction and so miss later records from other producers; this module also finds such transactions.
+A record's time is the time of its batch. Read-committed consumers stop before the first record in an open
+transaction. They therefore miss later records from other producers. This module also finds such transactions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lakehouse.storage.tables.specs import EPOCH
 def open_transactions(
     admin: Admin, stable: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, OpenTransaction]:
-    """Return the oldest open transaction in each partition whose last stable offset is behind its end.
+    """Return the oldest open transaction in each partition with a last stable offset before its end.
 
     Raises KafkaError if the broker cannot describe producers, which requires Kafka 2.8.
     """
@@ -70,7 +70,7 @@ Coordinate = tuple[str, int]
 class Ends:
     """A partition's first existing offset, and the offset after its last committed record.
 
-    `open_transaction` is the transaction that hides later records; None if there is none.
+    `open_transaction` is the transaction that hides later records; None if no transaction is open.
     """
 
     first: int
@@ -89,7 +89,7 @@ class Broker:
         self._times: dict[tuple[str, int, int], int] = {}
 
     def ends(self, topics: Collection[str]) -> dict[str, dict[int, Ends]]:
-        """Return the ends of every partition of the existing topics.
+        """Return the ends of every partition in the existing topics, by topic and partition.
 
         Topics that may not be described are stored in `denied`, with the reason. Raises ServiceError with the
         reason if no broker answers within a few seconds.
@@ -118,15 +118,16 @@ class Broker:
         }
 
     def times_of(self, offsets: Mapping[Coordinate, int]) -> dict[Coordinate, int]:
-        """Return the timestamp in ms of the batch that holds the first record at or after each offset.
+        """Return a batch timestamp in ms for each offset.
 
-        Offsets without a known timestamp are omitted. Timestamps are cached.
+        The batch contains the first record at or after the offset. Offsets without a known timestamp are
+        omitted. Timestamps are cached.
         """
         wanted = {(*place, offset) for place, offset in offsets.items()}
         self._times = {place: ms for place, ms in self._times.items() if place in wanted}
         try:
             self._look_up([one for one in wanted if one not in self._times])
-        except Exception:  # noqa: BLE001 - the lag in records is known even without times
+        except Exception:  # noqa: BLE001 - the number of unread records is known even without times
             self.close()
         known = ((place, self._times.get((*place, offset))) for place, offset in offsets.items())
         return {place: ms for place, ms in known if ms is not None}
@@ -140,7 +141,7 @@ class Broker:
         self._consumer = self._admin = None
 
     def _denied(self, missing: Collection[str]) -> dict[str, str]:
-        """Return the missing topics that we may not describe, each with the reason."""
+        """Return the reason for each missing topic that the user may not describe, by topic."""
         if not missing:
             return {}
         reasons = {
@@ -174,7 +175,7 @@ class Broker:
                 self._times[topic, number, offset] = ms
 
     def _connected(self) -> HeaderConsumer:
-        # If the broker is down, the client retries until its request times out. Checking the port fails fast.
+        # If the broker is down, the client retries until its request times out. A port check fails fast.
         require_listening(self._access, timeout_s=0.5)
         if self._consumer is None:
             self._consumer = HeaderConsumer(

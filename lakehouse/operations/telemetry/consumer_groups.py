@@ -1,7 +1,8 @@
 """Publish bronze's progress as committed offsets of Kafka consumer groups, for common lag tools.
 
-The pipeline never reads these offsets, since bronze's tables hold its progress. A background thread reads the
-tables every two seconds and commits offsets that have advanced. A failure is reported once and retried.
+The pipeline never reads these offsets, because bronze's tables contain its progress. A background thread
+reads the tables every two seconds and commits offsets that have advanced. A failure is reported once, and the
+commit is retried.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 def committing(
     streams: Sequence[Stream], settings: Settings, on_notice: Callable[[str], None]
 ) -> Iterator[None]:
-    """Keep the consumer groups up to date during the block, and update them once more after it.
+    """Keep the consumer groups up to date during the block, and update them once more at its end.
 
     Does nothing if the settings name no group.
     """
@@ -65,7 +66,7 @@ def committing(
 
 
 def _commit(progress: GroupProgress) -> None:
-    """Commit with retries, because a new broker does not have its consumer offsets topic yet."""
+    """Commit with retries, because a new broker does not yet have its topic for consumer offsets."""
     for pause_s in _PAUSES_S:
         try:
             progress.commit()
@@ -79,7 +80,7 @@ def _commit(progress: GroupProgress) -> None:
 
 
 class GroupProgress:
-    """Commit bronze's positions to the consumer groups. Not thread-safe."""
+    """A client that commits bronze's positions to the consumer groups. Not thread-safe."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._access = settings.kafka.access
@@ -99,7 +100,7 @@ class GroupProgress:
     def commit(self) -> None:
         """Commit the offsets that have changed since the last call.
 
-        Raises ServiceError or KafkaError if the broker rejects them; the next call tries again.
+        Raises ServiceError or KafkaError if the broker rejects the offsets. The next call then retries.
         """
         for group, topic, query, log in self._sources:
             log.refresh()

@@ -1,7 +1,7 @@
 """Read a Delta table's log incrementally, without a JVM: its files, commits and transactions.
 
-The first refresh starts at the newest checkpoint. Later refreshes read one file per new commit; without new
-commits, they only check for the next file (`lakehouse.storage.tables.watched_log`).
+The first refresh starts at the newest checkpoint. Later refreshes read one file per new commit. If there are
+no new commits, they only check for the next file (`lakehouse.storage.tables.watched_log`).
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ from lakehouse.storage.tables.watched_log import IDENTIFIED_EVERY_S, WatchedLog
 
 _AT_ONCE = 100  # commits read in parallel
 _FEW = 10
-"""A log in an object store is reread from its newest checkpoint if it has more new commits than this."""
+"""A log in an object store with more new commits than this is reread from its newest checkpoint."""
 _One = TypeVar("_One")
 _Other = TypeVar("_Other")
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """A data file: rows (None without statistics), bytes, write time, newest time and first landing time."""
+    """A data file's row count (None without statistics), size in bytes and write time.
+
+    `newest` is the greatest time in the time column; `landed` is the first landing time.
+    """
 
     records: int | None
     size_bytes: int
@@ -49,11 +52,12 @@ class FileFacts:
 
 @dataclass(frozen=True)
 class CommitFacts:
-    """The effect of a commit on a table's rows.
+    """A commit's effect on a table's rows.
 
-    `added` holds the row count of each file with new rows, in log order; None without statistics. `rewrites`
-    says if existing rows were removed or changed. `feed` is the commit's change feed: the paths of its change
-    files or, if it has none, the row counts of the added and removed files.
+    `added` contains the row count of each file with new rows, in log order; None without statistics.
+    `rewrites` says whether existing rows were removed or changed. `feed` contains the paths of the commit's
+    change files. If the commit has no change files, `feed` contains the row counts of the added and removed
+    files.
     """
 
     version: int
@@ -64,7 +68,7 @@ class CommitFacts:
 
 
 class Log:
-    """A table's log, as of the last `refresh`.
+    """A table's log in its state at the last `refresh`.
 
     `time_column` is a timestamp column with statistics.
     """
@@ -97,12 +101,12 @@ class Log:
 
     @property
     def version(self) -> int:
-        """The newest version, or -1 if there is no table."""
+        """The newest version; -1 if the table does not exist."""
         return self._watched.version
 
     @property
     def rows(self) -> int | None:
-        """The table's row count from file statistics; None if a file lacks them."""
+        """The table's row count from file statistics; None if a file has no statistics."""
         return total([file.records for file in self.files.values()])
 
     @property
@@ -112,7 +116,7 @@ class Log:
 
     @property
     def newest(self) -> datetime | None:
-        """The greatest time in the time column, to the millisecond; None if there are no rows."""
+        """The greatest time in the time column, to the millisecond; None if the table has no rows."""
         return max((file.newest for file in self.files.values() if file.newest is not None), default=None)
 
     def refresh(self) -> bool:
@@ -139,7 +143,7 @@ class Log:
         return self.version >= 0
 
     def commits(self, first: int) -> Iterator[CommitFacts | None]:
-        """Yield the effects of the commits from version `first` on; None for commits no longer in the log."""
+        """Yield the effects of commits, starting at version `first`; None for commits gone from the log."""
         for begin in range(first, self.version + 1, _AT_ONCE):
             versions = range(begin, min(begin + _AT_ONCE, self.version + 1))
             self._asked.update(versions)
@@ -154,11 +158,11 @@ class Log:
         return self._files.open(unquote(path))
 
     def each(self, function: Callable[[_One], _Other], items: Iterable[_One]) -> list[_Other]:
-        """Return a function's result for each item; with object stores, the calls run in parallel."""
+        """Return a function's result for each item. With an object store, the calls run in parallel."""
         return self._files.each(function, items)
 
     def feed_rows(self, commit: CommitFacts) -> tuple[int | None, ...]:
-        """Return the row count of each file in the commit's change feed; None for a missing file."""
+        """Return the row count of each file in a commit's change feed; None for a missing file."""
         return tuple(self._rows_in(one) if isinstance(one, str) else one for one in commit.feed)
 
     def _rows_in(self, path: str) -> int | None:
@@ -171,9 +175,9 @@ class Log:
         return self._feed_rows[path]
 
     def files_at(self, version: int) -> tuple[FileFacts, ...] | None:
-        """Return the files of an earlier version, in the order in which a new reader reads them.
+        """Return an earlier version's files in the order that a new reader reads them.
 
-        None if the log no longer has that version.
+        Returns None if the log no longer contains the version.
         """
         self._asked.add(version)
         if version not in self._starts:
@@ -191,7 +195,7 @@ class Log:
         return self._starts[version]
 
     def _let_go(self) -> None:
-        """Drop cached commits and versions that were not requested since the last refresh."""
+        """Drop cached commits and versions that have not been requested since the last refresh."""
         self._commits = {number: self._commits[number] for number in self._asked if number in self._commits}
         feeds = {path for facts in self._commits.values() for path in facts.feed}
         self._feed_rows = {path: rows for path, rows in self._feed_rows.items() if path in feeds}
@@ -199,7 +203,7 @@ class Log:
         self._asked = set()
 
     def _begin(self) -> None:
-        """Read the newest checkpoint, and the commits after it in the listing of the log."""
+        """Read the newest checkpoint, and the listed commits that follow it."""
         names = self._watched.names()
         self._begin_at(names)
         newest = max(commits_among(names), default=-1)
@@ -217,7 +221,7 @@ class Log:
         for part in parts:
             self._apply(self._watched.actions(version, part))
         read = self._watched.read(version)
-        if read is not None:  # for its time, which a checkpoint lacks
+        if read is not None:  # for the commit's time, which a checkpoint does not contain
             self._apply(read[0].actions)
         self._watched.reach(version, None if read is None else read[1])
 
@@ -261,7 +265,7 @@ def _facts(entry: LogEntry) -> CommitFacts:
 
 
 def from_ms(ms: int) -> datetime | None:
-    """Return the UTC time `ms` milliseconds after the epoch; None if it is out of range."""
+    """Return the UTC time at `ms` milliseconds after the epoch; None if it is out of range."""
     try:
         return EPOCH + timedelta(milliseconds=ms)
     except OverflowError:

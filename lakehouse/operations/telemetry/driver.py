@@ -1,6 +1,6 @@
-"""Metrics of a run, in its own process: micro-batches, rows by outcome, failures.
+"""A run's metrics, collected in its own process: micro-batches, rows by outcome, and failures.
 
-They are updated once per micro-batch, from values that the run has already computed.
+The metrics are updated once per micro-batch, from values that the run has already computed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _QUERY = ("stream", "layer", "table")
 
 
 class DriverMetrics(Watch):
-    """The metrics of one run, in a registry, and its current failures. Thread-safe."""
+    """A run's metrics in a registry, and its current failures. Thread-safe."""
 
     def __init__(self, streams: Sequence[Stream], registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -75,7 +75,7 @@ class DriverMetrics(Watch):
             self._duration.labels(*labels, phase).observe(took_ms / 1000)
 
     def on_failure(self, name: str, reason: str) -> None:
-        """Count a failure; the process is not ready until recovery."""
+        """Count a failure. The process is not ready until the query or gate recovers."""
         with self._lock:
             self._failing[name] = reason
         self._failures.labels(*self._labels(name)).inc()
@@ -90,7 +90,7 @@ class DriverMetrics(Watch):
             self._failing.pop(name, None)
 
     def readiness(self) -> Readiness:
-        """Return whether everything works, and the current failures if not."""
+        """Return whether everything works, and any current failures."""
         with self._lock:
             reasons = tuple(f"{name}: {why}" for name, why in self._failing.items())
         return Readiness(not reasons, reasons)
@@ -102,7 +102,7 @@ class DriverMetrics(Watch):
         return Histogram(f"lakehouse_{name}", help_, labels, buckets=_SECONDS, registry=self.registry)
 
     def _labels(self, name: str) -> tuple[str, str, str]:
-        """Return the stream, layer and table for the name of a query or gate; unknown parts are empty."""
+        """Return the stream, layer and table for a query's or gate's name. Unknown parts are empty."""
         query = query_of(name)
         if name.startswith("gate of "):
             return name.removeprefix("gate of "), "gate", ""

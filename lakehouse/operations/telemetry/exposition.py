@@ -2,8 +2,8 @@
 
     registry.register(ObservationCollector(observer.latest))
 
-Values are in base units. Labels are names of streams, layers, tables, topics and partitions, never of users
-or keys. An unknown value has no sample, so that it is not mistaken for 0.
+Values are in base units. Labels are names of streams, layers, tables, topics and partitions, never user names
+or keys. An unknown value has no sample, so it is not mistaken for 0.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _Samples = list[tuple[list[str], float]]
 
 
 class ObservationCollector(Collector):
-    """Collect metrics from the observation that `look` returns."""
+    """A collector for the metrics in the observation that `look` returns."""
 
     def __init__(self, look: Callable[[], Observation]) -> None:
         self._look = look
 
     def describe(self) -> list[Metric]:
-        """Return no metrics, so that registration does not wait for an observation."""
+        """Return no metrics, so registration does not wait for an observation."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics of a new observation."""
+        """Yield all metrics for a new observation."""
         seen = self._look()
         yield _gauge("up", "Whether the lake and the broker could be read.", ["what"], _reached(seen))
         for name, help_, labels, samples_of in _METRICS:

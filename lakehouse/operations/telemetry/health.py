@@ -34,10 +34,10 @@ def health_of(
 ) -> Health:
     """Return a stream's health: the worst word that applies.
 
-    `unrun` maps each layer that no process runs to the time when it last ran (None: unknown). A stream is
-    behind if a record waits longer than `lag_limit`, or if a store lacks rows that other stores have. It is
-    stale if its newest event is older than `fresh`. Rows held back by a closed gate do not count as waiting.
-    `refused` holds the latest reports of silver's refusals, if letters are open.
+    `unrun` contains the layers that no process runs, and the time when each last ran (None: unknown). A
+    stream is behind if a record waits longer than `lag_limit`, or if a store lacks rows that other stores
+    contain. A stream is stale if its newest event is older than `fresh`. Rows held back by a closed gate do
+    not count as waiting. `refused` contains the latest reports of silver's refusals if letters are open.
     """
     is_held = gate is not None and not gate.is_open
     layers = [lag for lag in layers if lag.layer != "export" or not is_held]
@@ -74,7 +74,7 @@ def _well(partitions: Sequence[PartitionLag], layers: Sequence[LayerLag], limit:
 
 
 def _nobody(unrun: Mapping[str, datetime | None], queries: Sequence[QueryState]) -> str:
-    """Return a message saying which layers no process runs, and when the last of them ran."""
+    """Return a message that names the layers that no process runs, and the time when one last ran."""
     runs_nothing = {query.layer for query in queries} <= unrun.keys()
     what = "it" if runs_nothing else ", ".join(unrun)
     known = [at for at in unrun.values() if at is not None]
@@ -114,7 +114,7 @@ def _of_partitions(
 
 
 def _of_unknown_age(lags: Sequence[PartitionLag | LayerLag]) -> str | None:
-    """Return why the age of the backlog is unknown; None if it is known, or if nothing waits."""
+    """Return the reason why the backlog's age is unknown; None if it is known, or if nothing waits."""
     return next((str(one.reason) for one in lags if one.records and one.seconds is None), None)
 
 
@@ -140,7 +140,7 @@ def _of_layer(
 
 
 def _lacking(query: QueryState) -> Health:
-    """Return the health of an export whose stores lack rows."""
+    """Return the health of an export with stores that lack rows."""
     stores, verb = " and ".join(query.behind), "lack" if len(query.behind) > 1 else "lacks"
     what = f"{stores} {verb} rows that {query.name} sent to other stores: unavailable or full"
     return Health(Word.BEHIND, f"{what}; refilled once available")

@@ -3,12 +3,12 @@
     observer = Observer(STREAMS, settings)
     observation = observer.observe(datetime.now(UTC))  # may be called every second: reads are incremental
 
-The result is correct whether jobs are running, idle or dead; the backlog is 0 once every record has been
+The result is correct whether jobs are running, idle or dead. The backlog is 0 once every record has been
 processed. Missing or damaged tables and an unreachable broker are reported as reasons in the result, never as
 exceptions. A problem in a stream's own tables affects only that stream.
 
-With an object store, an observation takes one request per table and per export note, and three per new
-commit. Streams are read in parallel.
+With an object store, an observation takes one request for each table and each export note, and three requests
+for each new commit. Streams are read in parallel.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ from lakehouse.streams.definition import Stream
 
 _RECENT = timedelta(seconds=0.5)
 _FRESH = timedelta(days=1)
-"""A stream whose newest event is older than this is stale."""
+"""A stream is stale if its newest event is older than this."""
 _WITH_THE_BROKER = (Word.WELL, Word.EMPTY, Word.STALE, Word.BEHIND, Word.REFUSING)
 """Health words that may be too optimistic if the broker could not be queried."""
 
 
 def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Observation:
-    """Observe the streams once (`now` is UTC); to observe repeatedly, keep an Observer."""
+    """Observe the streams once. `now` is in UTC. For repeated observations, use an Observer."""
     observer = Observer(streams, settings)
     try:
         return observer.observe(now)
@@ -64,7 +64,7 @@ def observe(streams: Sequence[Stream], settings: Settings, now: datetime) -> Obs
 
 
 class Observer:
-    """Observe streams repeatedly. Thread-safe: observations are serialized."""
+    """An observer of streams, for repeated use. Thread-safe: observations are serialized."""
 
     def __init__(self, streams: Sequence[Stream], settings: Settings) -> None:
         self._settings = settings
@@ -78,9 +78,9 @@ class Observer:
         self._happenings = AuditsAndStops(_log_of(settings, EVENTS))
 
     def observe(self, now: datetime) -> Observation:
-        """Return an observation of the streams as of `now` (UTC)."""
+        """Return an observation of the streams at `now` (UTC)."""
         with self._lock:
-            # Read the lake before the topics; otherwise records that land in between would be beyond the
+            # Read the lake before the topics. Otherwise, records that land in between would be beyond the
             # topics' ends.
             lake_reason = self._lake_away()
             others_reason = None if lake_reason is not None else self._look_at_lake()
@@ -117,7 +117,7 @@ class Observer:
             return {}, what_of(error)
 
     def _lake_away(self) -> str | None:
-        """Return why the lake cannot be read; None if it can."""
+        """Return the reason why the lake cannot be read; None if it can be read."""
         lake = self._settings.lake
         try:
             self._was_there = (self._was_there and self._files.is_far) or self._files.exist()
@@ -126,7 +126,7 @@ class Observer:
         return None if self._was_there else f"there is no lake at {lake} yet"
 
     def _look_at_lake(self) -> str | None:
-        """Read new commits of all tables. Return why shared tables cannot be read, or None if they can."""
+        """Read all tables' new commits. Return the reason why shared tables cannot be read, if any."""
         shared = ((DEAD_LETTERS, self._letters), (GATES, self._gates), (EVENTS, self._happenings))
         looks: list[Callable[[], str | None]] = [
             *(one.refresh for one in self._streams),
@@ -145,7 +145,7 @@ def _log_of(settings: Settings, spec: TableSpec) -> Log:
 
 
 def _reason(what: str, look: Callable[[], None]) -> str | None:
-    """Call `look`, and return why it failed; None if it succeeded."""
+    """Call `look`, and return the reason for a failure; None if `look` succeeds."""
     try:
         look()
     except Exception as error:  # noqa: BLE001 - a damaged table may cause any error
@@ -155,7 +155,7 @@ def _reason(what: str, look: Callable[[], None]) -> str | None:
 
 @dataclass(frozen=True)
 class _Seen:
-    """The parts of an observation shared by all streams: topics, letters, gates, events and processes."""
+    """The parts of an observation that all streams share: topics, letters, gates, events and processes."""
 
     ends: Mapping[str, Mapping[int, Ends]]
     broker_reason: str | None
@@ -173,7 +173,7 @@ def _log_named(settings: Settings, name: str) -> Log:
 
 
 class _Watched:
-    """A stream with its tables' logs and its export notes, as of the last `refresh`."""
+    """A stream with its tables' logs and export notes, in their state at the last `refresh`."""
 
     def __init__(self, stream: Stream, settings: Settings) -> None:
         self._stream = stream
@@ -195,14 +195,14 @@ class _Watched:
         self._reason = _reason(f"stream {self._stream.name} in the lake", self._refresh)
 
     def _refresh(self) -> None:
-        # Refresh a query's target before its sources, so that the sources contain everything it has read.
+        # Refresh a query's target before its sources. The sources then contain everything the query has read.
         for one in self._sent.values():
             one.refresh()
         for log in reversed(self._logs.values()):
             log.refresh()
 
     def state(self, seen: _Seen, now: datetime) -> StreamState:
-        """Return the stream's state; after an error, it contains only the reason."""
+        """Return the stream's state. After an error, the state contains only the reason."""
         try:
             return self._state(seen, now)
         except Exception as error:  # noqa: BLE001 - one stream's failure must not affect others

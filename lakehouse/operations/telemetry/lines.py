@@ -1,10 +1,10 @@
 """A run's output: text lines for people, or JSON lines for log collectors.
 
-Each JSON line has `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's line
-also has stream, layer, table, batch (the version written or sent; null for clock-driven work), rows, written
-and seconds.
+Each JSON line contains `at` (ISO 8601, UTC), `kind` (said, notice or batch) and `message`. A micro-batch's
+line also contains stream, layer, table, batch (the version written or sent; null for clock-driven work),
+rows, written and seconds.
 
-A live run on a terminal redraws one line per stream instead, with notices above:
+A live run on a terminal instead redraws one line per stream, with notices above:
 
     stream   health  records/s              bronze              silver …              waiting
     metrics  well        9,998   0.3 s, 1.9 s ago    0.6 s, 1.3 s ago …   31,022, 3.1 s
@@ -49,7 +49,7 @@ class Lines(Protocol):
 
 
 class TextLines:
-    """Lines for people."""
+    """Text lines for people."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -68,7 +68,7 @@ class TextLines:
 
 
 class JsonLines:
-    """Lines for a log collector; `write` is called with each line, without a newline."""
+    """JSON lines for a log collector. `write` is called with each line, without a newline."""
 
     def __init__(self, streams: Sequence[Stream], write: Callable[[str], None]) -> None:
         self._write = write
@@ -114,19 +114,19 @@ _NARROW = 100  # below this width, the time since the last write is omitted
 
 @dataclass(frozen=True)
 class _Written:
-    """A layer's last micro-batch with rows: its duration, and the clock time of its end, in seconds."""
+    """A layer's last micro-batch with rows: its duration and the clock time at its end, in seconds."""
 
     took_s: float
     at: float
 
 
 class LiveLines(TextLines):
-    """Live terminal lines for the running `layers`; a micro-batch updates its stream's line.
+    """Live terminal lines for the running `layers`. A micro-batch updates its stream's line.
 
-    `look` returns the streams' state. `records/s` is the landing rate over the micro-batches of the last half
-    minute. For each layer, a line shows the duration of its last micro-batch with rows, and the time since it
-    was written (exports: sent). `waiting` is the number of records that have not yet landed, and the age of
-    the oldest.
+    `look` returns the streams' state. `records/s` is the landing rate over the last half minute's
+    micro-batches. For each layer, a line shows the duration of the last micro-batch with rows, and the time
+    since the micro-batch was written or exported. `waiting` shows the number of records that have not yet
+    landed, and the oldest record's age.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class LiveLines(TextLines):
 
     @contextmanager
     def shown(self) -> Iterator[None]:
-        """Show the lines during the block; the last ones stay on screen."""
+        """Show the lines during the block. The last lines remain on the screen."""
         with Live(get_renderable=self.drawn, console=self._console, refresh_per_second=_A_SECOND):
             yield
 
@@ -188,7 +188,7 @@ class LiveLines(TextLines):
         return took if self._console.width < _NARROW else f"{took}, {now - written.at:.1f} s ago"
 
     def _rate(self, stream: str, now: float) -> float:
-        """Return the landing rate (records/s) since the first micro-batch counted."""
+        """Return the landing rate in records/s since the first micro-batch that still counts."""
         landed = self._landed[stream]
         while landed and now - landed[0][0] > _RATE_OVER_S:
             landed.popleft()

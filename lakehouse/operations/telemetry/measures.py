@@ -1,4 +1,4 @@
-"""Measure a query's backlog from its tables' logs and the broker."""
+"""Measure a query's backlog from table logs and the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from lakehouse.storage.tables.specs import Position
 
 @dataclass(frozen=True)
 class Unread:
-    """The numbers of unread rows (None: unknown, see `reason`) and of their commits, and the oldest time."""
+    """The number of unread rows, the oldest unread commit's time, and the number of unread commits.
+
+    `rows` is None if the number is unknown; `reason` then says why.
+    """
 
     rows: int | None
     since_ms: int | None = None
@@ -27,20 +30,20 @@ class Unread:
 
 
 _RowsOf = Callable[[CommitFacts], Sequence[int | None]]
-"""Returns, for each file of a commit, the number of rows that a reader receives."""
+"""Returns the number of rows that a reader receives from each file in a commit."""
 
 
 def unread_appends(log: Log, position: Position | None) -> Unread:
-    """Return the unread appends after a position (None: all rows).
+    """Return the unread appends after a position. Without a position, all rows are unread.
 
     Commits that change or remove rows are skipped, because readers skip them. In a reader's initial snapshot,
-    a file with several landing times counts as read once the reader has reached it.
+    a file with several landing times counts as read once the reader has reached the file.
     """
     return _unread(log, position, lambda commit: () if commit.rewrites else commit.added)
 
 
 def unread_changes(log: Log, position: Position | None) -> Unread:
-    """Return the unread changes after a position (None: all rows of the table)."""
+    """Return the unread changes after a position. Without a position, all of the table's rows are unread."""
     return _unread(log, position, log.feed_rows)
 
 
@@ -97,9 +100,9 @@ _CLOCKS_DIFFER = timedelta(minutes=5)
 def partition_lags(
     topic: str, offsets: Mapping[int, int], ends: Mapping[int, Ends], broker: Broker, now: datetime
 ) -> list[PartitionLag]:
-    """Return bronze's backlog in each partition of a topic."""
+    """Return bronze's backlog in each of a topic's partitions."""
     positions = {number: offsets.get(number, there.first) for number, there in ends.items()}
-    # Records deleted by the broker do not count; bronze skips them only if allowed to.
+    # Records deleted by the broker do not count. Bronze skips them only if it is allowed to.
     unread = {number: max(positions[number], there.first) for number, there in ends.items()}
     waiting = {
         (topic, number): unread[number] for number, there in ends.items() if unread[number] < there.end
@@ -121,7 +124,7 @@ def partition_lags(
 
 
 def unknown_partitions(topic: str, offsets: Mapping[int, int], reason: str) -> list[PartitionLag]:
-    """Return the partitions with only bronze's positions, because the broker did not answer."""
+    """Return the partitions with bronze's positions only, and the reason why the rest is unknown."""
     return [
         PartitionLag(topic, number, offset, None, None, None, reason)
         for number, offset in sorted(offsets.items())
@@ -150,15 +153,16 @@ def layer_lag(
 
 
 def table_state(name: str, log: Log) -> TableState:
-    """Return a table's state as of its newest commit."""
+    """Return a table's state at its newest commit."""
     at = None if log.committed_ms is None else from_ms(log.committed_ms)
     return TableState(name, log.version, at, len(log.files), log.size_bytes, log.rows)
 
 
 def event_times(name: str, log: Log) -> EventTimes | None:
-    """Return a silver table's greatest own event time and its watermark; None if it has no event time.
+    """Return the greatest event time in a silver table's records, and the watermark.
 
-    During a backfill, the watermark is the one that will apply afterwards.
+    Returns None if no record contains an event time. Kafka timestamps do not count. During a backfill, the
+    watermark is the value that will apply afterwards.
     """
     newest = log.newest
     if newest is None:
@@ -174,7 +178,7 @@ def event_times(name: str, log: Log) -> EventTimes | None:
 def _age_s(ms: int | None, now: datetime) -> float | None:
     """Return the age in seconds of a time in ms since the epoch; None if it is not a plausible write time.
 
-    Producers may write any number, such as -1 for no time, microseconds, or a time in the far future.
+    Producers may write any number, such as -1 for a missing time, microseconds, or a time in the far future.
     """
     at = None if ms is None or ms == NO_TIMESTAMP else from_ms(ms)
     if at is None or at - now > _CLOCKS_DIFFER:

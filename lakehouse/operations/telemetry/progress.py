@@ -1,4 +1,4 @@
-"""Read queries' progress from the logs of their target tables, without a JVM."""
+"""Read the progress of queries from their target tables' logs, without a JVM."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakehouse.storage.tables.specs import Position, Progress
 
 
 def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
-    """Return the query's position in each partition of a topic: the first offset that has not landed."""
+    """Return a query's position in each of a topic's partitions: the first offset that has not landed."""
     found = dict[int, int]()
     for source in {one.rpartition("/")[0] for one in sources_in(log.transactions, query)}:
         if source.rpartition(":")[0] == topic:
@@ -22,23 +22,23 @@ def kafka_offsets(log: Log, query: str, topic: str) -> Mapping[int, int]:
 
 
 def position(log: Log, query: str, source: Log) -> Position | None:
-    """Return a query's position in `source`, as recorded in its target's `log`; None if there is none."""
+    """Return a query's position in `source` from its target's `log`; None if no position is recorded."""
     return position_in(log.transactions, application(query, source.table_id or ""))
 
 
 def written_at(log: Log, query: str) -> datetime | None:
-    """Return when the query last wrote a micro-batch to its target table (UTC); None if it never did."""
+    """Return the time (UTC) of the query's last micro-batch in its target table; None before the first."""
     prefix = application(query, "")
     at = max((ms for name, ms in log.noted_ms.items() if name.startswith(prefix)), default=None)
     return None if at is None else from_ms(at)
 
 
 class ExportProgress:
-    """The progress of an export, from its note in the lake, as of the last `refresh`.
+    """An export's progress, read from its note in the lake at the last `refresh`.
 
     `position` is None before the first micro-batch, or if the note belongs to another table. `behind` names
-    the stores that were unavailable or full and lack rows up to the position. `at` (UTC) is the time of the
-    note.
+    the stores that lack rows up to the position because they were unavailable or full. `at` is the time of
+    the note (UTC).
     """
 
     def __init__(self, table: Log, topic: str | None) -> None:

@@ -12,9 +12,10 @@ from lakehouse.streams.definition import Stream
 
 @dataclass(frozen=True)
 class StreamQuery:
-    """A query that reads tables (qualified names) or, in bronze, a topic (its default name).
+    """A query that reads tables (by qualified name) or, in bronze, a topic (by default name).
 
-    `target` is the table that it writes, whose log holds its progress; None for an export.
+    `target` is the table that the query writes; None for an export. The table's log contains the query's
+    progress.
     """
 
     layer: LayerName
@@ -24,7 +25,7 @@ class StreamQuery:
 
 
 def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
-    """Return all queries of a stream, in layer order."""
+    """Return all of a stream's queries, in layer order."""
     names = [source.table for source in stream.sources]
     return (
         *(
@@ -43,7 +44,7 @@ def queries_of(stream: Stream) -> tuple[StreamQuery, ...]:
 
 
 def streams_by_query(streams: Iterable[Stream]) -> dict[str, str]:
-    """Return the stream's name for each query name."""
+    """Return the name of each query's stream, by query name."""
     found = dict[str, str]()
     for stream in streams:
         found |= {query.name: stream.name for query in queries_of(stream)}
@@ -60,7 +61,7 @@ def tables_of(stream: Stream) -> tuple[str, ...]:
 
 
 def query_of(name: str) -> str:
-    """Return the query's name, given a run's name for the query or for its clock-driven work."""
+    """Return the query name from a run's name for the query or its clock-driven work."""
     return name.removesuffix(" by the clock")
 
 

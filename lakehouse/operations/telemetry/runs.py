@@ -1,13 +1,13 @@
-"""Find the processes that run streams by their heartbeat files in HOME/running, and write these files.
+"""Find the processes that run streams from heartbeat files in HOME/running, and write these files.
 
-    running/<host>-<pid>.json   rewritten by its process every two seconds, removed when it ends
+    running/<host>-<pid>.json   rewritten by its process every two seconds, removed when the process ends
 
 A killed process leaves its file behind. The process counts as gone once the file is ten seconds old, or
-immediately if it ran on this host and no longer exists; the next reader removes the file. Readers and runs
-must share HOME. Times are ISO 8601 UTC.
+immediately if it ran on this host and no longer exists. The next reader removes the file. Readers and runs
+must share HOME. Times are in UTC, in ISO 8601 format.
 
-A background thread writes the file; layers neither wait for it nor fail because of it. A failed write is
-reported once and retried.
+A background thread writes the file. Layers neither wait for the thread nor fail because of it. A failed write
+is reported once and retried.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ def directory_of(home: Path) -> Path:
 
 
 def file_of(home: Path, host: str, pid: int) -> Path:
-    """Return the heartbeat file of a process."""
+    """Return the path of a process's heartbeat file."""
     return directory_of(home) / f"{host}-{pid}.json"
 
 
 def read_runs(home: Path, now: datetime) -> list[Run]:
-    """Return the live processes, oldest first, and remove the files of dead ones."""
+    """Return the live processes, oldest first, and remove dead processes' files."""
     found = []
     for file in directory_of(home).glob("*.json"):
         run = _read(file)
@@ -66,7 +66,7 @@ def read_runs(home: Path, now: datetime) -> list[Run]:
 
 
 def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[Run, ...]:
-    """Return the processes that run a stream, each with only the queries with these names."""
+    """Return the processes that run a stream, limited to the queries with the given names."""
     return tuple(
         replace(run, queries=tuple(one for one in run.queries if one.name in names))
         for run in runs
@@ -77,10 +77,10 @@ def of_stream(runs: Sequence[Run], stream: str, names: Sequence[str]) -> tuple[R
 def unrun(
     queries: Sequence[QueryState], runs: Sequence[Run], stops: Mapping[str, datetime], now: datetime
 ) -> dict[str, datetime | None]:
-    """Return the layers of a stream that no process runs, and since when (UTC; None: unknown).
+    """Return the layers that no process runs, and the time when each last ran (UTC; None: unknown).
 
-    `stops` maps each layer to the time when it was last stopped. A layer with a micro-batch in the last ten
-    seconds counts as running, possibly in a process with another HOME.
+    `stops` contains the time of each layer's last stop. A layer with a micro-batch in the last ten seconds
+    counts as running, possibly in a process with another HOME.
     """
     found: dict[str, datetime | None] = {}
     for layer in dict.fromkeys(query.layer for query in queries):
@@ -95,14 +95,14 @@ def unrun(
 
 
 def as_json(run: Run) -> str:
-    """Return the JSON content of a process's heartbeat file, with names in camelCase."""
+    """Return the JSON content for a process's heartbeat file, with names in camelCase."""
     return json.dumps(_RUN.dump_python(run, by_alias=True), default=datetime.isoformat)
 
 
 def _read(file: Path) -> Run | None:
     try:
         return _RUN.validate_json(file.read_bytes())
-    except Exception:  # noqa: BLE001 - just removed, or not a heartbeat file
+    except Exception:  # noqa: BLE001 - the file was just removed, or is not a heartbeat file
         return None
 
 
@@ -152,7 +152,7 @@ class Heartbeat(Watch):
         )
 
     def on_batch(self, done: BatchDone) -> None:
-        """Record a written micro-batch; clock-driven work does not count as one."""
+        """Record a written micro-batch. Clock-driven work does not count as a micro-batch."""
         if done.batch is not None:
             rows = done.result.rows
             per_s = round(rows / done.duration_s, 1) if done.duration_s > 0 else None

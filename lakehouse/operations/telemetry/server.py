@@ -2,11 +2,11 @@
 
 /metrics        OpenMetrics, or Prometheus' text format on request
 /health/live    200 while the process answers
-/health/ready   200 while the process does its work, else 503; both health paths give reasons as JSON
+/health/ready   200 while the process does its work, else 503; both health paths return reasons as JSON
 
-There is no authentication, so the server is protected by limits on connections, in total and per peer, and on
-a request's size and duration. At a limit, a new connection replaces the oldest one that is waiting for its
-peer. Only one request collects metrics at a time.
+There is no authentication. The server is therefore protected by limits on the number of connections, in total
+and per peer, and on a request's size and duration. At a limit, a new connection replaces the oldest
+connection that is waiting for its peer. Only one request at a time collects metrics.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ MOST_CONNECTIONS = 48
 MOST_OF_A_PEER = 16
 MOST_HEAD = 16 * 1024
 HEAD_S = 5.0
-"""Seconds for a peer to send its whole request, counted from when it connects."""
+"""The time limit in seconds for a peer to send its whole request after connecting."""
 STALLED_S = 10.0
-"""Seconds for a peer to accept the whole response."""
+"""The time limit in seconds for a peer to accept the whole response."""
 _PIECE = 4096
 _ENDS = (b"\r\n\r\n", b"\n\n")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """A peer's time limits in seconds: to send its request (`head_s`), and to read the response."""
+    """A peer's time limits in seconds: `head_s` to send its request, `stalled_s` to read the response."""
 
     head_s: float = HEAD_S
     stalled_s: float = STALLED_S
@@ -79,7 +79,7 @@ def serving(
     host: str = "127.0.0.1",
     limits: Limits = LIMITS,
 ) -> Iterator[int]:
-    """Serve during the block and yield the port; port 0 picks a free one.
+    """Serve during the block and yield the port. Port 0 picks a free port.
 
     Raises ServiceError if the port is in use.
     """
@@ -108,7 +108,7 @@ def serving(
 
 @dataclass
 class _Connection:
-    """An open connection; `is_waiting` says if it is waiting for its peer to send or read."""
+    """An open connection. `is_waiting` says whether it is waiting for its peer to send or read."""
 
     peer: str
     is_waiting: bool = True
@@ -126,25 +126,25 @@ class _Server(ThreadingHTTPServer):
         super().__init__(*args)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Answer in a thread if the limits allow it or another connection can be closed."""
+        """Answer in a thread if the limits allow it, or if another connection can be closed."""
         if self._take_place(request, client_address[0]):
             super().process_request(request, client_address)
         else:
             super().shutdown_request(request)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, which then no longer counts towards the limits."""
+        """Close a connection. It then no longer counts towards the limits."""
         with self._lock:
             self._open.pop(request, None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Do not log connection errors."""
+        """Log an error unless it is a connection error."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 
     def computing(self, request: socket.socket, *, is_computing: bool) -> None:
-        """Record whether a response is being computed; if so, closing its connection frees no thread."""
+        """Record whether a response is being computed. Closing the connection would then free no thread."""
         with self._lock:
             if (one := self._open.get(request)) is not None:
                 one.is_waiting = not is_computing
@@ -165,7 +165,7 @@ class _Server(ThreadingHTTPServer):
                     return False
                 del self._open[oldest]
                 with suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)  # its thread then closes it
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread then closes the connection
             self._open[request] = _Connection(peer)
             return True
 
@@ -200,7 +200,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.handle_one_request()
 
     def do_GET(self) -> None:
-        """Answer a scrape or a probe; a failure is answered with status 500."""
+        """Answer a scrape or a probe. A failure results in status 500."""
         try:
             self._get(self.path.partition("?")[0])
         except ConnectionError:  # the client has disconnected

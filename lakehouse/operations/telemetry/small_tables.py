@@ -1,4 +1,4 @@
-"""Read small tables (open dead letters, gates and events) incrementally, each file once."""
+"""Read small tables (open dead letters, gates and events) incrementally. Each file is read once."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILES_A_LOOK = 200
 
 
 class OpenLetters:
-    """Count open dead letters by stream."""
+    """The number of open dead letters by stream."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -31,7 +31,7 @@ class OpenLetters:
         self.by_stream: Mapping[str, int] | None = None
 
     def refresh(self) -> None:
-        """Read new files; `by_stream` is None until all files have been read."""
+        """Read new files. `by_stream` is None until all files have been read."""
         self.by_stream = None
         if not self._log.refresh():
             self._counts, self.by_stream = {}, {}
@@ -40,7 +40,7 @@ class OpenLetters:
         missing = [path for path in self._log.files if path not in self._counts]
         for path, found in read_each(self._log, missing[:FILES_A_LOOK], _open_letters):
             self._counts[path] = found
-        # If a replay rewrites letters in the meantime, the sum is either the old or the new one.
+        # If a replay rewrites letters in the meantime, the sum is either the old or the new sum.
         complete = self._counts.keys() == self._log.files.keys()
         self.by_stream = dict(sum(self._counts.values(), Counter())) if complete else None
 
@@ -60,7 +60,7 @@ class Gates:
         self._last: dict[str, GateState] = {}
 
     def of(self, stream: str) -> StreamGate | None:
-        """Return a stream's gate; None if it has never been checked."""
+        """Return a stream's gate; None if the gate has never been checked."""
         last = self._last.get(stream)
         return None if last is None else StreamGate(last.is_open, last.changed_at, last.reasons)
 
@@ -82,13 +82,13 @@ class Gates:
 def read_each(
     log: Log, paths: Sequence[str], read: Callable[[pa.NativeFile], _Rows]
 ) -> Iterator[tuple[str, _Rows]]:
-    """Yield the result of `read` for each of a table's files, skipping unreadable or removed ones."""
+    """Yield the result of `read` for each of a table's files. Skip unreadable or removed files."""
 
     def read_one(path: str) -> _Rows | None:
         try:
             with log.open(path) as source:
                 return read(source)
-        except (OSError, pa.ArrowException):  # compacted and removed, or damaged
+        except (OSError, pa.ArrowException):  # the file was compacted and removed, or is damaged
             return None
 
     for path, found in zip(paths, log.each(read_one, paths), strict=True):
@@ -97,7 +97,7 @@ def read_each(
 
 
 def utc(moment: datetime) -> datetime:
-    """Return a time in UTC; a time without a time zone is already UTC."""
+    """Return a time in UTC. A time without a time zone is already in UTC."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
@@ -105,7 +105,7 @@ _COLUMNS = ["at", "kind", "stream", "details"]
 
 
 class AuditsAndStops:
-    """Read each file of ops.events once, newest first."""
+    """The latest audits, stops and refusals in ops.events. Each file is read once, newest first."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
@@ -119,11 +119,14 @@ class AuditsAndStops:
         return self._audits.get(stream)
 
     def stops_of(self, stream: str) -> Mapping[str, datetime]:
-        """Return when each layer of a stream last stopped (UTC); a killed process records no stop."""
+        """Return the time (UTC) when each of a stream's layers last stopped.
+
+        A killed process records no stop.
+        """
         return {layer: at for (name, layer), at in self._stops.items() if name == stream}
 
     def refused_of(self, stream: str) -> tuple[Refused, ...]:
-        """Return the latest report of refusals for each of a stream's silver tables, ordered by table."""
+        """Return the latest refusal report for each of a stream's silver tables, ordered by table."""
         return tuple(one for (name, _), one in sorted(self._refused.items()) if name == stream)
 
     def refresh(self) -> None:
@@ -133,7 +136,8 @@ class AuditsAndStops:
             return
         missing = [path for path in self._log.files if path not in self._read]
         missing.sort(key=lambda path: self._log.files[path].modified_ms, reverse=True)
-        # If a file is compacted in the meantime, its events are in a new file, which the next refresh reads.
+        # If a file is compacted in the meantime, its events are in a new file. The next refresh reads that
+        # file.
         for path, rows in read_each(self._log, missing[:FILES_A_LOOK], _rows):
             self._read.add(path)
             for row in rows:
@@ -160,7 +164,7 @@ def _rows(source: pa.NativeFile) -> list[dict[str, Any]]:
 
 
 def _refused(at: datetime, details: dict[str, Any]) -> Refused | None:
-    """Return the refusals in an event's details; None if the details are of another kind."""
+    """Return the refusals in an event's details; None if the details do not describe refusals."""
     try:
         causes = tuple(
             f"{one['count']:,} {one['rule']}" + (f" of {one['column']}" if one["column"] else "")

@@ -1,7 +1,7 @@
 """Observations of the pipeline from outside its driver, as plain values that do not need Spark.
 
-Times are UTC. An unknown number is None, and its object then has a `reason`. Once caught up, a backlog is
-exactly 0 records and 0 seconds.
+Times are in UTC. An unknown number is None, and the object then contains a `reason`. After a query has caught
+up, its backlog is exactly 0 records and 0 seconds.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from pydantic.alias_generators import to_camel
 class Word(StrEnum):
     """A stream's health in one word, from best to worst.
 
-    EMPTY: silver has accepted no record yet. STALE: the newest event is too old. BEHIND: records wait longer
-    than allowed although micro-batches are being written, a producer's open transaction has hidden records
-    for that long, or a store lacks rows. REFUSING: silver has refused a larger share of its records than
-    allowed, and letters are open. UNKNOWN: the lake or the broker could not be read, or records of unknown
-    age are waiting. BLOCKED: the gate is closed. STALLED: records wait longer than allowed, and no
-    micro-batch has been written in that time. STOPPED: records wait for a layer that no process runs.
+    EMPTY     silver has not accepted a record yet
+    STALE     the newest event is too old
+    BEHIND    records wait longer than allowed although micro-batches are being written; or a producer's open
+              transaction has hidden records for longer than allowed; or a store lacks rows
+    REFUSING  silver has refused a larger share of its records than allowed, and letters are open
+    UNKNOWN   the lake or the broker could not be read, or records of unknown age are waiting
+    BLOCKED   the gate is closed
+    STALLED   records wait longer than allowed, and no micro-batch has been written in this time
+    STOPPED   records wait for a layer that no process runs
     """
 
     WELL = "well"
@@ -40,9 +43,9 @@ class Word(StrEnum):
 
 @dataclass(frozen=True)
 class Health:
-    """A stream's health, the reason, and since when it applies (None: unknown).
+    """A stream's health, the reason, and the time when it began (None: unknown).
 
-    `is_unrun` is true if the reason says that no process runs the stream or some of its layers.
+    `is_unrun` is true if the reason is that no process runs the stream or some of its layers.
     """
 
     word: Word
@@ -53,11 +56,11 @@ class Health:
 
 @dataclass(frozen=True)
 class OpenTransaction:
-    """A producer's open transaction; read-committed consumers get no records past its start.
+    """A producer's open transaction. Read-committed consumers receive no records past its start.
 
     `offsets` is the number of offsets from the last stable offset to the partition's end. `producer` is the
-    transactional id and `since` the transaction's start; if the broker does not provide these, they are the
-    producer id and the time of its last write.
+    transactional id, and `since` is the transaction's start. If the broker does not provide them, `producer`
+    is the producer id, and `since` is the time of the producer's last write.
     """
 
     offsets: int
@@ -67,11 +70,11 @@ class OpenTransaction:
 
 @dataclass(frozen=True)
 class PartitionLag:
-    """Bronze's backlog in a partition of a topic.
+    """Bronze's backlog in a topic partition.
 
-    `position` is the offset after the last landed record, `end` the one after the last committed record.
-    `seconds` is the age of the first unread record by the Kafka timestamp of its batch. `open_transaction` is
-    the transaction that hides records from `end` on; None if there is none.
+    `position` is the offset after the last landed record, and `end` is the offset after the last committed
+    record. `seconds` is the first unread record's age, based on its batch's Kafka timestamp.
+    `open_transaction` is the transaction that hides the records after `end`; None if no transaction is open.
     """
 
     topic: str
@@ -88,9 +91,10 @@ class PartitionLag:
 class LayerLag:
     """A query's backlog in one of its source tables.
 
-    `query` reads `source`; both are qualified names, such as silver.metrics_events and bronze.metrics_events.
-    For an export, `records` counts rows of the change feed, where an update is two rows. `seconds` is the age
-    of the first commit with unread rows; `commits` is the number of such commits.
+    `query` reads `source`. Their names are qualified, such as silver.metrics_events and
+    bronze.metrics_events. For an export, `records` counts rows in the change feed, where an update is two
+    rows. `seconds` is the age of the first commit with unread rows, and `commits` is the number of such
+    commits.
     """
 
     layer: str
@@ -104,7 +108,7 @@ class LayerLag:
 
 @dataclass(frozen=True)
 class TableState:
-    """A table as of its newest commit; `rows` is None if a file has no statistics."""
+    """A table's state at its newest commit. `rows` is None if a file has no statistics."""
 
     name: str
     version: int
@@ -116,11 +120,11 @@ class TableState:
 
 @dataclass(frozen=True)
 class QueryState:
-    """The progress of a query, as recorded in its target table or, for an export, in its note.
+    """A query's progress, as recorded in its target table or in an export's note.
 
-    `done` is the version of its target table, or the last version that it has sent; `done_at` is the time of
-    its last micro-batch. Both are None before the first micro-batch. `behind` names the stores of an export
-    that lack rows because they were unavailable or full.
+    `done` is the target table's version, or the last version that an export has sent. `done_at` is the time
+    of the last micro-batch. `done` and `done_at` are None before the first micro-batch. `behind` names the
+    stores that lack an export's rows because they were unavailable or full.
     """
 
     name: str
@@ -132,7 +136,10 @@ class QueryState:
 
 @dataclass(frozen=True)
 class EventTimes:
-    """A silver table's greatest own event time, to the millisecond, and the resulting watermark."""
+    """The greatest event time in a silver table's records, to the millisecond, and the watermark.
+
+    Kafka timestamps do not count as event times.
+    """
 
     table: str
     newest: datetime
@@ -158,10 +165,11 @@ class Audit:
 
 @dataclass(frozen=True)
 class Refused:
-    """A run's latest report, in ops.events, of a silver table's judged and refused records.
+    """A run's latest report in ops.events about a silver table's judged and refused records.
 
-    A live run counts the last hour; a catch-up run counts all its records. `limit` is the allowed share, and
-    `is_over` says whether it is exceeded. `causes` lists the most frequent reasons with their counts.
+    A live run counts the last hour's records, and a catch-up run counts all its records. `limit` is the
+    allowed share of refused records, and `is_over` says whether the share is exceeded. `causes` lists the
+    most frequent reasons with their counts.
     """
 
     table: str
@@ -175,10 +183,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class QueryRun:
-    """A query in a running process, with its last micro-batch, which ended at `at`.
+    """A query in a running process, and its last micro-batch, which ended at `at`.
 
     `batch` is the version that the micro-batch wrote or sent; None before the first micro-batch. `phases_s`
-    maps phases to durations in seconds. `error` is the current failure; None if there is none.
+    contains durations in seconds, by phase. `error` is the current failure; None if the query works.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -195,9 +203,9 @@ class QueryRun:
 
 @dataclass(frozen=True)
 class Run:
-    """A process that runs layers of streams, as of its last heartbeat.
+    """A process that runs layers of streams, in its state at the last heartbeat.
 
-    `telemetry_port` is None if it serves no metrics.
+    `telemetry_port` is None if the process serves no metrics.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(alias_generator=to_camel)
@@ -214,13 +222,15 @@ class Run:
 
 @dataclass(frozen=True)
 class StreamState:
-    """A stream: its health, the backlog of each layer, its tables and its queries.
+    """A stream's state: its health, each layer's backlog, its tables and its queries.
 
-    `open_letters` is the number of open dead letters; None while they are being counted for the first time.
-    `gate` is None if it has never been checked. `newest_event` is the greatest own event time in the silver
-    tables, and `freshness_s` its age. `runs` lists the processes that run the stream, with its queries.
-    `audit` is None if there was no audit. `lake_reason` says why the stream's own tables could not be read;
-    None if they could. `refused` holds the latest report of refusals for each silver table.
+    open_letters  the number of open dead letters; None while they are being counted for the first time
+    gate          None if the gate has never been checked
+    newest_event  the greatest event time in the silver tables' records; `freshness_s` is its age
+    runs          the processes that run the stream, with the stream's queries
+    audit         None if the stream has never been audited
+    lake_reason   the reason why the stream's own tables could not be read; None if they could be read
+    refused       the latest report of refusals for each silver table
     """
 
     name: str
@@ -242,7 +252,7 @@ class StreamState:
 
 @dataclass(frozen=True)
 class Observation:
-    """All streams at one point in time; the reasons say why the lake or the broker could not be read."""
+    """All streams' states at one point in time. The reasons say why the lake or broker could not be read."""
 
     at: datetime
     streams: tuple[StreamState, ...]

@@ -1,9 +1,11 @@
-"""Audit exports to Kafka: for a read-committed consumer, the last message of every row must equal gold.
+"""Audit exports to Kafka: for a read-committed consumer, every row's last message must equal gold.
 
-Rows are compared as of the version that the export has reached; rows sent during the audit are in flight and
-are skipped. Some cases are reported as notes, not differences: a row too large for the topic, even if the
-topic has an older state of it; messages removed by the topic's retention; and a lake that is a copy and is
-older than the rows already sent.
+Rows are compared at the version that the export has reached. Rows sent during the audit are in flight and are
+skipped. Some cases are reported as notes, not as differences:
+
+- a row is too large for the topic, even if the topic contains an older state of the row
+- the topic's retention has removed messages
+- the lake is a copy, and is older than the rows already sent
 """
 
 from __future__ import annotations
@@ -40,10 +42,10 @@ GONE = "VACUUM has removed files of gold's change feed"
 
 @dataclass(frozen=True)
 class _Sent:
-    """Gold as the export read it, the rows that may have been sent since, and the topic's messages.
+    """The gold rows that the export read, the rows that may have been sent since, and the topic's messages.
 
-    `changes` reads gold's change feed as messages, from version `first` on; earlier versions are gone. Rows
-    sent before the lake was `adopted` (UTC) may have been resent at that time.
+    `changes` reads gold's change feed as messages, starting at version `first`; earlier versions are gone.
+    Rows sent before the lake was `adopted` (UTC) may have been resent at that time.
     """
 
     gold: DataFrame
@@ -120,7 +122,7 @@ def _compared(audited: AuditedLead, found: _Sent) -> Findings:
 
 
 def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: KafkaAccess) -> str | None:
-    """Return why the sent position is unknown; None if it is known, or if nothing was sent."""
+    """Return the reason why the sent position is unknown; None if it is known, or if nothing was sent."""
     if progress is not None:
         is_ours = progress.table == audited.exported.sent_as
         return None if is_ours else f"the sent rows come from another table, with id {progress.table}"
@@ -130,7 +132,7 @@ def _unknown_progress(audited: AuditedLead, progress: Progress | None, access: K
 
 
 def _older_copy(audited: AuditedLead, progress: Progress | None) -> str | None:
-    """Return a note if the lake is a copy whose original has since sent later versions; otherwise None."""
+    """Return a note if the lake is a copy and its original has since sent later versions; otherwise None."""
     if audited.copied_from is None or progress is None:
         return None
     last = progress.position.version - 1
@@ -215,7 +217,7 @@ def _fields(identity: tuple[str, ...]) -> dict[str, Column]:
 def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> DataFrame:
     """Return the rows whose last message differs from gold, with the digest of gold's message.
 
-    A tombstone's key belongs to a single row.
+    A tombstone key belongs to a single row.
     """
     names = ["key", *identity]
     place = F.struct("partition", "offset")
@@ -245,7 +247,7 @@ def _by_row(gold: DataFrame, messages: DataFrame, identity: tuple[str, ...]) -> 
 
 
 def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that occur fewer times in the topic than in gold, with the digests of their values."""
+    """Return the messages that occur fewer times in the topic than in gold, with their values' digests."""
     rows = gold.where("leaves").groupBy("key", "value").agg(F.count(F.lit(1)).alias("rows"))
     both = rows.join(_counted(messages), ["key", "value"], "left")
     times = F.coalesce("times", F.lit(0))
@@ -257,14 +259,14 @@ def _by_count(gold: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _states(noted: DataFrame) -> DataFrame:
-    """Return the states of rows that a topic refused, in the columns that identify a difference."""
+    """Return the refused row states, in the columns that identify a difference."""
     return noted.select(*_STATE).distinct()
 
 
 def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
-    """Return messages that were sent more often than they occur in gold's change feed, and notes.
+    """Return the messages that were sent more often than they occur in gold's change feed, and notes.
 
-    If part of gold's history is gone, such messages are reported as a note.
+    If part of gold's history is gone, a note reports such messages instead.
     """
     messages = sent.messages
     if sent.adopted is not None:
@@ -286,7 +288,7 @@ def _left_twice(sent: _Sent) -> tuple[list[DataFrame], list[str]]:
 
 
 def _doubled(changes: DataFrame, messages: DataFrame) -> DataFrame:
-    """Return messages that occur more often in the topic than in gold's change feed."""
+    """Return the messages that occur more often in the topic than in gold's change feed."""
     said = changes.where(F.col("leaves") & F.col("_change_type").isin("insert", "update_postimage"))
     both = (
         _counted(messages)

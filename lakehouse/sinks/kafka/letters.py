@@ -1,11 +1,11 @@
-"""Send dead letters to a topic, exactly once for read-committed consumers, readable by Kafka's own tools.
+"""Send dead letters to a topic, exactly once for read-committed consumers. Kafka's tools can show them.
 
-A message is the original record: key, value and headers. It also has the headers of a Kafka Streams dead
-letter (KIP-1034), so consoles that support these headers can show it. Further headers hold the letter's id,
-stream, status and reasons. A replayed or discarded letter is sent again with its new status.
+A message contains the original record's key, value and headers. It also has the headers of a Kafka Streams
+dead letter (KIP-1034), so consoles that support these headers can show it. Further headers contain the
+letter's id, stream, status and reasons. A replayed or discarded letter is sent again with its new status.
 
 A message may be fed back into the stream, by a mirror or by hand, and become a dead letter again. The new
-headers then replace the old ones, and another header counts the rounds.
+letter's headers then replace the old ones, and a header counts the rounds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _STREAMS = "__streams.errors."
 _OURS = "lakehouse.letter."
 _ROUND = f"{_OURS}round"
 MOST_ROUNDS = 3
-"""How many times a record may return from a dead-letter topic and be sent there again."""
+"""How many times a record may return from a dead-letter topic and be sent to it again."""
 _OVERHEAD_BYTES = 256  # upper bound for a record and its batch, apart from key, value and headers
 _A_HEADER_BYTES = 12
 
@@ -51,7 +51,7 @@ class Letter:
 
     @property
     def rounds(self) -> int:
-        """How many times the record has already been sent as a letter."""
+        """The number of times the record has already been sent as a letter."""
         said = dict(self.headers)
         if f"{_OURS}id" not in said:
             return 0
@@ -67,7 +67,7 @@ class Letter:
 
 
 class LetterSink:
-    """Send a stream's letters to a topic; a micro-batch and its progress form one Kafka transaction."""
+    """A sink for dead letters in a topic. Each micro-batch and its progress form one Kafka transaction."""
 
     def __init__(self, access: KafkaAccess, topic: str, stream: str) -> None:
         self.topic = topic
@@ -79,17 +79,17 @@ class LetterSink:
         self._sent_as: str | None = None
 
     def sent(self) -> Progress | None:
-        """Return the position up to which letters were sent; None if none were. Raises ServiceError."""
+        """Return the position up to which letters were sent; None if none were sent. Raises ServiceError."""
         found = read_progress(self._access, self._group, self.topic, "read_uncommitted")
         self._sent_as = None if found is None else found.table
         return found
 
     def write(self, letters: Iterable[Letter], span: Span) -> int:
-        """Send letters in order and return how many were sent; 0 if none are given or they were sent before.
+        """Send the letters in order and return how many were sent; 0 if all of them had been sent before.
 
-        The position is stored only together with letters, except that it replaces another table's position at
-        once. Raises ServiceError if the broker refuses the letters or another exporter of these letters has
-        taken over.
+        Without letters, the position is stored only if it replaces another table's position. Raises
+        ServiceError if the broker refuses the letters, or if another exporter of these letters has taken
+        over.
         """
         remaining = iter(letters)
         first = list(islice(remaining, 1))
@@ -139,10 +139,10 @@ class LetterSink:
 
 
 def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
-    """Return a letter's message, omitting some parts if it would otherwise be too large for the topic.
+    """Return a letter's message, without some parts if the whole would be too large for the topic.
 
-    The value is omitted first, then also the key, the record's headers and the reasons; the header
-    `lakehouse.letter.left_out` lists the omissions.
+    The value is omitted first. If that is not enough, the key, the record's headers and the reasons are
+    omitted too. The header `lakehouse.letter.left_out` lists the omissions.
     """
     own, known = letter.own_headers, headers_of(letter)
     if _size(letter.key, letter.value, (*own, *known)) <= limit_bytes:
@@ -157,9 +157,9 @@ def record_of(letter: Letter, topic: str, limit_bytes: int) -> Record:
 
 
 def headers_of(letter: Letter) -> list[tuple[str, bytes | None]]:
-    """Return the headers, as text, that are added to the record's own.
+    """Return the text headers that are added to the record's own headers.
 
-    `exception` and `message` contain the first reason; `reasons` contains all of them as JSON.
+    `exception` and `message` contain the first reason; `reasons` contains all reasons as JSON.
     """
     first: Mapping[str, str | None] = letter.reasons[0] if letter.reasons else {}
     said = {

@@ -22,12 +22,13 @@ _END = "\0"  # librdkafka sends the metadata with its terminating NUL
 
 
 class Exporter:
-    """Base class for exporting a table to a topic in Kafka transactions.
+    """The base class for exporting a table to a topic in Kafka transactions.
 
-    Rows and progress are committed in the same transaction. Progress is the consumer group's offset and
-    metadata in partition 0 of the topic. The group's name is also the transactional id, so a second exporter
+    Rows and progress are committed in the same transaction. The progress is the consumer group's offset and
+    metadata in the topic's partition 0. The group's name is also the transactional id, so a second exporter
     with the same group fences the first. The broker aborts a transaction that stays open longer than
-    `transaction_timeout_s` or the broker's own limit; read-committed consumers never see its messages.
+    `transaction_timeout_s` or the broker's own limit. Read-committed consumers never see the messages of an
+    aborted transaction.
     """
 
     def __init__(
@@ -43,8 +44,9 @@ class Exporter:
     def close(self) -> None:
         """Close the producer, whatever the broker's state.
 
-        Read-committed consumers do not see the rows of an open transaction, and wait at the first of them.
-        The next exporter aborts the transaction when it starts, or the broker does after the timeout.
+        Read-committed consumers do not see the rows of an open transaction, and wait at the first of these
+        rows. The next exporter aborts the transaction when it starts; otherwise the broker aborts it after
+        the timeout.
         """
         producer, self._producer = self._producer, None
         if producer is not None:
@@ -60,7 +62,7 @@ class Exporter:
         )
 
     def _start(self, limits: Limits) -> Transactions:
-        """Create the producer; from then on, no other process can commit progress."""
+        """Create the producer. From then on, no earlier exporter can commit progress."""
         self._producer = producer = Transactions(
             self._access,
             self._group,
@@ -89,10 +91,10 @@ class Exporter:
 
 
 class KafkaSink(Exporter):
-    """Write a micro-batch's rows to one topic exactly once, in one transaction.
+    """An exporter that writes each micro-batch to one topic exactly once, in one transaction.
 
-    Progress is the table's next version to send, stored as the offset of the group
-    `lakehouse-export-<table>-to-<topic>`; the metadata holds the table's name in positions
+    The progress is the table's next version to send. It is stored as the offset of the group
+    `lakehouse-export-<table>-to-<topic>`, whose metadata contains the table's name as recorded in positions
     (`tables.sent_as`). A committed micro-batch is not sent again.
     """
 
@@ -110,9 +112,9 @@ class KafkaSink(Exporter):
         self._sent: Progress | None = None
 
     def weigh(self, changes: Sequence[Change]) -> Weighed:
-        """Split the changes by whether the topic accepts them; recheck its limit before refusing any.
+        """Split the changes by whether the topic accepts them. Recheck the topic's limit before a refusal.
 
-        Raises ServiceError as `write` does.
+        Raises ServiceError like `write`.
         """
         with self._reported():
             self._connected()
@@ -124,16 +126,16 @@ class KafkaSink(Exporter):
     def write(self, changes: Sequence[Change], span: Span) -> int:
         """Send the changes in order and return how many were sent; 0 if they had been sent before.
 
-        Raises ServiceError if the broker refuses them or another exporter has taken over, and PositionError
-        if another exporter has sent different changes in the meantime.
+        Raises ServiceError if the broker refuses the changes or another exporter has taken over, and
+        PositionError if another exporter has sent different changes in the meantime.
         """
         with self._reported():
             return self._write(changes, span)
 
     def take_over(self) -> Limits:
-        """Fence every earlier exporter and return the topic's current limits for producers.
+        """Fence every earlier exporter, and return the topic's current limits for producers.
 
-        Raises ServiceError as `write` does.
+        Raises ServiceError like `write`.
         """
         with self._reported():
             self._connected()
@@ -145,8 +147,8 @@ class KafkaSink(Exporter):
 
         Raises ServiceError if the broker does not answer.
         """
-        # Reading committed offsets would wait for a transaction left open by a crash. That transaction has
-        # not changed the progress.
+        # A read-committed request would wait for a transaction left open by a crash, although that
+        # transaction has not changed the progress.
         return read_progress(self._access, self._group, self.topic, "read_uncommitted")
 
     def _write(self, changes: Sequence[Change], span: Span) -> int:
@@ -173,7 +175,7 @@ class KafkaSink(Exporter):
         return producer
 
     def _look_again(self) -> bool:
-        """Look up the topic's limits again; if they changed, replace the producer and return true."""
+        """Look up the topic's limits again. If they have changed, replace the producer and return true."""
         before = self._limits
         if limits_of(self._access, self.topic) == before:
             return False
@@ -183,7 +185,7 @@ class KafkaSink(Exporter):
 
 
 def progress_group(table: str, topic: str) -> str:
-    """Return the consumer group that holds the progress of a table's export to a topic."""
+    """Return the consumer group that stores the progress of a table's export to a topic."""
     return f"lakehouse-export-{table}-to-{topic}"
 
 
@@ -192,7 +194,7 @@ def read_progress(
 ) -> Progress | None:
     """Return the position up to which a table has been sent to the topic; None if nothing has been sent.
 
-    Raises ServiceError as `read_group` does.
+    Raises ServiceError like `read_group`.
     """
     committed = read_group(access, group, topic, isolation_level)
     if committed is None:
@@ -204,7 +206,7 @@ def read_progress(
 def read_group(
     access: KafkaAccess, group: str, topic: str, isolation_level: str = "read_committed"
 ) -> Reached | None:
-    """Return the progress of an exporter's group in the topic; None before the first commit.
+    """Return an exporter group's progress in the topic; None before the first commit.
 
     Raises ServiceError if the broker does not answer, or denies the request.
     """

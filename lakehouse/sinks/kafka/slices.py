@@ -1,13 +1,13 @@
 """Send a large micro-batch's rows in slices.
 
-The broker aborts a transaction that stays open too long. A transaction with all rows of a large micro-batch
-could time out in every retry, forever. So a large micro-batch is sent in slices of bounded size, each in a
-transaction with its progress. Once a slice is committed, the other stores get it. The rows are never all in
-memory at once.
+The broker aborts a transaction that stays open too long. A single transaction for a large micro-batch could
+time out in every retry, forever. A large micro-batch is therefore sent in slices of bounded size. Each
+slice's transaction includes the progress. Once a slice is committed, it is written to the other stores. The
+rows are never all in memory at once.
 
-A retry skips committed slices, so its rows must come in the same order. They do: the slices' progress records
-the micro-batch's span of the change feed, and rows are ordered by version and keys. The micro-batch's own
-progress is committed after the last slice, as for a small one.
+A retry skips committed slices, so it must send the rows in the same order. The order is stable because the
+slices' progress records the micro-batch's span of the change feed, and rows are ordered by version and keys.
+The micro-batch's own progress is committed after the last slice.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ SLICE_ROWS = 20_000
 
 @dataclass(frozen=True)
 class _Progress:
-    """The number of rows already done, including refused ones, and the smallest limit applied to them."""
+    """The number of processed rows, including refused rows, and the smallest limit applied to them."""
 
     rows: int
     record_bytes: int
 
     def left(self, done: int) -> int:
-        """Return the maximum size of the next slice, so that no slice mixes finished rows with new ones."""
+        """Return the next slice's maximum size. It keeps finished rows and new rows in separate slices."""
         return self.rows - done if done < self.rows else sys.maxsize
 
 
 class SlicedSink(Exporter):
-    """Write a micro-batch's rows to a topic exactly once, at most `slice_rows` per transaction.
+    """An exporter that writes each row to a topic exactly once, at most `slice_rows` rows per transaction.
 
-    Progress is the number of rows done, stored as the offset of the group
-    `lakehouse-export-<table>-to-<topic>-slices`; its metadata holds the micro-batch's span. A retry skips
-    that many rows, so they must come in the same order. The size limit that was in force then is applied to
-    the skipped rows again, so the same rows are refused. With `begins_anew` no rows are skipped, because the
-    rows differ.
+    The progress is the number of processed rows. It is stored as the offset of the group
+    `lakehouse-export-<table>-to-<topic>-slices`, whose metadata contains the micro-batch's span. A retry
+    skips this number of rows, so it must receive the rows in the same order. It applies the earlier attempt's
+    size limit to the skipped rows, so the same rows are refused. With `begins_anew`, no rows are skipped,
+    because the rows differ.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class SlicedSink(Exporter):
     def send(self, changes: Iterable[Change], span: Span) -> Iterator[Slice]:
         """Send the changes in order, and yield each slice after its commit.
 
-        Raises ServiceError if the broker refuses them or another exporter has taken over, and PositionError
-        if another micro-batch has been sent only in part.
+        Raises ServiceError if the broker refuses the changes or another exporter has taken over, and
+        PositionError if another micro-batch has been sent only in part.
         """
         remaining = iter(changes)
         first = next(remaining, None)
@@ -96,7 +96,7 @@ class SlicedSink(Exporter):
             yield Slice(part, 0 if is_done else len(weighed.fitting), weighed.refused)
 
     def _progress_of(self, span: Span) -> _Progress:
-        """Return how much of a micro-batch has already been sent."""
+        """Return how many of the micro-batch's rows were processed in an earlier attempt."""
         committed = read_group(self._access, self._group, self.topic)
         if committed is None or self._begins_anew:
             return _Progress(0, sys.maxsize)
@@ -115,7 +115,7 @@ class SlicedSink(Exporter):
 
 
 def slices_group(table: str, topic: str) -> str:
-    """Return the consumer group that holds the slice progress of a table's export to a topic."""
+    """Return the consumer group that stores the slice progress of a table's export to a topic."""
     return f"{progress_group(table, topic)}-slices"
 
 

@@ -1,8 +1,8 @@
-"""Audit PostgreSQL: at the position stored there, its rows must equal gold's, column by column.
+"""Audit PostgreSQL: its rows must equal gold's at the position that PostgreSQL stores, column by column.
 
-Rows and position are read in one snapshot and compared, in the database, with gold as of that position, so no
-row is in flight. A gold row that is not exported in its current state, such as a reopened call, may be in
-PostgreSQL in any state. Rows that PostgreSQL cannot hold are reported as a note.
+The rows and the position are read in one snapshot. The database compares the rows with gold at that position,
+so no row is in flight. A gold row that is not exported in its current state, such as a reopened call, may be
+in PostgreSQL in any state. Rows that PostgreSQL cannot store are reported as a note.
 """
 
 from __future__ import annotations

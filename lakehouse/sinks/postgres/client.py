@@ -1,4 +1,4 @@
-"""Connect to PostgreSQL using a URL in libpq's format, and explain its errors by SQLSTATE."""
+"""Connect to PostgreSQL with a URL in libpq's format, and explain errors by their SQLSTATE."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class PostgresTroubleError(SinkTroubleError):
 
 
 class _Meaning(NamedTuple):
-    """A phrase for what PostgreSQL does, which precedes its own message in a line, and the remedy."""
+    """A phrase for PostgreSQL's reaction, and the remedy. PostgreSQL's message is printed between them."""
 
     does: str
     todo: str
@@ -31,7 +31,7 @@ class _Meaning(NamedTuple):
 _AWAY = _Meaning("is out of reach", f"is {URL} right?")
 _REFUSES = _Meaning("has refused a statement of the export{of}", "docs/postgresql.md says what it needs")
 _MEANINGS = {
-    # Server errors: the rows wait and are sent again on a schedule.
+    # Server errors: the rows wait, and sending them is retried on a schedule.
     "08": _AWAY,
     "57": _AWAY,
     "57014": _Meaning(
@@ -100,7 +100,7 @@ _MEANINGS = {
 
 @contextmanager
 def reported(table: str | None = None) -> Iterator[None]:
-    """Translate failures into PostgresTroubleError with a one-line message, naming the table if given."""
+    """Translate failures into PostgresTroubleError with a one-line message that names the given table."""
     try:
         yield
     except psycopg.Error as error:
@@ -110,12 +110,12 @@ def reported(table: str | None = None) -> Iterator[None]:
 
 
 def is_of_a_row(error: psycopg.Error) -> bool:
-    """Tell whether a COPY error concerns a copied row, rather than the table or the server."""
+    """Tell whether a COPY error is about a copied row, rather than the table or the server."""
     return (error.sqlstate or "").startswith(_OF_A_ROW)
 
 
 def what(error: psycopg.Error) -> str:
-    """Return PostgreSQL's own message as one line; it may quote a value, but at most one text character."""
+    """Return PostgreSQL's message in one line. It may quote a value, but at most one character of text."""
     said = " ".join((error.diag.message_primary or str(error)).split())
     where = error.diag.constraint_name or error.diag.column_name
     if where and where not in said:
@@ -132,17 +132,17 @@ def _meaning(error: psycopg.Error) -> _Meaning:
 
 
 _DEFAULTS = {"connect_timeout": "5", "tcp_user_timeout": "20000", "application_name": "lakehouse"}
-_OURS = {"client_encoding": "UTF8"}  # whatever the database's encoding, which psycopg would otherwise use
+_OURS = {"client_encoding": "UTF8"}  # psycopg would otherwise use the database's encoding
 _SESSION = "SET lock_timeout = '10s'; SET timezone = 'UTC'; SET datestyle = 'ISO'"
 _IS_READ_ONLY = "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')::boolean"
 _WHOLE, _UNKNOWN = "UTF8", "SQL_ASCII"
 
 
 def connect(url: str, *, within_s: int | None = None) -> psycopg.Connection:
-    """Connect to a writable server; statements run in transactions.
+    """Connect to a writable server. Statements run in transactions.
 
-    With `within_s`, no statement waits longer than that for a lock, or runs for more than twice as long.
-    Raises PostgresTroubleError; use the connection within `reported`.
+    With `within_s`, a statement waits at most this long for a lock, and runs at most twice as long. Use the
+    connection within `reported`. Raises PostgresTroubleError.
     """
     try:
         given = conninfo_to_dict(url)
@@ -166,7 +166,7 @@ def encoding_of(connection: psycopg.Connection) -> str:
 
 
 def takes_any_text(encoding: str) -> bool:
-    """Tell whether a database with this encoding can store any character, as UTF-8 can."""
+    """Tell whether a database with this encoding can store every character."""
     return encoding in {_WHOLE, _UNKNOWN}
 
 
@@ -175,7 +175,7 @@ def doubts_of_postgres(url: str) -> list[str]:
     try:
         with connect(url) as connection:
             return list(_doubts(encoding_of(connection)))
-    except PostgresTroubleError:  # just became unreachable, which the export reports
+    except PostgresTroubleError:  # PostgreSQL has just become unreachable; the export reports that
         return []
 
 

@@ -15,11 +15,11 @@ NAME, LABEL = "postgres", "PostgreSQL"
 SCHEMA = "gold"
 POSITIONS = "lakehouse_positions"
 GENERATION, VERSION = STAMPS = ("_generation", "_version")
-"""Columns added to gold's: the gold table's generation, and the version that the row was sent from."""
+"""The added columns: the gold table's generation, and the version that the row was sent from."""
 GONE = "_is_gone"
-"""The column of an incoming row that marks it as deleted."""
+"""The column that marks an incoming row as deleted."""
 MOST_KEY_BYTES = 2_500
-"""The maximum length of a key as text: a PostgreSQL index entry may take at most a third of a page."""
+"""The maximum length of a key's text. A PostgreSQL index entry may take at most a third of a page."""
 
 _TYPES = {
     "string": "text",
@@ -46,7 +46,7 @@ _OF_INDEX = "_pkey"
 
 
 def columns_of(table: MergedTable) -> dict[str, str]:
-    """Return a table's PostgreSQL columns with their types."""
+    """Return the types of a table's PostgreSQL columns, by column name."""
     state = table.state.columns if isinstance(table, GoldTable) and table.state is not None else ()
     types = {field.name: _type_of(field.dataType) for field in table.schema if field.name not in state}
     return {name: kind for name, kind in types.items() if kind is not None}
@@ -55,8 +55,8 @@ def columns_of(table: MergedTable) -> dict[str, str]:
 def line_of(table: MergedTable) -> Column:
     """Return a gold row as a line for COPY, without the line end; null if its key is too long for an index.
 
-    PostgreSQL's text cannot hold NUL: it becomes `␀0`, and `␀` becomes `␀␀`. The key's length is measured
-    after escaping.
+    PostgreSQL cannot store NUL in text, so NUL is replaced by `␀0`, and `␀` by `␀␀`. The key's length is
+    measured after the replacement.
     """
     types = {field.name: field.dataType.typeName() for field in table.schema}
     texts = [_text(name, types[name]) for name in columns_of(table)]
@@ -66,20 +66,20 @@ def line_of(table: MergedTable) -> Column:
 
 
 def key_bytes(key: str) -> int:
-    """Return the length in bytes of a key in PostgreSQL, given the key as text."""
+    """Return the length of a key's text in PostgreSQL, in bytes, after escaping."""
     for character, escape in _KEPT.items():
         key = key.replace(character, escape)
     return len(key.encode())
 
 
 def key_alone(line: str, table: MergedTable) -> str:
-    """Return a row's line with every column outside its key set to null."""
+    """Return a row's line with every non-key column set to null."""
     texts = zip(columns_of(table), line.split("\t"), strict=True)
     return "\t".join(text if name in table.keys else _NULL for name, text in texts)
 
 
 def unfit(table: MergedTable) -> Iterator[str]:
-    """Yield the reasons why PostgreSQL cannot hold a table as declared."""
+    """Yield the reasons why PostgreSQL cannot store the table as declared."""
     columns = columns_of(table)
     if table.name == POSITIONS or table.name.endswith(_OF_INDEX):
         owner = "the export" if table.name == POSITIONS else "a primary key's index"
@@ -122,4 +122,4 @@ def _text(name: str, kind: str) -> Column:
             text = F.replace(text, F.lit(character), F.lit(escape))
         return text
     text = F.col(name).cast("string")
-    return F.concat(text, F.lit("+00")) if kind == "timestamp" else text  # sessions are in UTC
+    return F.concat(text, F.lit("+00")) if kind == "timestamp" else text  # sessions use UTC

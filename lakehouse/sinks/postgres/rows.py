@@ -1,17 +1,17 @@
 """Export a gold table to PostgreSQL exactly once: rows and position share a transaction.
 
-gold.<table> has a column for each column of the gold table that has a simple type and is not fold state. Its
-primary key is the table's key. `_generation` and `_version` identify the commit of gold that wrote the row
-(for filled rows: the version that was read); an older version never replaces a newer one.
-gold.lakehouse_positions holds each table's position.
+gold.<table> in PostgreSQL has the gold table's columns, except fold state and columns without a simple type.
+Its primary key is the table's key. `_generation` and `_version` identify the gold commit that wrote the row,
+or the version that was read during a fill. An older version never replaces a newer version.
+gold.lakehouse_positions stores each table's position.
 
 A micro-batch is one transaction: a COPY into a temporary table, an INSERT … ON CONFLICT, a DELETE, and the
-position. A row that the database cannot hold, such as one with a character missing from its encoding, is
-noted as unsent, and the other rows are sent. A server that was unavailable catches up from its own position.
-A server that has another table's rows, or has lost rows, gets all rows of gold again in one transaction.
+position. A server that was unavailable catches up from its own position. A server that contains another
+table's rows, or has lost rows, is refilled with all gold rows in one transaction.
 
-For a row that the database cannot hold, only the key is sent, as a deletion, so no earlier state of it
-remains.
+The database may be unable to store a row, for example because its encoding lacks a character. The row is then
+recorded as unsent. Only its key is sent, as a deletion, so no earlier state of the row remains. Other rows
+are not affected.
 """
 
 from __future__ import annotations
@@ -52,23 +52,23 @@ from lakehouse.storage.spark.query_errors import are_files_gone
 from lakehouse.storage.tables import Position
 
 Incoming = tuple[str, int, bool]
-"""A row's line, its version, and whether it is deleted. It is a plain tuple, which is by far the fastest."""
+"""A row's line, its version, and whether it is deleted. A plain tuple is by far the fastest type for this."""
 
 
 class Receiver:
-    """Copy rows into a connection's temporary table, within its transaction."""
+    """A receiver that copies rows into a connection's temporary table, within its transaction."""
 
     def __init__(self, connection: psycopg.Connection, table: Sql) -> None:
         self.has_gone = False
         self._connection = connection
         self._table = table
         self._encoding = encoding_of(connection)
-        self._takes: dict[str, bool] = {}  # by character: whether the server can store it
+        self._takes: dict[str, bool] = {}  # whether the server can store each character
 
     def take(self, rows: Sequence[Incoming]) -> Mapping[int, str]:
-        """Copy the rows, and return the reasons why some cannot be copied, by row number.
+        """Copy the rows, and return the reasons for rows that could not be copied, by row number.
 
-        Raises psycopg.Error for errors that do not concern a row.
+        Raises psycopg.Error for errors that are not about a row.
         """
         refused = dict(self._lacking(rows))
         every = range(len(rows))
@@ -85,7 +85,7 @@ class Receiver:
         return key_alone(line, self._table.declared), version, True
 
     def _copy(self, rows: Sequence[Incoming], chosen: Sequence[int]) -> dict[int, str]:
-        """Copy the chosen rows; if the server refuses any, find them by bisection and return the reasons."""
+        """Copy the chosen rows. Find rows that the server refuses by bisection. Return the reasons by row."""
         if not chosen:
             return {}
         try:
@@ -102,7 +102,7 @@ class Receiver:
         return self._copy(rows, chosen[:middle]) | self._copy(rows, chosen[middle:])
 
     def _lacking(self, rows: Sequence[Incoming]) -> Iterator[tuple[int, str]]:
-        """Yield the numbers of rows with characters missing from the database's encoding, with the reason."""
+        """Yield the numbers of rows with characters that the database's encoding lacks, and the reasons."""
         if takes_any_text(self._encoding):
             return
         used = [set[str]() if line.isascii() else set(line) for line, _, _ in rows]
@@ -114,7 +114,7 @@ class Receiver:
                 yield number, f"the encoding {self._encoding} has no {printable(one)} (U+{ord(one):04X})"
 
     def _ask(self, characters: Sequence[str]) -> None:
-        """Ask the server which of the characters it can store."""
+        """Find out which of the characters the server can store."""
         if not characters:
             return
         try:
@@ -141,14 +141,14 @@ _CHUNK_ROWS = 10_000
 
 @dataclass(frozen=True)
 class _Standing:
-    """A table's state in PostgreSQL: its position (None: rows may be missing), and whether it is empty."""
+    """A table's state in PostgreSQL: its position, None if rows may be missing, and whether it is empty."""
 
     position: Position | None
     is_empty: bool
 
 
 class ToPostgres:
-    """Write one gold table's rows to PostgreSQL, over one connection."""
+    """The PostgreSQL sink. It writes one gold table's rows over one connection."""
 
     name = NAME
 
@@ -162,7 +162,7 @@ class ToPostgres:
         self._look_at = 0.0  # on the monotonic clock
 
     def begin(self, sending: Sending) -> None:
-        """Begin a transaction, unless an earlier attempt already committed this micro-batch.
+        """Begin a transaction, unless an earlier attempt has committed this micro-batch.
 
         Raises PostgresTroubleError if earlier rows are missing.
         """
@@ -203,7 +203,10 @@ class ToPostgres:
         return rows
 
     def lacks_rows(self) -> bool:
-        """Tell whether rows are missing; queries at most every five seconds. False if unreachable."""
+        """Tell whether rows are missing; false if PostgreSQL is unreachable.
+
+        PostgreSQL is queried at most every five seconds.
+        """
         if time.monotonic() < self._look_at:
             return False
         self._look_at = time.monotonic() + _LOOK_EVERY_S
@@ -214,13 +217,13 @@ class ToPostgres:
             return False
 
     def require(self) -> None:
-        """Raise PostgresTroubleError unless PostgreSQL answers and the tables exist or can be created."""
+        """Raise PostgresTroubleError unless PostgreSQL answers, and the tables exist or can be created."""
         if not self._is_ready():
             self.close()
         self._position()
 
     def fill(self, reached: Position | None, now: datetime) -> int:
-        """Send the rows changed since PostgreSQL's position, or every row if that is unknown or too old."""
+        """Send the rows changed since PostgreSQL's position, or all rows if it is unknown or too old."""
         if reached is None:
             return 0
         position = self._position()
@@ -235,7 +238,7 @@ class ToPostgres:
         return self._replace(position, reached, now)
 
     def close(self) -> None:
-        """Close the connection, discarding uncommitted work."""
+        """Close the connection, and discard uncommitted work."""
         connection, self._connection, self._receiver = self._connection, None, None
         if connection is not None:
             connection.close()
@@ -245,7 +248,10 @@ class ToPostgres:
         return self._filled(newest, first, end, now, is_all=False)
 
     def _replace(self, first: Position | None, reached: Position, now: datetime) -> int:
-        """Replace the rows with gold's as of `reached`, or with the newest if VACUUM removed that version."""
+        """Replace all rows with gold's rows at `reached`.
+
+        If VACUUM has removed this version, gold's newest version is used instead.
+        """
         exported, version = self._exported, reached.version - (0 if reached.is_beginning else 1)
         try:
             return self._replaced_by(version, first, now)
@@ -279,7 +285,7 @@ class ToPostgres:
         return found.position
 
     def _standing(self, connection: psycopg.Connection, *, locks: bool) -> _Standing:
-        """Return the table's state. `locks`: other exports of the table wait until this transaction ends."""
+        """Return the table's state. With `locks`, other exports of the table wait for this transaction."""
         asked = statements.LOCKED_POSITION if locks else statements.POSITION
         found = connection.execute(asked, [self._sql.name]).fetchone()
         is_empty = self._is_empty(connection)
@@ -330,7 +336,7 @@ class ToPostgres:
         return answer is not None and bool(answer[0])
 
     def _is_ready(self) -> bool:
-        """Tell whether the connection can begin a transaction; the server may have closed it."""
+        """Tell whether the connection can begin a transaction. The server may have closed the connection."""
         connection = self._connection
         if connection is None:
             return False
@@ -345,7 +351,7 @@ class ToPostgres:
 
     @contextmanager
     def _asking(self) -> Iterator[psycopg.Connection]:
-        """Yield the connection with the tables prepared; close it if the block fails."""
+        """Yield the connection after preparing the tables, and close it if the block fails."""
         try:
             if self._connection is None:
                 self._connection = connect(self._url)

@@ -1,4 +1,4 @@
-"""Register PostgreSQL as a store for gold; its client is imported only if a URL is set."""
+"""PostgreSQL as a store for gold. The client is imported only if a URL is set."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""SQL for the PostgreSQL sink, and creation of its tables. Unsuitable tables are refused, with a remedy.
+"""SQL for the PostgreSQL sink, and the creation of its tables. Unsuitable tables are refused, with a remedy.
 
-Statements that contain gold's names have no parameters, because a `%` in a name would be taken for one.
+Statements that contain gold's names have no parameters, because a `%` in a name would be read as a parameter.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _MADE_UP = {
     "timestamp with time zone": _EPOCH,
     "timestamp without time zone": _EPOCH,
 }
-"""Made-up values by type; all other types are numeric."""
+"""Test values by type. All other types are numeric."""
 
 
 class Sql:
-    """SQL statements for one table."""
+    """SQL statements for one table. Each method's docstring describes the effect of its statement."""
 
     def __init__(self, table: MergedTable) -> None:
         self.name = table.name
@@ -55,7 +55,7 @@ class Sql:
         )
 
     def comments(self, *, is_ascii: bool) -> list[sql.Composed]:
-        """Return the comments on the table and its columns; `is_ascii` replaces other characters with `?`."""
+        """Comment on the table and its columns. With `is_ascii`, non-ASCII characters become `?`."""
         said = {field.name: field.metadata.get("comment", "") for field in self.declared.schema}
         said[GENERATION] = "When the gold table was created, or adopted as a copy, in ms since the epoch."
         said[VERSION] = "The version of the gold table from which the row was sent."
@@ -75,7 +75,7 @@ class Sql:
         return sql.SQL("ALTER TABLE {} ADD COLUMN {} {}").format(self._place, sql.Identifier(name), kind)
 
     def receive(self) -> sql.Composed:
-        """Create the connection's temporary table, into which a micro-batch is copied."""
+        """Create the connection's temporary table. Micro-batches are copied into it."""
         columns: list[sql.Composable] = [
             *(
                 sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
@@ -88,35 +88,38 @@ class Sql:
         )
 
     def copy(self) -> sql.Composed:
-        """Copy lines into the temporary table: `line_of`, the version, and t for a deleted row, else f."""
+        """Copy lines into the temporary table.
+
+        A line consists of `line_of`, the version, and t if the row is deleted, else f.
+        """
         return sql.SQL("COPY {} FROM STDIN").format(self._incoming)
 
     def receive_one(self) -> sql.Composed:
-        """Copy one of the table's rows into the temporary table, unless all are locked by other sessions."""
+        """Copy one of the table's rows into the temporary table, unless other sessions lock all of them."""
         return sql.SQL("INSERT INTO {} SELECT {}, _version FROM {} LIMIT 1 FOR UPDATE SKIP LOCKED").format(
             self._incoming, self._names(self.columns), self._place
         )
 
     def make_up_one(self) -> sql.Composed:
-        """Insert a made-up row into the temporary table."""
+        """Insert a row of test values into the temporary table."""
         values = [sql.Literal(_MADE_UP.get(kind.partition("(")[0], "0")) for kind in self.columns.values()]
         return sql.SQL("INSERT INTO {} VALUES ({}, 0)").format(self._incoming, _listed(values))
 
     def age(self, *, is_gone: bool) -> sql.Composed:
-        """Raise the version of the temporary table's row, and set whether it is deleted."""
+        """Raise the version of the temporary table's row, and set whether the row is deleted."""
         return sql.SQL("UPDATE {} SET _version = _version + 1, _is_gone = {}").format(
             self._incoming, sql.Literal(is_gone)
         )
 
     def upsert(self, generation: int) -> sql.Composed:
-        """Upsert the rows that are not deleted, unless the table has a newer version of them."""
+        """Upsert each copied row that is not deleted, unless the table contains a newer version."""
         return sql.SQL(
             "{} ON CONFLICT ({}) DO UPDATE SET {} "
             "WHERE (t._generation, t._version) < (excluded._generation, excluded._version)"
         ).format(self._inserted(generation), self._names(self._keys), self._excluded())
 
     def delete(self, generation: int) -> sql.Composed:
-        """Delete the deleted rows, unless the table has a newer version of them."""
+        """Delete each row copied as deleted, unless the table contains a newer version."""
         return sql.SQL(
             "DELETE FROM {} t USING {} i WHERE i._is_gone AND {} "
             "AND (t._generation, t._version) < ({}, i._version)"
@@ -127,13 +130,13 @@ class Sql:
         return sql.SQL("ANALYZE {}").format(self._incoming)
 
     def delete_others(self) -> sql.Composed:
-        """Delete rows that were not copied, or were copied as deleted."""
+        """Delete the rows that were not copied, or that were copied as deleted."""
         return sql.SQL(
             "DELETE FROM {} t WHERE NOT EXISTS (SELECT FROM {} i WHERE {} AND NOT i._is_gone)"
         ).format(self._place, self._incoming, self._same("t", "i"))
 
     def replace(self, generation: int) -> sql.Composed:
-        """Upsert the copied rows that differ from the existing ones."""
+        """Upsert the copied rows that differ from the existing rows."""
         return sql.SQL(
             "{} ON CONFLICT ({}) DO UPDATE SET {} WHERE {} OR t._generation <> excluded._generation"
         ).format(
@@ -148,11 +151,11 @@ class Sql:
         return sql.SQL("SELECT NOT EXISTS (SELECT FROM {})").format(self._place)
 
     def compare(self) -> sql.Composed:
-        """Return the rows that differ from the copied ones.
+        """Return the rows that differ from the copied rows.
 
-        Each has the key, whether it was copied, the existing row, and the total number of differences.
-        Rows copied with `_is_gone` are not exported in their current state, so the table may have any state
-        of them.
+        Each result contains the key, whether the row was copied, the existing row, and the total number of
+        differences. Rows copied with `_is_gone` are not exported in their current state, so the table may
+        contain any state.
         """
         first = sql.Identifier(self._keys[0])
         return sql.SQL(
@@ -173,7 +176,7 @@ class Sql:
         )
 
     def count(self) -> sql.Composed:
-        """Return how many of the copied rows must exist in the table."""
+        """Return the number of copied rows that must exist in the table."""
         return sql.SQL("SELECT count(*) FROM {} WHERE NOT _is_gone").format(self._incoming)
 
     def _declared(self) -> Iterable[tuple[str, str]]:
@@ -224,7 +227,7 @@ POSITION = sql.SQL(
     "SELECT table_id, generation, version, files, is_empty FROM {} WHERE table_name = %s"
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 LOCKED_POSITION = sql.SQL("{} FOR UPDATE").format(POSITION)
-"""The same with a lock: other transactions that run this statement wait until this one ends."""
+"""POSITION with a lock: other transactions that run this statement wait until the first one ends."""
 NOTE = sql.SQL(
     "INSERT INTO {} VALUES (%s, %s, %s, %s, %s, %s, now()) ON CONFLICT (table_name) DO UPDATE SET "
     "table_id = excluded.table_id, generation = excluded.generation, version = excluded.version, "
@@ -232,20 +235,20 @@ NOTE = sql.SQL(
 ).format(sql.Identifier(SCHEMA, POSITIONS))
 FORGET = sql.SQL("DELETE FROM {} WHERE table_name = %s").format(sql.Identifier(SCHEMA, POSITIONS))
 KIND = "SELECT relkind::text FROM pg_class WHERE oid = to_regclass(%s)"
-"""The kind of a relation in the schema, as a letter; no row if it does not exist."""
+"""A relation's kind, as a letter; no row if the relation does not exist."""
 COLUMNS = (
     "SELECT attname::text, format_type(atttypid, atttypmod), "
     "attnotnull AND NOT atthasdef AND attidentity = '' FROM pg_attribute "
     "WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped ORDER BY attnum"
 )
-"""A table's columns: names, types as PostgreSQL writes them, and whether every row must supply a value."""
+"""A table's columns: names, types in PostgreSQL's spelling, and whether every row must supply a value."""
 UNIQUE_KEYS = (
     "SELECT ARRAY(SELECT a.attname::text FROM unnest((i.indkey::int2[])[0:i.indnkeyatts - 1]) k "
     "JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k) FROM pg_index i "
     "WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate "
     "AND i.indpred IS NULL AND i.indexprs IS NULL ORDER BY NOT i.indisprimary"
 )
-"""The columns of each unique key that ON CONFLICT can name; the primary key first."""
+"""The columns of each unique key that ON CONFLICT can name. The primary key is first."""
 LACKING_RIGHTS = (
     "SELECT r FROM unnest(ARRAY['SELECT', 'INSERT', 'UPDATE', 'DELETE']) r "
     "WHERE NOT has_table_privilege(to_regclass(%s)::oid, r)"
@@ -254,7 +257,7 @@ LACKING_RIGHTS = (
 
 
 def quoted(*names: str) -> str:
-    """Return a quoted SQL name as text, in the form `to_regclass` expects."""
+    """Return a quoted SQL name as text, in the form that `to_regclass` expects."""
     return ".".join('"' + name.replace('"', '""') + '"' for name in names)
 
 
@@ -273,7 +276,7 @@ _NEWEST = 2**63 - 1  # newer than any real generation
 
 
 def require_postgres(url: str) -> None:
-    """Raise PostgresTroubleError unless tables can be created in the database at the URL."""
+    """Raise PostgresTroubleError unless the URL leads to a database that allows creating tables."""
     with connect(url) as connection, reported():
         prepare_schema(connection)
         connection.execute("CREATE TEMPORARY TABLE lakehouse_probe () ON COMMIT DROP")
@@ -292,9 +295,9 @@ def prepare_schema(connection: psycopg.Connection) -> None:
 
 
 def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
-    """Create a table as declared, or add missing columns, after which the export refills it.
+    """Create the table as declared, or add missing columns. The export refills a table with new columns.
 
-    Nothing is committed. Raises PostgresTroubleError if the existing table cannot hold the rows.
+    Nothing is committed. Raises PostgresTroubleError if the existing table cannot store the rows.
     """
     prepare_schema(connection)
     with reported(table.name):
@@ -309,10 +312,10 @@ def prepare_table(connection: psycopg.Connection, table: Sql) -> None:
 
 
 def try_row(url: str, table: Sql) -> None:
-    """Try to delete, insert and update a row of a table, in a transaction that is rolled back.
+    """Try to delete, insert and update a row in a table, in a transaction that is rolled back.
 
-    Uses one of the existing rows, or a made-up one. Raises PostgresTroubleError if a statement fails or waits
-    too long.
+    The row is an existing row if possible, or a row of test values. Raises PostgresTroubleError if a
+    statement fails or waits too long.
     """
     with connect(url, within_s=_TRIED_WITHIN_S) as connection:
         prepare_table(connection, table)
@@ -327,7 +330,7 @@ def try_row(url: str, table: Sql) -> None:
 
 
 def _adopt(connection: psycopg.Connection, table: Sql, kind: str) -> None:
-    """Add a table's missing columns; raise PostgresTroubleError if it cannot hold the rows."""
+    """Add missing columns to an existing table. Raises PostgresTroubleError if it cannot store the rows."""
     place, name = f"gold.{table.name}", quoted(SCHEMA, table.name)
     if kind not in _TABLES:
         raise PostgresTroubleError(

@@ -1,10 +1,10 @@
 """Audit Redis: every row that changed in gold within the time to live must be in Redis, unchanged.
 
-Rows are compared as of the version that the export has reached. A row that is newer in Redis, or that gold
-has deleted since, is in flight. A deleted row may be missing if it was deleted before the export began. Redis
-may have a row that gold lacks only if it is older than the time to live, or was left by a table that has been
-recreated since; it will expire. A row of a newer table with the same name, such as another lake's, blocks
-this lake's rows and is reported.
+Rows are compared at the version that the export has reached. A row is in flight if it is newer in Redis, or
+if gold has deleted it since. A row deleted before the export began may be missing from Redis. Redis may
+contain a row that gold lacks only if the row is older than the time to live, or belongs to an earlier table
+with the same name; such rows expire. If a row belongs to a newer table with the same name, such as another
+lake's, it blocks this lake's row and is reported.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def compare(audited: Audited) -> Findings:
 
 @dataclass
 class _Look:
-    """Find differences between Redis and `newest`, the last changes of a table's rows up to `version`.
+    """A comparison of Redis with `newest`, the last changes to a table's rows up to `version`.
 
     `changes` reads the table's changes up to now.
     """
@@ -108,10 +108,10 @@ class _Look:
                 self._add(row, self._not_in_gold(text))
 
     def at_latest(self, gold: DataFrame) -> None:
-        """Compare the latest row of every member of a group; `gold` contains the rows as of the version.
+        """Compare the latest row for every member of a group. `gold` contains the rows at the version.
 
         A reopened call may be in Redis in its former state. If the latest row has not changed within the time
-        to live, Redis may have no row or a different one.
+        to live, Redis may contain no row or a different row.
         """
         keys, view = list(self.table.keys), self.table.export.redis
         names = group_of(self.table).alias("group"), view.member().alias("member")
@@ -141,9 +141,9 @@ class _Look:
     def _waiting(
         self, gold: DataFrame, members: Collection[tuple[str, str]]
     ) -> Mapping[tuple[str, str], set[str | None]]:
-        """Return the Redis rows, keyed by member, that are in gold but not exported in their current state.
+        """Return the Redis rows, by member, that gold contains but does not export in their current state.
 
-        A closed call that received another event stays in Redis unchanged until it closes again.
+        A closed call that receives another event remains unchanged in Redis until it closes again.
         """
         found = dict[tuple[str, str], set[str | None]]()
         if not members:
@@ -159,14 +159,14 @@ class _Look:
 
     @cached_property
     def _gone(self) -> Collection[str]:
-        """The Redis keys of rows deleted from gold since the version; a fill omits them."""
+        """The Redis keys of rows deleted from gold after the version. A fill does not write these rows."""
         since = self.changes().where(F.col("_commit_version") > self.version)
         gone = filter_newest(since, self.table).where("_change_type = 'delete'")
         rows = gone.select(self.table.export.redis.row_key().alias("row"))
         return {str(row.row) for row in streamed(rows)}
 
     def _wrong(self, exported: DataFrame, read: _Read) -> Iterator[tuple[Change, str | None]]:
-        """Yield rows that differ in Redis, with Redis's text; newer versions count as in flight."""
+        """Yield the rows that differ in Redis, with the text in Redis. Newer versions count as in flight."""
         with outgoing(exported, changes_of(self.table)) as rows:
             changes = rows.in_parts()
             while chunk := next_chunk(changes, _CHUNK):
@@ -219,6 +219,6 @@ class _Look:
 
 
 def _stamp(text: str) -> tuple[int, int] | None:
-    """Return the generation and version in a row's text in Redis; None if it contains none."""
+    """Return the generation and version from a row's text in Redis; None if the text contains none."""
     found = STAMP.search(text)
     return None if found is None else (int(found[1]), int(found[2]))

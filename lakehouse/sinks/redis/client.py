@@ -1,4 +1,4 @@
-"""Redis clients for a URL, either of a single server or of a primary behind Sentinels, and error messages."""
+"""Redis clients for a single server or a primary behind Sentinels, and their error messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CLUSTER = (
 )
 REPLICA = "Redis is a replica, but redis.url must name the primary, also after a failover"
 WRONG_TYPE = "WRONGTYPE"
-"""Part of the error message when a command, even within a script, finds a key of the wrong type."""
+"""The part of an error message that reports a key of the wrong type, also for a command in a script."""
 
 _ACCESS = "docs/redis.md, Access, lists the rights that the user in redis.url needs"
 _REFUSED = "has refused the user in redis.url", "are its name and password right?"
@@ -59,10 +59,10 @@ _MEANINGS = {
         "raise maxclients, or close other connections",
     ),
 }
-"""Explanations by part of an error message: what Redis does, and the remedy.
+"""Explanations for parts of error messages: what Redis does, and the remedy.
 
-A code such as NOPERM is the first word of a message, but redis-py strips some codes, and an error in a Redis
-6 script has the code in the middle.
+A code such as NOPERM is usually a message's first word. However, redis-py strips some codes, and an error in
+a Redis 6 script has its code in the middle of the message.
 """
 
 
@@ -72,7 +72,7 @@ class RedisTroubleError(SinkTroubleError):
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Translate a client's failures into RedisTroubleError, with one-line messages."""
+    """Translate client failures into RedisTroubleError with one-line messages."""
     try:
         yield
     except (redis.RedisError, OSError) as error:
@@ -81,7 +81,7 @@ def reported() -> Iterator[None]:
 
 def what_failed(error: Exception) -> str:
     """Return an error's message in one line."""
-    if isinstance(error, MasterNotFoundError):  # its message lists the Sentinel clients
+    if isinstance(error, MasterNotFoundError):  # the rest of its message lists the Sentinel clients
         return str(error).partition(" : ")[0]
     return " ".join(str(error).split())
 
@@ -90,7 +90,7 @@ def _line(error: Exception) -> str:
     said = what_failed(error)
     if isinstance(error, (ClusterCrossSlotError, ClusterError, AskError)):
         return f"{CLUSTER}: {said}"
-    # Before Redis 7, this error has no class of its own when raised within a script.
+    # Before Redis 7, a read-only error from a script is a plain ResponseError.
     if isinstance(error, ReadOnlyError) or "READONLY" in said:
         return REPLICA
     known = (meaning for part, meaning in _MEANINGS.items() if part in said)
@@ -108,10 +108,10 @@ _NEVER_EVICTS = "noeviction"
 
 
 class _AskingAgain(SentinelManagedConnection):
-    """Ask Sentinels before each attempt to connect; redis-py asks only before the first (redis-py #3874)."""
+    """A connection that queries the Sentinels before every attempt, not only the first (redis-py #3874)."""
 
     def send_packed_command(self, command: Any, check_health: Any = True) -> Any:  # noqa: FBT002 - redis-py's
-        """Send a command, connecting first if necessary."""
+        """Connect if necessary, and send a command."""
         base: Any = super()
         if not self.is_connected:  # only once: the command itself is retried
             base.connect_to(self.connection_pool.get_master_address())
@@ -119,11 +119,11 @@ class _AskingAgain(SentinelManagedConnection):
 
 
 class _AskingAgainWithTls(_AskingAgain, SentinelManagedSSLConnection):
-    """The same as _AskingAgain, with TLS."""
+    """An _AskingAgain connection with TLS."""
 
 
 def redis_client(url: str, **options: Any) -> redis.Redis:
-    """Return a client; `options` are redis-py's connection options."""
+    """Return a Redis client. `options` are redis-py's connection options."""
     where = parse_redis_url(url)
     if where.master is None:
         return redis.Redis.from_url(where.plain, **options)
@@ -137,7 +137,7 @@ def redis_client(url: str, **options: Any) -> redis.Redis:
 
 
 def async_redis_client(url: str, **options: Any) -> redis.asyncio.Redis:
-    """Return an asyncio client; `options` are redis-py's connection options."""
+    """Return an asyncio Redis client. `options` are redis-py's connection options."""
     where = parse_redis_url(url)
     if where.master is None:
         return redis.asyncio.Redis.from_url(where.plain, **options)
@@ -150,7 +150,7 @@ def async_redis_client(url: str, **options: Any) -> redis.asyncio.Redis:
 
 
 def impatient(timeout_s: float) -> dict[str, Any]:
-    """Return options for a client that tries once and waits at most `timeout_s` seconds."""
+    """Return options for a client that does not retry and waits at most `timeout_s` seconds."""
     return {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
@@ -159,7 +159,7 @@ def impatient(timeout_s: float) -> dict[str, Any]:
 
 
 def require_redis(url: str) -> None:
-    """Raise ServiceError, naming the address but no password, unless the URL leads to a writable Redis."""
+    """Raise ServiceError unless the URL leads to a writable Redis. The message contains no password."""
     where = parse_redis_url(url)
     for name, path in where.files.items():
         if not Path(path).exists():
@@ -188,12 +188,12 @@ def doubts_of_redis(url: str) -> list[str]:
     try:
         with redis_client(url, **impatient(_REQUIRED_WITHIN_S)) as client:
             return list(_doubts(told(client)))
-    except (redis.RedisError, OSError):  # just became unreachable, which the export reports
+    except (redis.RedisError, OSError):  # Redis has just become unreachable; the export reports that
         return []
 
 
 def told(client: redis.Redis) -> Mapping[str, Any]:
-    """Return the server's INFO; empty if the user may not run it."""
+    """Return the server's INFO; empty if the user may not run INFO."""
     try:
         found: Mapping[str, Any] = client.info()
     except NoPermissionError:

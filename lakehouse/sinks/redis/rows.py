@@ -1,4 +1,4 @@
-"""Write gold rows to Redis: an older row never overwrites a newer one, and lost rows are refilled."""
+"""Write gold rows to Redis. An older row never overwrites a newer row, and lost rows are written again."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from lakehouse.sinks.change import Change, next_chunk
 from lakehouse.sinks.redis.client import WRONG_TYPE, impatient, redis_client, reported, told
 from lakehouse.streams.definition import MergedTable
 
-CALL_ROWS = 500  # rows per call of the script; a call blocks Redis for some 5 ms
+CALL_ROWS = 500  # rows per script call; a call blocks Redis for about 5 ms
 _SCANNED = 1_000
 _PUT = Path(__file__).with_name("put.lua")
-_OLDER, _NEW, _OPEN = 0, 2, 4  # the script's answers; 1 is the same version
+_OLDER, _NEW, _OPEN = 0, 2, 4  # the script's answers; 1 means the same version
 _PURGED_AT_ONCE = 100
 _EXPIRY = 2  # position of the sorted set among a group's keys, from 0, after two hashes
 _LAYOUT = "layout 3"
@@ -31,18 +31,18 @@ _GLANCE_TIMEOUT_S = 1.0
 _FILLING = "filling"
 _GENERATION, _VERSION, _IS_DELETED = "_generation", "_version", "_deleted"
 STAMP = re.compile(rf',"{_GENERATION}":(\d+),"{_VERSION}":(\d+)}}$')
-"""Matches the end of a row's text: its generation and version."""
+"""The end of a row's text, with its generation and version."""
 DELETED = f'{{"{_IS_DELETED}":true'
-"""How a deleted row's text begins."""
+"""The beginning of a deleted row's text."""
 _EVICTED = ", evicted "
 _LIVES = ", time to live "
 
 
 @dataclass(frozen=True)
 class Put:
-    """The result of writing changes: how many were new, and the open members as (group, member).
+    """The result of writing changes: the number of new rows, and the open members as (group, member).
 
-    A member is open if its latest row was deleted, so an older row may now be the latest.
+    A member is open if its latest row was deleted. An older row may then be the latest.
     """
 
     rows: int = 0
@@ -50,18 +50,18 @@ class Put:
 
 
 class RedisSink:
-    """Write rows to Redis with a time to live; only a newer version replaces a row.
+    """A writer for a table's rows in Redis, which have a time to live. Only a newer version replaces a row.
 
-    A row's version is that of the Delta commit that wrote it, within the table's `generation` (ms since the
-    epoch), because a recreated table counts its commits from zero. A newer generation replaces any row of an
-    older one. RedisView defines the layout. One script call writes many rows, each under its key and into its
-    group's hash. If Redis is unreachable, calls are retried `retries` times with growing pauses, by default
-    for half a minute.
+    A row's version is the version of the Delta commit that wrote it. Versions are compared within the table's
+    `generation` (ms since the epoch), because a recreated table counts its commits from zero. A newer
+    generation's row replaces any older generation's row. RedisView defines the layout. One script call writes
+    many rows, each under its own key and into its group's hash. If Redis is unreachable, calls are retried
+    `retries` times with growing pauses, by default for half a minute.
 
-    The key `lakehouse:<table>:filled` marks a server that has all the rows it should: its value holds the
-    server's run id, the version of the key layout, the number of keys evicted by then, and the time to live.
-    If it is missing or differs, rows may have been lost. It expires like the rows, so a Redis that evicts
-    only expiring keys may evict it too.
+    The key `lakehouse:<table>:filled` marks a server that contains all expected rows. Its value consists of
+    the server's run id, the version of the key layout, the number of keys evicted by then, and the time to
+    live. If the key is missing or has a different value, rows may have been lost. The key expires like the
+    rows, so a Redis that evicts only expiring keys may evict it too.
     """
 
     def __init__(
@@ -87,11 +87,13 @@ class RedisSink:
         self._place = ""
 
     def write(self, changes: Iterable[Change], *, are_all: bool = False, after: Put | None = None) -> Put:
-        """Write the rows, each member's in version order; skip rows older than those in Redis.
+        """Write each member's rows in version order. Rows older than those in Redis are skipped.
 
-        `are_all`: these are all rows of their members, so each member's latest row is known and no member
-        stays open. `after`: the result of writing earlier rows, to which this result is added. Raises
-        RedisTroubleError if Redis stays unreachable or refuses rows; some of them may have been written.
+        are_all  the rows are all rows for their members: each latest row is known, and no member remains open
+        after    the result of writing earlier rows; the new result is added to it
+
+        Raises RedisTroubleError if Redis remains unreachable or refuses rows. Some rows may have been
+        written.
         """
         before = after or Put()
         written, open_ = before.rows, set(before.open)
@@ -106,12 +108,12 @@ class RedisSink:
         return Put(written, frozenset(open_))
 
     def is_filled(self) -> bool:
-        """Tell whether Redis has all the rows it should. Raises RedisTroubleError as `write` does."""
+        """Tell whether Redis contains all expected rows. Raises RedisTroubleError like `write`."""
         with reported():
             return self._mark(self._client) == self._place_of(self._client)
 
     def seems_filled(self) -> bool:
-        """Like `is_filled`, but without retries; true if Redis is unreachable."""
+        """Tell whether Redis contains all expected rows; true if it is unreachable. There are no retries."""
         try:
             return self._mark(self._impatient) == self._place_of(self._impatient)
         except (redis.RedisError, OSError):
@@ -123,7 +125,7 @@ class RedisSink:
             self._impatient.ping()
 
     def evictions(self) -> str | None:
-        """Return a line on the keys that Redis has evicted since it was filled; None if there are none."""
+        """Return a line about the keys that Redis has evicted since the last fill; None if there are none."""
         with reported():
             server, mark = told(self._client), self._mark(self._client)
         known = (mark if mark is not None and _EVICTED in mark else self._place).partition(_LIVES)[0]
@@ -136,7 +138,7 @@ class RedisSink:
 
     @contextmanager
     def filling(self) -> Iterator[None]:
-        """Mark Redis as filled once the block has written all rows, unless Redis has lost keys by then."""
+        """Mark Redis as filled after the block has written all rows, unless Redis has lost keys by then."""
         name = filled_key(self._table)
         with reported():
             place = self._place_of(self._client)
@@ -152,7 +154,7 @@ class RedisSink:
         self._impatient.close()
 
     def _mark(self, client: redis.Redis) -> str | None:
-        """Return the mark's value and renew its time to live."""
+        """Return the value of the mark, and renew the mark's time to live."""
         with client.pipeline(transaction=False) as pipeline:
             pipeline.get(filled_key(self._table))
             pipeline.expire(filled_key(self._table), self._ttl_s)
@@ -160,7 +162,7 @@ class RedisSink:
         return found.decode(errors="replace") if isinstance(found, bytes) else None
 
     def _place_of(self, client: redis.Redis) -> str:
-        """Return the expected value of the mark, which is constant if the user may not run INFO."""
+        """Return the mark's expected value. It is constant if the user may not run INFO."""
         return f"{_place(told(client))}{_LIVES}{self._ttl_s}"
 
     def _put(self, changes: Sequence[Change], *, are_all: bool) -> list[int]:
@@ -186,7 +188,7 @@ class RedisSink:
         return found
 
     def _of_another_type(self, keys: Sequence[str], rows: int) -> str | None:
-        """Return the first of a call's keys whose type the script does not expect; None if there is none."""
+        """Return the call's first key with a type that the script does not expect; None if there is none."""
         with self._client.pipeline(transaction=False) as pipeline:
             for number, key in enumerate(keys):
                 if number < rows:
@@ -201,19 +203,19 @@ class RedisSink:
 
 
 def as_stored(change: Change, generation: int) -> str:
-    """Return the row's JSON ending with its generation and version, where the script expects them."""
+    """Return the row's JSON with its generation and version at the end, where the script expects them."""
     row = change.value or f"{DELETED}}}"
     return f'{row[:-1]},"{_GENERATION}":{generation},"{_VERSION}":{change.version}}}'
 
 
 def unfit(table: MergedTable) -> Iterator[str]:
-    """Yield the reasons why Redis cannot hold a table as declared."""
+    """Yield the reasons why Redis cannot store the table as declared."""
     for name in sorted({_GENERATION, _VERSION, _IS_DELETED}.intersection(table.export.value.values)):
         yield f"its message has a field {name}, which is reserved there"
 
 
 def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]:
-    """Return the rows with these row keys from Redis, in order; None for a missing row.
+    """Return the rows in Redis with the given row keys, in order; None for a missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -223,7 +225,7 @@ def read_rows(url: str, table: str, row_keys: Sequence[str]) -> list[str | None]
 
 
 def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
-    """Yield the table's rows in Redis with their row keys, including every row that exists throughout.
+    """Yield the table's row keys and rows in Redis. Every row that exists throughout the scan is included.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -237,7 +239,7 @@ def scan_rows(url: str, table: str) -> Iterator[tuple[str, str]]:
 
 
 def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> list[str | None]:
-    """Return the latest row of each (group, member), in order; None for a missing row.
+    """Return the latest row for each (group, member), in order; None for a missing row.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -249,7 +251,7 @@ def read_latest(url: str, table: str, members: Sequence[tuple[str, str]]) -> lis
 
 
 def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """Yield the latest row of every member of every group of the table in Redis.
+    """Yield the latest row in Redis for every (group, member) in the table.
 
     Raises ServiceError if Redis is unreachable.
     """
@@ -257,19 +259,19 @@ def scan_latest(url: str, table: str) -> Iterator[tuple[tuple[str, str], str]]:
     with reported(), redis_client(url) as client:
         for name in client.scan_iter(f"{prefix}*", count=_SCANNED, _type="hash"):
             group = name.decode().removeprefix(prefix)
-            if ":" in group:  # the writer's own keys in an earlier layout, which will expire
+            if ":" in group:  # the writer's keys from an earlier layout, which will expire
                 continue
             for member, row in client.hscan_iter(name, count=_SCANNED):
                 yield (group, member.decode()), row.decode()
 
 
 def row_key(table: str, row: str) -> str:
-    """Return the Redis key of one gold row."""
+    """Return the Redis key for a gold row."""
     return f"lakehouse:{table}:row:{row}"
 
 
 def latest_key(table: str, group: str) -> str:
-    """Return the Redis key of the hash with the latest row of each member of a group."""
+    """Return the Redis key for the hash with the latest row for each member of a group."""
     return f"lakehouse:{table}:latest:{group}"
 
 
@@ -279,15 +281,15 @@ def filled_key(table: str) -> str:
 
 
 def is_place_of(filled: bytes | None, server: Mapping[str, Any]) -> bool:
-    """Tell from the filled key's value and the server's INFO whether Redis has all the rows it should.
+    """Tell from the filled key's value and the server's INFO whether Redis contains all expected rows.
 
-    The sections `server` and `stats` of INFO are enough.
+    INFO's `server` and `stats` sections are enough.
     """
     return filled is not None and filled.decode(errors="replace").partition(_LIVES)[0] == _place(server)
 
 
 def _get(client: redis.Redis, names: Sequence[str | bytes]) -> list[bytes | None]:
-    """Return the values of keys, which may be in different slots."""
+    """Return the values of the given keys, which may be in different slots."""
     with client.pipeline(transaction=False) as pipeline:
         for name in names:
             pipeline.get(name)

@@ -29,7 +29,7 @@ _EVICTED_EVERY_S = 600.0  # a Redis that is too small evicts rows as fast as the
 
 
 class ToRedis:
-    """Write each row with its version, and fill a Redis that lacks rows from the table's change feed."""
+    """The Redis sink. It writes rows with their versions, and refills Redis from the table's change feed."""
 
     name = "redis"
 
@@ -44,13 +44,13 @@ class ToRedis:
             rows_move=table.export.redis.rows_move,
         )
         self._kept = timedelta(seconds=settings.redis.ttl_s)
-        self._looked: float | None = None  # on the monotonic clock, like the next one
+        self._looked: float | None = None  # on the monotonic clock, like _filled_at
         self._filled_at: float | None = None
         self._sending: Sending | None = None
         self._put, self._filling, self._is_whole = Put(), ExitStack(), False
 
     def begin(self, sending: Sending) -> None:
-        """Begin a micro-batch. If it holds all rows of the table so far, it also fills Redis."""
+        """Begin a micro-batch. If it contains all of the table's rows so far, it also fills Redis."""
         self._put, self._filling, self._sending = Put(), ExitStack(), sending
         is_filled = self._redis.is_filled()
         fills = not is_filled and sending.is_first and not sending.span.after.is_beginning
@@ -59,11 +59,11 @@ class ToRedis:
         self._is_whole = is_filled or fills
 
     def write(self, changes: Sequence[Change]) -> None:
-        """Write the rows."""
+        """Write the micro-batch's next rows."""
         self._put = self._redis.write(changes, after=self._put)
 
     def end(self) -> int:
-        """Send rows that have become their member's latest, and return how many rows were new."""
+        """Send rows that have become a member's latest, and return the number of new rows."""
         self._filling.close()
         self._looked = time.monotonic() if self._is_whole else None
         sending, self._sending = self._sending, None
@@ -72,7 +72,10 @@ class ToRedis:
         return self._put.rows + self._put_next(self._put.open, sending.now)
 
     def lacks_rows(self) -> bool:
-        """Tell whether Redis lacks rows; queries at most every five seconds. False if it is unreachable."""
+        """Tell whether Redis lacks rows; false if it is unreachable.
+
+        Redis is queried at most every five seconds.
+        """
         if self._looked is not None and time.monotonic() - self._looked < _LOOK_EVERY_S:
             return False
         self._looked = time.monotonic()
@@ -83,7 +86,7 @@ class ToRedis:
         self._redis.require()
 
     def fill(self, reached: Position | None, now: datetime) -> int:  # noqa: ARG002 - it sends all rows
-        """Resend every row changed within the time to live, and return how many were new."""
+        """Resend every row that changed within the time to live, and return the number of new rows."""
         evicted = self._redis.evictions()
         if evicted is not None:
             self._exported.notice(
@@ -100,7 +103,7 @@ class ToRedis:
         self._redis.close()
 
     def _waits_after_evictions(self) -> bool:
-        """Tell whether Redis has evicted rows but was filled too recently to be filled again."""
+        """Tell whether Redis has evicted rows but was filled too recently to be refilled."""
         if self._filled_at is None or time.monotonic() - self._filled_at >= _EVICTED_EVERY_S:
             return False
         try:
@@ -109,7 +112,7 @@ class ToRedis:
             return True
 
     def _put_next(self, open_: Collection[tuple[str, str]], now: datetime) -> int:
-        """Resend the existing rows of members whose latest row was deleted; one will become the latest."""
+        """Resend the remaining rows for members whose latest row was deleted, to find the new latest row."""
         if not open_:
             return 0
         table, spark = self._exported.table, self._exported.spark
@@ -124,9 +127,9 @@ class ToRedis:
         return self._put_again(now, standing)
 
     def _put_again(self, now: datetime, chosen: Callable[[DataFrame], DataFrame] = lambda rows: rows) -> int:
-        """Resend the rows that Redis should have: those last changed within the time to live.
+        """Resend the rows that Redis should contain: all rows last changed within the time to live.
 
-        If VACUUM has removed some of the changes, the rest are sent, and a notice states the cutoff.
+        If VACUUM has removed some changes, the remaining changes are sent, and a notice states the cutoff.
         """
         since, exported = now - self._kept, self._exported
         try:
@@ -146,8 +149,8 @@ class ToRedis:
         table = self._exported.table
         newest = newest_since(self._exported.spark, self._exported.path, table, since)
         with outgoing(chosen(newest.where(leaves(table))), changes_of(table)) as rows:
-            # Send each member's latest row first: under a new generation, an older one sent first would count
-            # as latest.
+            # Send each member's latest row first. In a new generation, an older row that is sent first would
+            # count as the latest.
             return self._redis.write(rows.latest_first(), are_all=True).rows
 
 
@@ -156,7 +159,7 @@ def _url(settings: Settings) -> str:
 
 
 def _try_row(_table: MergedTable, settings: Settings) -> None:
-    """Write a row under a table name that no table has; it expires after a second."""
+    """Write a test row under a table name that no table uses. The row expires after a second."""
     row = Change("doctor", '{"doctor":true}', 1, row_key="doctor", group="doctor", member="doctor", order=1)
     sink = RedisSink(_url(settings), "_doctor", 1, generation=time.time_ns() // 1_000_000, retries=0)
     with closing(sink):
